@@ -36,7 +36,8 @@ from bench.remote import wait_for_first_send
 from turbopump.clock import SystemClock
 from turbopump.disk.system_disk import SystemDisk
 from turbopump.store.files import StorePaths
-from turbopump.store.message_store import MessageStore, StoreConfig
+from turbopump.store.message_store import MessageStore
+from turbopump.store.store_config import StoreConfig
 
 LOG_ONLY_GOAL, WITH_INDEX_GOAL = 120.0, 70.0
 """MB/s of log."""

@@ -38,7 +38,8 @@ from turbopump.spark.decode import decode
 from turbopump.spark.log_scan import scan
 from turbopump.spark.options import READ_SCHEMA
 from turbopump.store.files import StorePaths
-from turbopump.store.message_store import MessageStore, NewMessage, StoreConfig
+from turbopump.store.message_store import MessageStore, NewMessage
+from turbopump.store.store_config import StoreConfig
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 from flights import Flight, flights

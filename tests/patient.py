@@ -24,7 +24,7 @@ def main() -> None:
         wait_for_servers()
         return run_client(work)
 
-    def serve_patiently(servers: Callable[[], AbstractAsyncContextManager[None]]) -> None:
+    def serve_patiently(servers: AbstractAsyncContextManager[None]) -> None:
         if sys.argv[1] != "namesrv":
             from turbopump.broker import broker, housekeeping, saved_table
 

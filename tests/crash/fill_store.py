@@ -13,7 +13,8 @@ from pathlib import Path
 from turbopump.clock import SystemClock
 from turbopump.disk.system_disk import SystemDisk
 from turbopump.store.files import StorePaths
-from turbopump.store.message_store import MessageStore, NewMessage, StoreConfig
+from turbopump.store.message_store import MessageStore, NewMessage
+from turbopump.store.store_config import StoreConfig
 
 TOPIC = "crash"
 QUEUES = 8

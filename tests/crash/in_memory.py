@@ -20,9 +20,10 @@ from tests.unit.store.looked_up import find_by_key
 from turbopump.message.codec import decode_entries
 from turbopump.message.java import tags_code
 from turbopump.store.files import StorePaths
-from turbopump.store.message_store import MessageStore, NewMessage, StoreConfig
+from turbopump.store.message_store import MessageStore, NewMessage
 from turbopump.store.queues.checked_entries import REBUILDING
 from turbopump.store.queues.read_result import GetResult
+from turbopump.store.store_config import StoreConfig
 
 Image = dict[Path, bytes]
 ROOT = Path("/store")

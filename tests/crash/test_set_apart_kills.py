@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from tests.unit.store.segments import Plain, RealSegment, replace
 
 from turbopump.disk.system_disk import SystemDisk
 from turbopump.store.files import StorePaths
-from turbopump.store.repair.setting_apart import SECTOR, set_apart
+from turbopump.store.repair.setting_apart import set_apart
+from turbopump.store.repair.unreadable_sectors import SECTOR
 
 BAD = ((0, 2), (1, 5))
 """Segments, and the sector of each that cannot be read."""
@@ -81,14 +83,15 @@ def originals(root: Path) -> list[tuple[Path, int]]:
     return found
 
 
+def work(kill_at: int, root: Path) -> str:
+    run(root, kill_at)
+    return "it ended"
+
+
 def ends(root: Path, kill_at: int = 0) -> bool:
     """Run it in a process of its own; False: that was killed."""
 
-    def work() -> str:
-        run(root, kill_at)
-        return "it ended"
-
-    said = in_a_fork(work)
+    said = in_a_fork(partial(work, kill_at, root))
     assert said in ("", "it ended"), said
     return bool(said)
 

@@ -205,14 +205,16 @@ async def test_a_consumer_gets_what_was_there_and_what_comes_later(cluster: Apac
     check(sent, received)
 
 
+def seen(*boxes: list[ReceivedMessage]) -> list[ReceivedMessage]:
+    return once(message for box in boxes for message in box)
+
+
+def two_each(one: PushConsumer, two: PushConsumer) -> bool:
+    return len(one.queues) == len(two.queues) == 2 and not set(one.queues) & set(two.queues)
+
+
 @in_loop
 async def test_two_consumers_share_the_queues_and_one_inherits(cluster: ApacheCluster) -> None:
-    def seen(*boxes: list[ReceivedMessage]) -> list[ReceivedMessage]:
-        return once(message for box in boxes for message in box)
-
-    def two_each(one: PushConsumer, two: PushConsumer) -> bool:
-        return len(one.queues) == len(two.queues) == 2 and not set(one.queues) & set(two.queues)
-
     sent = letters("shared", COUNT + 20)
     boxes: tuple[list[ReceivedMessage], list[ReceivedMessage]] = ([], [])
     async with patient_producer(cluster.namesrv) as producer:

@@ -256,20 +256,21 @@ async def recalled(namesrv: str, topic: str) -> Sent:
     return Sent(messages[1::2], results[1::2])
 
 
+async def execute(_message: Message, number: object) -> TransactionState:
+    states = (
+        TransactionState.COMMIT,
+        TransactionState.ROLLBACK,
+        TransactionState.UNKNOWN,
+        TransactionState.UNKNOWN,
+    )
+    assert isinstance(number, int)
+    return states[number % 4]
+
+
 async def transactions(namesrv: str, topic: str, **space: Any) -> Sent:
     """Numbers by four: committed, rolled back, undecided and then committed, undecided and then
     rolled back."""
     messages, asked = letters(topic, COUNT), set[int]()
-
-    async def execute(_message: Message, number: object) -> TransactionState:
-        states = (
-            TransactionState.COMMIT,
-            TransactionState.ROLLBACK,
-            TransactionState.UNKNOWN,
-            TransactionState.UNKNOWN,
-        )
-        assert isinstance(number, int)
-        return states[number % 4]
 
     async def look_up(message: ReceivedMessage) -> TransactionState:
         (number,) = numbers([message])

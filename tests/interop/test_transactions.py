@@ -34,6 +34,7 @@ from tests.interop.shared_directory import SMALL_FILES, SharedDirectory, Who, th
 from tests.interop.tools import skipping_without_tools
 from tests.loops import in_loop
 from tests.ports import free_ports
+from tests.stand_ins import async_does_nothing
 
 from turbopump import Message, PullConsumer, ReceivedMessage, TransactionProducer, TransactionState
 
@@ -143,10 +144,7 @@ async def test_a_foreign_producer_s_transactions_and_the_questions_that_cross(
         f"{prefix}-{scenario}" for scenario in ("adopts", "orphans", "transactions")
     )
 
-    async def nobody(message: ReceivedMessage) -> None:
-        return None
-
-    async with our_producer(servers.namesrv, adopts, nobody, undecided) as leaving:
+    async with our_producer(servers.namesrv, adopts, async_does_nothing, undecided) as leaving:
         for message in letters(adopts, MESSAGES):
             await leaving.send_in_transaction(message)
     asked: set[int] = set()

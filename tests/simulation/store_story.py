@@ -10,7 +10,8 @@ from tests.simulation.world.simulation import Simulation
 
 from turbopump.message.codec import decode_entries
 from turbopump.store.files import StorePaths
-from turbopump.store.message_store import MessageStore, NewMessage, StoreConfig
+from turbopump.store.message_store import MessageStore, NewMessage
+from turbopump.store.store_config import StoreConfig
 
 HOST = "10.0.0.1"
 TOPICS = ("orders", "payments")

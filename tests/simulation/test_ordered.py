@@ -48,6 +48,15 @@ async def test_members_that_come_and_go_hand_over_without_a_message_handled_twic
     figures.count(members_stopped=changes, messages=world.handled, lost=0, handled_twice=0)
 
 
+async def careless(simulation: Simulation) -> World:
+    world = World(simulation, failing=0.1, longest=20)
+    world.start()
+    await asyncio.sleep(20)
+    await world.fail(10)
+    await world.end()
+    return world
+
+
 def test_without_locks_two_members_handle_one_queue_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -57,14 +66,6 @@ def test_without_locks_two_members_handle_one_queue_at_once(
     monkeypatch.setattr(
         QueueLocks, "lock", lambda self, group, queues, client_id, now: dict.fromkeys(queues, 0)
     )
-
-    async def careless(simulation: Simulation) -> World:
-        world = World(simulation, failing=0.1, longest=20)
-        world.start()
-        await asyncio.sleep(20)
-        await world.fail(10)
-        await world.end()
-        return world
 
     assert any(
         "while" in wrong for seed in range(1, 6) for wrong in simulate(seed, careless).watch.wrong

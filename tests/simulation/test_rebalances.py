@@ -14,12 +14,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 
 import pytest
 from tests.handlers_in_order import HandlersInOrder
 from tests.simulation.figures import Figures
 from tests.simulation.world.process import ProcessKilled, SimulatedProcess
 from tests.simulation.world.simulation import Simulation, simulate
+from tests.stand_ins import async_does_nothing
 
 from turbopump.broker.broker import Broker
 from turbopump.broker.membership import Membership
@@ -312,19 +314,20 @@ def watched(world: World) -> Iterator[None]:
         yield
 
 
-def run(seed: int, *, ordered: bool) -> World:
-    async def main(simulation: Simulation) -> World:
-        world = World(simulation, ordered=ordered)
-        with watched(world):
-            await world.start()
-            for _ in range(rebalances(seed)):
-                await world.change()
-            await asyncio.sleep(5)
-            await world.drain()
-            await world.end()
-        return world
+async def main(ordered: bool, seed: int, simulation: Simulation) -> World:
+    world = World(simulation, ordered=ordered)
+    with watched(world):
+        await world.start()
+        for _ in range(rebalances(seed)):
+            await world.change()
+        await asyncio.sleep(5)
+        await world.drain()
+        await world.end()
+    return world
 
-    return simulate(seed, main)
+
+def run(seed: int, *, ordered: bool) -> World:
+    return simulate(seed, partial(main, ordered, seed))
 
 
 def tell(world: World, figures: Figures, changes: int) -> None:
@@ -399,10 +402,7 @@ def test_an_ordered_queue_that_is_given_away_too_early_is_found_out(
     away."""
     from turbopump.client.consumer.queue_loop import AssignedQueue
 
-    async def at_once(self: AssignedQueue) -> None:
-        pass
-
-    monkeypatch.setattr(AssignedQueue, "idle", at_once)
+    monkeypatch.setattr(AssignedQueue, "idle", async_does_nothing)
     assert any(
         "while" in wrong for seed in range(6, 40) for wrong in run(seed, ordered=True).watch.wrong
     )

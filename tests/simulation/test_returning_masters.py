@@ -21,7 +21,7 @@ from turbopump.protocol.requests.send import SendMessageV2
 HOSTS = (MASTER, SLAVE)
 SENDERS = 4
 SETTLED_S = 40.0
-LOUD = ("another log", "only up to", "begins at", "no good entry")
+LOUD = ("another log", "but that of the master", "begins at", "no good entry")
 """Words of a slave that does not copy for what its log holds, or its master's."""
 
 

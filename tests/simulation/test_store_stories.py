@@ -13,8 +13,9 @@ from tests.simulation.world.simulation import SimulatedClock
 
 from turbopump.message.codec import decode_entries
 from turbopump.store.files import StorePaths
-from turbopump.store.message_store import MessageStore, NewMessage, StoreConfig
+from turbopump.store.message_store import MessageStore, NewMessage
 from turbopump.store.queues.read_result import GetResult
+from turbopump.store.store_config import StoreConfig
 
 CONFIG = StoreConfig(
     paths=StorePaths(Path("/store")), segment_size=16 * 1024, queue_file_size=20 * 1000

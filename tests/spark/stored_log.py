@@ -16,7 +16,8 @@ from turbopump.message.entry import MAGIC_BLANK
 from turbopump.spark.commitlog import log_options, log_schema, plan, scan_options
 from turbopump.spark.log_scan import scan
 from turbopump.store.files import StorePaths
-from turbopump.store.message_store import MessageStore, NewMessage, StoreConfig
+from turbopump.store.message_store import MessageStore, NewMessage
+from turbopump.store.store_config import StoreConfig
 
 SEGMENT_SIZE = 64 * 1024
 HOST = bytes([127, 0, 0, 1]) + (10911).to_bytes(4, "big")

@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,14 +51,17 @@ def cluster() -> Iterator[FakeCluster]:
         yield fake
 
 
+def archived(
+    cluster: FakeCluster, spark: SparkSession, tmp_path: Path, *topics: str, **given: Any
+) -> ArchiveReport:
+    return archive(tmp_path, topics, name_server=cluster.address, spark=spark, **given)
+
+
 @pytest.fixture
 def run(spark: SparkSession, cluster: FakeCluster, tmp_path: Path) -> Archive:
     """Archive into ``tmp_path``."""
 
-    def archived(*topics: str, **given: Any) -> ArchiveReport:
-        return archive(tmp_path, topics, name_server=cluster.address, spark=spark, **given)
-
-    return archived
+    return partial(archived, cluster, spark, tmp_path)
 
 
 def offsets_in(lake: Path, table: str = "data") -> list[tuple[str, int, int]]:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -39,7 +40,7 @@ from tests.spark.lake_batches import (
     definition,
     messages,
 )
-from tests.stand_ins import does_nothing, returns
+from tests.stand_ins import does_nothing, raises, returns
 
 from turbopump.errors import ConfigError, LakeError, LakeInUseError, OffsetGapError, PipelineError
 from turbopump.message.message import MessageQueue
@@ -231,21 +232,22 @@ def dying_at(number: int) -> Callable[..., None]:
     return step
 
 
+def arm(monkeypatch: pytest.MonkeyPatch, step: Callable[..., None]) -> None:
+    for name in ("replace", "link", "fsync"):
+        real = getattr(os, name)
+
+        def call(*args: Any, real: Callable[..., Any] = real) -> Any:
+            step()
+            return real(*args)
+
+        monkeypatch.setattr(os, name, call)
+
+
 @pytest.fixture
 def dying_calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[..., None]], None]]:
     """Let a function be called before each call that changes a disk."""
 
-    def arm(step: Callable[..., None]) -> None:
-        for name in ("replace", "link", "fsync"):
-            real = getattr(os, name)
-
-            def call(*args: Any, real: Callable[..., Any] = real) -> Any:
-                step()
-                return real(*args)
-
-            monkeypatch.setattr(os, name, call)
-
-    yield arm
+    yield partial(arm, monkeypatch)
     monkeypatch.undo()
 
 
@@ -387,10 +389,10 @@ def test_a_second_host_does_not_compact_beside_the_first_where_locks_do_not_reac
 def test_a_file_system_without_locks_is_said_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_locks(*_: object) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr("turbopump.disk.durable_files.fcntl.flock", no_locks)
+    monkeypatch.setattr(
+        "turbopump.disk.durable_files.fcntl.flock",
+        raises(OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))),
+    )
     lake = create_or_open(tmp_path, definition("parquet"))
     with pytest.raises(LakeError, match=r"_lock cannot be locked \(No locks"), lake.writing():
         pass

@@ -95,13 +95,15 @@ def test_tags_are_those_of_a_subscription(name: str, text: str, tags: tuple[str,
     assert read_options({**NEEDED, name: text}).tags == tags
 
 
+def ms(text: str) -> int:
+    return read_options({**NEEDED, "maxTriggerDelay": text}).trigger_delay_max_ms
+
+
+def size(text: str) -> int | None:
+    return read_options({**NEEDED, "maxBytesPerTrigger": text}).bytes_per_trigger_max
+
+
 def test_durations_and_sizes_have_units() -> None:
-    def ms(text: str) -> int:
-        return read_options({**NEEDED, "maxTriggerDelay": text}).trigger_delay_max_ms
-
-    def size(text: str) -> int | None:
-        return read_options({**NEEDED, "maxBytesPerTrigger": text}).bytes_per_trigger_max
-
     assert [ms("250"), ms("2s"), ms("15m"), ms("1h")] == [250, 2000, 900_000, 3_600_000]
     assert [size("100"), size("2k"), size("64MB"), size("1 g")] == [100, 2048, 64 << 20, 1 << 30]
 

@@ -243,16 +243,17 @@ def holds(one: Any, value: int) -> bool:
     }[type(one)]()
 
 
+def all_hold(some: list[Filter], queue_id: int, offset: int) -> bool:
+    return all(
+        holds(one, queue_id if one.attribute == ID else offset)  # type: ignore[attr-defined]
+        for one in some
+    )
+
+
 @examples()
 @given(st.lists(FILTERS, max_size=4))
 def test_ranges_and_what_is_left_give_the_rows_of_the_filters(filters: list[Filter]) -> None:
     pushed, left = push(filters)
-
-    def all_hold(some: list[Filter], queue_id: int, offset: int) -> bool:
-        return all(
-            holds(one, queue_id if one.attribute == ID else offset)  # type: ignore[attr-defined]
-            for one in some
-        )
 
     for queue_id in range(6):
         for offset in range(6):

@@ -6,6 +6,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -256,14 +257,15 @@ def test_a_stop_ends_a_replay_between_batches_and_the_rate_is_kept(
     assert (stopped.sent, stopped.found, stopped.stopped, stopped.agrees) == (0, 0, True, True)
 
 
-def test_the_same_replay_is_sent_by_one_at_a_time(run: Replay) -> None:
-    def begins_again(step: str) -> None:
-        if step == "looked":
-            with pytest.raises(LakeInUseError, match=r"process \d+ on .* sends this replay: wait"):
-                run("once", name="once")
-            assert run("other", name="other", keys=["k1"]).agrees
+def begins_again(run: Replay, step: str) -> None:
+    if step == "looked":
+        with pytest.raises(LakeInUseError, match=r"process \d+ on .* sends this replay: wait"):
+            run("once", name="once")
+        assert run("other", name="other", keys=["k1"]).agrees
 
-    report = run("once", name="once", at_step=begins_again)
+
+def test_the_same_replay_is_sent_by_one_at_a_time(run: Replay) -> None:
+    report = run("once", name="once", at_step=partial(begins_again, run))
     assert (report.sent, report.found, report.agrees) == (60, 60, True)
 
 

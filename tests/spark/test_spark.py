@@ -295,25 +295,26 @@ def test_a_stream_restarted_from_its_checkpoint_gives_each_queue_and_offset_once
     assert found == [*everything, *((2, offset) for offset in range(60, 70))]
 
 
+async def produce(sent: dict[str, Message], name_server: str) -> None:
+    async with Producer(name_server) as producer:
+        for number in range(20):
+            message = Message(
+                "own",
+                # some large enough to travel compressed
+                f"body {number}".encode() * (1 if number % 4 else 2000),
+                tags=f"t{number % 3}" if number % 3 else None,
+                keys=["k", str(number)] if number % 2 else None,
+                properties={"mine": "Ω"},
+            )
+            sent[(await producer.send(message)).msg_id] = message
+
+
 def test_messages_of_our_own_broker_come_out_as_they_were_sent(spark: SparkSession) -> None:
     sent: dict[str, Message] = {}
 
-    async def produce(name_server: str) -> None:
-        async with Producer(name_server) as producer:
-            for number in range(20):
-                message = Message(
-                    "own",
-                    # some large enough to travel compressed
-                    f"body {number}".encode() * (1 if number % 4 else 2000),
-                    tags=f"t{number % 3}" if number % 3 else None,
-                    keys=["k", str(number)] if number % 2 else None,
-                    properties={"mine": "Ω"},
-                )
-                sent[(await producer.send(message)).msg_id] = message
-
     with BrokerThread() as rocketmq:
         rocketmq.create_topic("own", 3)
-        rocketmq.run(produce(rocketmq.namesrv))
+        rocketmq.run(produce(sent, rocketmq.namesrv))
         rows = (
             spark.read.format("rocketmq")
             .option("nameServer", rocketmq.namesrv)
@@ -333,10 +334,11 @@ def test_messages_of_our_own_broker_come_out_as_they_were_sent(spark: SparkSessi
         assert row.offsetMsgId.endswith(f"{row.commitLogOffset:016X}")
 
 
-def test_a_worker_does_not_look_through_its_modules_after_each_task(spark: SparkSession) -> None:
-    def left_out(_: int) -> int:
-        keep_what_is_loaded()
-        return gc.get_freeze_count()
+def left_out(_: int) -> int:
+    keep_what_is_loaded()
+    return gc.get_freeze_count()
 
+
+def test_a_worker_does_not_look_through_its_modules_after_each_task(spark: SparkSession) -> None:
     assert spark.sparkContext.parallelize([0], 1).map(left_out).first() > 10_000
     assert left_out(0) == 0, "nobody's collector is touched but that of a worker"

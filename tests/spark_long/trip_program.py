@@ -55,19 +55,24 @@ def where(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pydict({**found, "rows": [batch.num_rows]})
 
 
-def trip(spark: SparkSession, name_server: str, origin: str, checkpoint: str) -> dict[str, object]:
-    def rows_of(topic: str) -> DataFrame:
-        reader = spark.read.format("rocketmq").option("nameServer", name_server)
-        return reader.option("topic", topic).load()
+def rows_of(name_server: str, spark: SparkSession, topic: str) -> DataFrame:
+    reader = spark.read.format("rocketmq").option("nameServer", name_server)
+    return reader.option("topic", topic).load()
 
+
+def trip(spark: SparkSession, name_server: str, origin: str, checkpoint: str) -> dict[str, object]:
     schema = "directory string, turbopump string, rows long"
-    found = rows_of(origin).mapInArrow(where, schema).collect()
+    found = rows_of(name_server, spark, origin).mapInArrow(where, schema).collect()
     read: Counter[str] = Counter()
     for row in found:
         read[row["directory"]] += row["rows"]
 
     written, streamed = f"{origin}-written", f"{origin}-streamed"
-    writer = rows_of(origin).write.format("rocketmq").option("nameServer", name_server)
+    writer = (
+        rows_of(name_server, spark, origin)
+        .write.format("rocketmq")
+        .option("nameServer", name_server)
+    )
     writer.options(topic=written, idempotencyKey="auto").mode("append").save()
 
     stream = spark.readStream.format("rocketmq").option("nameServer", name_server)

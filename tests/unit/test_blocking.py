@@ -446,6 +446,10 @@ def test_settings_to_hand_on_are_those_of_the_client(
     assert isinstance(behind(**known), behind)
 
 
+def methods(type_: type) -> set[str]:
+    return {name for name in dir(type_) if not name.startswith("_")}
+
+
 @pytest.mark.parametrize(
     ("face", "behind"),
     [
@@ -458,9 +462,6 @@ def test_settings_to_hand_on_are_those_of_the_client(
 )
 def test_both_faces_have_the_same_settings_and_methods(face: type, behind: type) -> None:
     assert inspect.signature(face) == inspect.signature(behind)
-
-    def methods(type_: type) -> set[str]:
-        return {name for name in dir(type_) if not name.startswith("_")}
 
     assert methods(behind) - methods(face) <= {"give_back", "consumer_data", "apply", "assigned_of"}
     for name in methods(face) & methods(behind):

@@ -119,9 +119,10 @@ class ComparedAccounts:
 async def accounts_at(servers: Servers, address: str) -> ComparedAccounts | None:
     """Ask one server for its accounts. Return None without credentials, or if the server
     refuses."""
-    credentials, nonce = servers.credentials, secrets.token_hex(NONCE_SIZE)
+    credentials = servers.credentials
     if credentials is None:
         return None
+    nonce = secrets.token_hex(NONCE_SIZE)
     try:
         answer = await servers.exchange(address, ListUsers(nonce=nonce))
         if _is_off(answer):
@@ -139,19 +140,25 @@ def differing_accounts(one: ComparedAccounts, other: ComparedAccounts) -> str | 
     """Return a description of how the accounts of ``other`` differ from those of ``one``, without
     secrets, or None if they are equal."""
     if one.accounts is None or other.accounts is None:
-        return None if one.accounts is other.accounts else "one has no access control"
+        if one.accounts is other.accounts:
+            return None
+        return "one has no access control"
     found = list(_differing(one.accounts, other.accounts, one.passwords and other.passwords))
     if not found:
         return None
-    more = len(found) - NAMED_MAX
-    return "; ".join(found[:NAMED_MAX]) + (f"; and {more} more" if more > 0 else "")
+    if len(found) > NAMED_MAX:
+        found[NAMED_MAX:] = [f"and {len(found) - NAMED_MAX} more"]
+    return "; ".join(found)
 
 
 def _differing(one: Accounts, other: Accounts, passwords: bool) -> Iterator[str]:
     for name in sorted({*one.users, *other.users}):
-        user, its = one.users.get(name), other.users.get(name)
-        if user is None or its is None:
-            yield f"{name} is {'missing' if its is None else 'only there'}"
+        user = one.users.get(name)
+        its = other.users.get(name)
+        if its is None:
+            yield f"{name} is missing"
+        elif user is None:
+            yield f"{name} is only there"
         elif passwords and user.password != its.password:
             yield f"{name} has another password"
         elif _kind(user) != _kind(its):
@@ -212,7 +219,9 @@ async def import_all(
 ) -> tuple[list[str], list[ChangeOutcome]]:
     """Create the users that a server lacks, with their policies. Return which users were created
     where, and the refused changes."""
-    made, outcomes, all_held = [], list[ChangeOutcome](), list[ServerAccounts]()
+    made: list[str] = []
+    outcomes: list[ChangeOutcome] = []
+    all_held: list[ServerAccounts] = []
     for address in addresses:
         try:
             all_held += await list_accounts(servers, [address])

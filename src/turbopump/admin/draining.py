@@ -21,6 +21,7 @@ from turbopump.clock import Clock
 from turbopump.config import properties
 from turbopump.errors import ClientError, ConfigError, ProtocolError, RemotingError, ResponseError
 from turbopump.message.rules import did_you_mean, is_system_topic
+from turbopump.plural import counted
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.configuration import GetBrokerConfig
 from turbopump.protocol.requests.namesrv import MASTER_ID, AddWritePerm, WipeWritePerm
@@ -71,7 +72,8 @@ class DrainState:
         for group, count in self.behind.items():
             yield f"group {group} is {count:,} messages behind"
         if self.absent:
-            yield f"{self.absent} slave{'s do' if self.absent > 1 else ' does'} not copy"
+            verb = "does" if self.absent == 1 else "do"
+            yield f"{counted(self.absent, 'slave')} {verb} not copy"
         for address, size in self.slaves.items():
             if size:
                 yield f"slave {address} is {size:,} bytes behind"
@@ -115,7 +117,9 @@ async def set_write_permission(
 ) -> dict[str, str]:
     """Remove or restore the write permission at every name server. Return the name servers that
     failed, with the reason."""
-    request = (WipeWritePerm if wiped else AddWritePerm)(broker_name=broker.name)
+    request: WipeWritePerm | AddWritePerm = AddWritePerm(broker_name=broker.name)
+    if wiped:
+        request = WipeWritePerm(broker_name=broker.name)
     failed = {}
     for address in broker.name_servers:
         try:
@@ -130,12 +134,14 @@ async def drain(
 ) -> AsyncIterator[DrainState]:
     """Yield the state of each round, one every second, until all conditions are met. The write
     permission must be removed before."""
+    # A round may fail while the broker is busy, and the next one asks again. Only `routes_s` after
+    # the permission was removed do all clients know it: until then new messages may still arrive.
     began = clock.monotonic()
     while True:
         seconds = clock.monotonic() - began
         left = max(routes_s - seconds, 0.0)
         try:
-            state = await _look(servers, broker, seconds, left)
+            state = await _find_state(servers, broker, seconds, left)
         except (RemotingError, ProtocolError) as error:
             state = DrainState(seconds, left, fault=str(error))
         yield state
@@ -144,16 +150,19 @@ async def drain(
         await asyncio.sleep(ROUND_S)
 
 
-async def _look(servers: Servers, broker: DrainedBroker, seconds: float, left: float) -> DrainState:
+async def _find_state(
+    servers: Servers, broker: DrainedBroker, seconds: float, left: float
+) -> DrainState:
     here = [broker.address]
     behind: dict[str, int] = {}
     unread: dict[str, int] = {}
     for group in await group_names(servers, here):
         rows = await group_offsets(servers, here, group)
         count = sum(max(row["behind"], 0) for row in rows if not is_system_topic(row["topic"]))
-        if count:
-            members = await group_members(servers, here, group)
-            (behind if members else unread)[group] = count
+        if count and await group_members(servers, here, group):
+            behind[group] = count
+        elif count:
+            unread[group] = count
     slaves: dict[str, int] = {}
     try:
         status = await servers.call(broker.address, GetBrokerHaStatus(), timeout=ANSWER_S)

@@ -131,8 +131,14 @@ class QueueContent:
 
 def unread_ids(before: TopicConfig, after: TopicConfig) -> range:
     """Return the queue ids that consumers read now and would no longer read after the change."""
-    readable = after.read_queue_nums if after.readable else 0
-    return range(readable, max(readable, before.read_queue_nums if before.readable else 0))
+    readable = _readable_queues(after)
+    return range(readable, max(readable, _readable_queues(before)))
+
+
+def _readable_queues(topic: TopicConfig) -> int:
+    if not topic.readable:
+        return 0
+    return topic.read_queue_nums
 
 
 async def queue_contents(

@@ -2,8 +2,8 @@
 
 A rule requires actions on the resources that the request names. One of several actions for a
 resource is enough; all of several resources are needed. No request is open to users without an
-account. A code without a rule is for Super users only. If a rule differs from Apache's 5.3.3,
-``apache`` describes Apache's.
+account. A code without a rule is for Super users only. The generated page of
+the rules (``docs/reference/access-rules.md``) has the differences from Apache's 5.3.3.
 
 Two facts hold for all rules:
 
@@ -105,7 +105,6 @@ class Rule:
     somewhere: tuple[Action, ...] = ()
     key: Callable[[Any], Hashable] | None = None
     secrets: Callable[[Any], object] | None = None
-    apache: str = ""
 
     def for_request(self, request: Request[Any]) -> Rule:
         """Return the rule that applies to this request."""
@@ -303,7 +302,7 @@ def _bodies(items: str, name: str) -> Reading:
     return lambda _request, body, _clusters: [get(each) for each in read(body) or ()]
 
 
-def consuming(*also: Action, apache: str = "") -> Rule:
+def consuming(*also: Action) -> Rule:
     """Return the rule for a request of a group about a topic that it consumes: Sub, or an action in
     ``also``, on both."""
     read = Ask(
@@ -312,81 +311,53 @@ def consuming(*also: Action, apache: str = "") -> Rule:
         (SUB, *also),
     )
     key = attrgetter("topic", "consumer_group")
-    return Rule((read, group(SUB, *also)), key=key, apache=apache)
+    return Rule((read, group(SUB, *also)), key=key)
 
 
-def sending(apache: str) -> Rule:
-    return Rule((topic(PUB),), key=attrgetter("topic"), apache=apache)
+def sending() -> Rule:
+    return Rule((topic(PUB),), key=attrgetter("topic"))
 
-
-_UNCHECKED: Final = "nothing is asked for"
-_ADMINISTERED: Final = (
-    "Cluster: Update, with which an account may give itself every right by a policy"
-)
 
 _OF_REPLIES: Final = "other than CLUSTER_REPLY_TOPIC"
-_REPLYING: Final = Rule(
-    (topics(_sent, PUB, about=_OF_REPLIES),), somewhere=(PUB, SUB), apache=_UNCHECKED
-)
+_REPLYING: Final = Rule((topics(_sent, PUB, about=_OF_REPLIES),), somewhere=(PUB, SUB))
 
 RULES: Final[Mapping[int, Rule]] = {
     # Messages out and in.
-    RequestCode.SEND_MESSAGE: sending(
-        "to a retry topic: Sub on the producer group in the request, for any group's retry topic"
-    ),
-    RequestCode.SEND_MESSAGE_V2: sending("as 10"),
-    RequestCode.SEND_BATCH_MESSAGE: sending("as 10"),
+    RequestCode.SEND_MESSAGE: sending(),
+    RequestCode.SEND_MESSAGE_V2: sending(),
+    RequestCode.SEND_BATCH_MESSAGE: sending(),
     RequestCode.SEND_REPLY_MESSAGE: _REPLYING,
     RequestCode.SEND_REPLY_MESSAGE_V2: _REPLYING,
     RequestCode.RECALL_MESSAGE: Rule((topic(PUB),)),
     RequestCode.END_TRANSACTION: Rule(
         (topics(_ended, PUB, about="if given, other than RMQ_SYS_TRANS_HALF_TOPIC"),),
         message=(PUB,),
-        apache="the topic that the request names, if it names one, be it that of half messages, "
-        "which a broker's question names; not that of the half message",
     ),
-    RequestCode.PULL_MESSAGE: consuming(
-        apache="of a retry topic: Sub on the consumer group, for any group's retry topic"
-    ),
-    RequestCode.LITE_PULL_MESSAGE: consuming(apache=_UNCHECKED),
+    RequestCode.PULL_MESSAGE: consuming(),
+    RequestCode.LITE_PULL_MESSAGE: consuming(),
     RequestCode.POP_MESSAGE: consuming(),
     RequestCode.PEEK_MESSAGE: consuming(),
-    RequestCode.ACK_MESSAGE: consuming(
-        apache="of a message that is popped again: Sub on a group called GROUP_TOPIC"
-    ),
+    RequestCode.ACK_MESSAGE: consuming(),
     RequestCode.BATCH_ACK_MESSAGE: Rule(
-        (topics(_acked_topics, SUB), groups(_bodies("acks", "consumer_group"), SUB)),
-        from_body=True,
-        apache=_UNCHECKED,
+        (topics(_acked_topics, SUB), groups(_bodies("acks", "consumer_group"), SUB)), from_body=True
     ),
-    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: consuming(apache="as 200051"),
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: consuming(),
     RequestCode.NOTIFICATION: consuming(),
-    RequestCode.POLLING_INFO: consuming(GET, apache="Get alone"),
-    RequestCode.CONSUMER_SEND_MSG_BACK: Rule(
-        (group(SUB, of="group"),),
-        message=(SUB,),
-        apache=("only the group: any message of the broker can be sent back, and then be read"),
-    ),
+    RequestCode.POLLING_INFO: consuming(GET),
+    RequestCode.CONSUMER_SEND_MSG_BACK: Rule((group(SUB, of="group"),), message=(SUB,)),
     RequestCode.QUERY_MESSAGE: Rule((topic(SUB, GET),)),
-    RequestCode.VIEW_MESSAGE_BY_ID: Rule(
-        (topic(SUB, GET, always=False),),
-        message=(SUB, GET),
-        apache="Get on the topic that the request names, if it names one; not the message's",
-    ),
+    RequestCode.VIEW_MESSAGE_BY_ID: Rule((topic(SUB, GET, always=False),), message=(SUB, GET)),
     # Clients and their groups.
     RequestCode.HEART_BEAT: Rule(
         (groups(_beating_groups, SUB), topics(_beating_topics, SUB)),
         from_body=True,
         pieces=_beats,
         produces=True,
-        apache="every account may belong to every group of producers",
     ),
     RequestCode.UNREGISTER_CLIENT: Rule((group(SUB, always=False),)),
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: Rule((group(SUB, GET),)),
     RequestCode.CHECK_CLIENT_CONFIG: Rule(
-        (groups(_body("group"), SUB), topics(_checked_topic, SUB)),
-        from_body=True,
-        apache=_UNCHECKED,
+        (groups(_body("group"), SUB), topics(_checked_topic, SUB)), from_body=True
     ),
     RequestCode.LOCK_BATCH_MQ: Rule(
         (groups(_body("consumer_group"), SUB), topics(_locked_topics, SUB)), from_body=True
@@ -395,30 +366,24 @@ RULES: Final[Mapping[int, Rule]] = {
         (groups(_body("consumer_group"), SUB), topics(_locked_topics, SUB)), from_body=True
     ),
     RequestCode.QUERY_ASSIGNMENT: Rule(
-        (topics(_assigned_topic, SUB), groups(_body("consumer_group"), SUB)),
-        from_body=True,
-        apache=_UNCHECKED,
+        (topics(_assigned_topic, SUB), groups(_body("consumer_group"), SUB)), from_body=True
     ),
     RequestCode.SET_MESSAGE_REQUEST_MODE: Rule(
         (topics(_assigned_topic, SUB, UPDATE), groups(_body("consumer_group"), UPDATE)),
         from_body=True,
-        apache=_UNCHECKED,
     ),
     # Offsets.
     RequestCode.QUERY_CONSUMER_OFFSET: consuming(GET),
     RequestCode.UPDATE_CONSUMER_OFFSET: consuming(UPDATE),
-    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: Rule(
-        (topic(SUB, GET),), apache=("only Get, so that a consumer with Sub cannot start at a time")
-    ),
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: Rule((topic(SUB, GET),)),
     RequestCode.GET_MAX_OFFSET: Rule(
-        (topics(_measured, SUB, GET, about=f"(but {DEFAULT_TOPIC})"),), apache="as 29"
+        (topics(_measured, SUB, GET, about=f"(but {DEFAULT_TOPIC})"),)
     ),
-    RequestCode.GET_MIN_OFFSET: Rule((topic(SUB, GET),), apache="as 29"),
-    RequestCode.GET_EARLIEST_MSG_STORETIME: Rule((topic(SUB, GET),), apache="as 29"),
+    RequestCode.GET_MIN_OFFSET: Rule((topic(SUB, GET),)),
+    RequestCode.GET_EARLIEST_MSG_STORETIME: Rule((topic(SUB, GET),)),
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: Rule((topic(UPDATE), group(UPDATE, of="group"))),
     RequestCode.CLONE_GROUP_OFFSET: Rule(
-        (group(GET, of="src_group"), group(UPDATE, of="dest_group"), topic(UPDATE, always=False)),
-        apache="the group that offsets are taken from is not asked about",
+        (group(GET, of="src_group"), group(UPDATE, of="dest_group"), topic(UPDATE, always=False))
     ),
     RequestCode.QUERY_CORRECTION_OFFSET: Rule(
         (
@@ -441,26 +406,22 @@ RULES: Final[Mapping[int, Rule]] = {
         )
     ),
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: Rule(
-        (topics(_bodies("topic_config_list", "topic_name"), CREATE),),
-        from_body=True,
-        apache=_UNCHECKED,
+        (topics(_bodies("topic_config_list", "topic_name"), CREATE),), from_body=True
     ),
     RequestCode.DELETE_TOPIC_IN_BROKER: Rule((topic(DELETE),)),
     RequestCode.GET_TOPIC_CONFIG: Rule((topic(GET),)),
-    RequestCode.GET_ALL_TOPIC_CONFIG: Rule((cluster(GET),), apache=_UNCHECKED),
+    RequestCode.GET_ALL_TOPIC_CONFIG: Rule((cluster(GET),)),
     RequestCode.GET_TOPIC_STATS_INFO: Rule((topic(GET),)),
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: Rule((topic(GET),)),
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: Rule(
-        (groups(_body("group_name"), CREATE),), from_body=True, apache=_UNCHECKED
+        (groups(_body("group_name"), CREATE),), from_body=True
     ),
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: Rule(
-        (groups(_bodies("group_config_list", "group_name"), CREATE),),
-        from_body=True,
-        apache=_UNCHECKED,
+        (groups(_bodies("group_config_list", "group_name"), CREATE),), from_body=True
     ),
     RequestCode.DELETE_SUBSCRIPTIONGROUP: Rule((group(DELETE, of="group_name"),)),
     RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: Rule((group(GET, of="group"),)),
-    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: Rule((cluster(GET),), apache=_UNCHECKED),
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: Rule((cluster(GET),)),
     RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: Rule((group(UPDATE, of="group"), topic(UPDATE))),
     RequestCode.QUERY_CONSUME_QUEUE: Rule((topic(GET), group(GET, always=False))),
     RequestCode.GET_CONSUMER_CONNECTION_LIST: Rule((group(GET),)),
@@ -477,57 +438,51 @@ RULES: Final[Mapping[int, Rule]] = {
     RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: Rule((topic(GET), group(GET, of="group"))),
     RequestCode.GET_CONSUMER_RUNNING_INFO: Rule((group(GET),)),
     RequestCode.CONSUME_MESSAGE_DIRECTLY: Rule(
-        (group(SUB), topic(SUB, always=False)),
-        message=(SUB,),
-        apache="the topic that the request names, if it names one; not that of the message",
+        (group(SUB), topic(SUB, always=False)), message=(SUB,)
     ),
-    RequestCode.RESUME_CHECK_HALF_MESSAGE: Rule(
-        (topic(UPDATE, always=False),),
-        message=(UPDATE,),
-        apache="the topic that the request names, if it names one; not that of the half message",
-    ),
+    RequestCode.RESUME_CHECK_HALF_MESSAGE: Rule((topic(UPDATE, always=False),), message=(UPDATE,)),
     # A broker as a whole.
-    RequestCode.UPDATE_BROKER_CONFIG: Rule((cluster(UPDATE),), apache=_UNCHECKED),
-    RequestCode.GET_BROKER_CONFIG: Rule((cluster(GET),), apache=_UNCHECKED),
-    RequestCode.GET_BROKER_RUNTIME_INFO: Rule((cluster(GET),), apache=_UNCHECKED),
+    RequestCode.UPDATE_BROKER_CONFIG: Rule((cluster(UPDATE),)),
+    RequestCode.GET_BROKER_CONFIG: Rule((cluster(GET),)),
+    RequestCode.GET_BROKER_RUNTIME_INFO: Rule((cluster(GET),)),
     RequestCode.GET_PRODUCER_CONNECTION_LIST: Rule((cluster(GET),)),
     RequestCode.GET_ALL_PRODUCER_INFO: Rule((cluster(GET),)),
     RequestCode.VIEW_BROKER_STATS_DATA: Rule((cluster(GET),)),
     RequestCode.GET_BROKER_CONSUME_STATS: Rule((cluster(GET),)),
-    RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG: Rule((cluster(UPDATE),), apache=_UNCHECKED),
-    RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG: Rule((cluster(UPDATE),), apache=_UNCHECKED),
-    RequestCode.GET_COLD_DATA_FLOW_CTR_INFO: Rule((cluster(GET),), apache=_UNCHECKED),
-    RequestCode.SET_COMMITLOG_READ_MODE: Rule((cluster(UPDATE),), apache=_UNCHECKED),
-    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: Rule((cluster(LIST),), apache=_UNCHECKED),
-    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: Rule((cluster(UPDATE),), apache=_UNCHECKED),
-    RequestCode.CLEAN_UNUSED_TOPIC: Rule((cluster(UPDATE),), apache=_UNCHECKED),
-    RequestCode.DELETE_EXPIRED_COMMITLOG: Rule((cluster(UPDATE),), apache=_UNCHECKED),
+    RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG: Rule((cluster(UPDATE),)),
+    RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG: Rule((cluster(UPDATE),)),
+    RequestCode.GET_COLD_DATA_FLOW_CTR_INFO: Rule((cluster(GET),)),
+    RequestCode.SET_COMMITLOG_READ_MODE: Rule((cluster(UPDATE),)),
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: Rule((cluster(LIST),)),
+    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: Rule((cluster(UPDATE),)),
+    RequestCode.CLEAN_UNUSED_TOPIC: Rule((cluster(UPDATE),)),
+    RequestCode.DELETE_EXPIRED_COMMITLOG: Rule((cluster(UPDATE),)),
     # A master and its slaves.
-    RequestCode.GET_ALL_CONSUMER_OFFSET: Rule((cluster(GET),), apache=_UNCHECKED),
-    RequestCode.GET_ALL_DELAY_OFFSET: Rule((cluster(GET),), apache=_UNCHECKED),
-    RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: Rule((cluster(GET),), apache=_UNCHECKED),
-    RequestCode.GET_BROKER_HA_STATUS: Rule((cluster(GET),), apache=_UNCHECKED),
-    RequestCode.GET_TIMER_CHECK_POINT: Rule((cluster(GET),), apache=_UNCHECKED),
-    RequestCode.GET_TIMER_METRICS: Rule((cluster(GET),), apache=_UNCHECKED),
-    RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: Rule(who=Who.BROKERS, apache="Cluster: Update"),
-    RequestCode.EXCHANGE_BROKER_HA_INFO: Rule(who=Who.BROKERS, apache="Cluster: Update"),
-    RequestCode.RESET_MASTER_FLUSH_OFFSET: Rule(who=Who.BROKERS, apache="Cluster: Update"),
+    RequestCode.GET_ALL_CONSUMER_OFFSET: Rule((cluster(GET),)),
+    RequestCode.GET_ALL_DELAY_OFFSET: Rule((cluster(GET),)),
+    RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: Rule((cluster(GET),)),
+    RequestCode.GET_BROKER_HA_STATUS: Rule((cluster(GET),)),
+    RequestCode.GET_TIMER_CHECK_POINT: Rule((cluster(GET),)),
+    RequestCode.GET_TIMER_METRICS: Rule((cluster(GET),)),
+    RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: Rule(who=Who.BROKERS),
+    RequestCode.EXCHANGE_BROKER_HA_INFO: Rule(who=Who.BROKERS),
+    RequestCode.RESET_MASTER_FLUSH_OFFSET: Rule(who=Who.BROKERS),
     # Name servers. Apache's have no access control at all.
     RequestCode.GET_ROUTEINFO_BY_TOPIC: Rule(
         (topics(_routed, PUB, SUB, GET, about=f"{_OF_REPLIES} and {DEFAULT_TOPIC}"),)
     ),
-    RequestCode.REGISTER_BROKER: Rule(who=Who.BROKERS, apache="Cluster: Update"),
-    RequestCode.UNREGISTER_BROKER: Rule(who=Who.BROKERS, apache="Cluster: Update"),
-    RequestCode.BROKER_HEARTBEAT: Rule(who=Who.BROKERS, apache="Cluster: Update"),
+    RequestCode.REGISTER_BROKER: Rule(who=Who.BROKERS),
+    RequestCode.UNREGISTER_BROKER: Rule(who=Who.BROKERS),
+    RequestCode.BROKER_HEARTBEAT: Rule(who=Who.BROKERS),
     RequestCode.QUERY_DATA_VERSION: Rule((cluster(GET, of="cluster_name"),)),
     RequestCode.GET_BROKER_MEMBER_GROUP: Rule((cluster(GET, of="cluster_name"),)),
-    RequestCode.GET_BROKER_CLUSTER_INFO: Rule((cluster(GET),), apache=_UNCHECKED),
-    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: Rule((cluster(LIST),), apache=_UNCHECKED),
-    RequestCode.GET_TOPICS_BY_CLUSTER: Rule((cluster(LIST, of="cluster"),), apache=_UNCHECKED),
-    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: Rule((cluster(LIST),), apache=_UNCHECKED),
-    RequestCode.GET_UNIT_TOPIC_LIST: Rule((cluster(LIST),), apache=_UNCHECKED),
-    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: Rule((cluster(LIST),), apache=_UNCHECKED),
-    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: Rule((cluster(LIST),), apache=_UNCHECKED),
+    RequestCode.GET_BROKER_CLUSTER_INFO: Rule((cluster(GET),)),
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: Rule((cluster(LIST),)),
+    RequestCode.GET_TOPICS_BY_CLUSTER: Rule((cluster(LIST, of="cluster"),)),
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: Rule((cluster(LIST),)),
+    RequestCode.GET_UNIT_TOPIC_LIST: Rule((cluster(LIST),)),
+    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: Rule((cluster(LIST),)),
+    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: Rule((cluster(LIST),)),
     RequestCode.PUT_KV_CONFIG: Rule((cluster(UPDATE),)),
     RequestCode.GET_KV_CONFIG: Rule((cluster(GET),)),
     RequestCode.DELETE_KV_CONFIG: Rule((cluster(UPDATE),)),
@@ -536,17 +491,17 @@ RULES: Final[Mapping[int, Rule]] = {
     RequestCode.ADD_WRITE_PERM_OF_BROKER: Rule((cluster(UPDATE),)),
     RequestCode.DELETE_TOPIC_IN_NAMESRV: Rule((cluster(UPDATE, of="cluster_name"),)),
     RequestCode.REGISTER_TOPIC_IN_NAMESRV: Rule((cluster(UPDATE),)),
-    RequestCode.UPDATE_NAMESRV_CONFIG: Rule((cluster(UPDATE),), apache=_UNCHECKED),
-    RequestCode.GET_NAMESRV_CONFIG: Rule((cluster(GET),), apache=_UNCHECKED),
+    RequestCode.UPDATE_NAMESRV_CONFIG: Rule((cluster(UPDATE),)),
+    RequestCode.GET_NAMESRV_CONFIG: Rule((cluster(GET),)),
     # Accounts.
-    RequestCode.AUTH_CREATE_USER: Rule(who=Who.SUPER, apache=_ADMINISTERED),
-    RequestCode.AUTH_UPDATE_USER: Rule(who=Who.SUPER, apache=_ADMINISTERED),
-    RequestCode.AUTH_DELETE_USER: Rule(who=Who.SUPER, apache=_ADMINISTERED),
+    RequestCode.AUTH_CREATE_USER: Rule(who=Who.SUPER),
+    RequestCode.AUTH_UPDATE_USER: Rule(who=Who.SUPER),
+    RequestCode.AUTH_DELETE_USER: Rule(who=Who.SUPER),
     RequestCode.AUTH_GET_USER: Rule((cluster(GET),)),
     RequestCode.AUTH_LIST_USER: Rule((cluster(GET),), secrets=attrgetter("nonce")),
-    RequestCode.AUTH_CREATE_ACL: Rule(who=Who.SUPER, apache=_ADMINISTERED),
-    RequestCode.AUTH_UPDATE_ACL: Rule(who=Who.SUPER, apache=_ADMINISTERED),
-    RequestCode.AUTH_DELETE_ACL: Rule(who=Who.SUPER, apache=_ADMINISTERED),
+    RequestCode.AUTH_CREATE_ACL: Rule(who=Who.SUPER),
+    RequestCode.AUTH_UPDATE_ACL: Rule(who=Who.SUPER),
+    RequestCode.AUTH_DELETE_ACL: Rule(who=Who.SUPER),
     RequestCode.AUTH_GET_ACL: Rule((cluster(GET),)),
     RequestCode.AUTH_LIST_ACL: Rule((cluster(GET),)),
 }

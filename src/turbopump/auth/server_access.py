@@ -133,6 +133,8 @@ class ServerAccess:
 
     def check_file(self) -> None:
         """Check the file in the background, and apply changes that others have made."""
+        # `change` may write the file while this check reads it in another thread. Its own result
+        # then counts: the content read here may be older, and would undo the change in memory.
         disk = self._disk
         if disk is None or self._looking or self._changing.locked():
             return

@@ -39,16 +39,15 @@ async def compare_with_apache(
     end = store.log.end
     if end > ends:
         raise CopyError(
-            f"the log here ends at {end}, the log of the master at {master} already at "
-            f"{ends}: the master was restored from an older copy, or lost its tail. This "
-            "broker deletes nothing: make this slave the master, or empty this store to "
-            "copy it again"
+            f"the log here ends at {end}, but that of the master at {master} at {ends}: the "
+            "master was restored from an older copy, or lost its tail. Nothing is cut "
+            "automatically: make this slave the master, or empty this store so that it is "
+            "copied again"
         )
     if end < begins:
         raise CopyError(
-            f"the log here ends at {end}, but the log of the master at {master} begins at "
-            f"{begins}: the master has deleted older files. Empty this store to copy it "
-            "again"
+            f"the log here ends at {end}, but that of the master at {master} begins at {begins}: "
+            "older files were deleted; empty this store so that it is copied again"
         )
     equal = 0
     samples = sorted(await ask(store.cold_reads, _samples(store), turns), reverse=True)
@@ -87,12 +86,14 @@ def _samples(store: MessageStore) -> ReadSteps[set[int]]:
     """Return offsets at which messages begin: the newest one, some before it in its queue, and the
     first ones of the last files."""
     found = {file.start for file in store.log.files.files[-FILES:] if file.start < store.log.end}
-    newest, of = -1, None
+    newest = -1
+    of = None
     for queue in list(store.queues):
         units = yield from _offsets(store, queue.topic, queue.queue_id, queue.end.value - 1)
         for offset in units:
             if offset > newest:
-                newest, of = offset, queue
+                newest = offset
+                of = queue
     found.add(max(newest, store.lookup.index_end[0]))
     if of is not None:
         for index in _back(of.end.value - 1):

@@ -77,8 +77,7 @@ class RetryingTask:
 
     async def stop(self) -> None:
         """Cancel the running step. May be called twice."""
-        task, self._task = self._task, None
-        await stop_task(task)
+        await stop_task(self._task)
 
     def works(self) -> None:
         if self._fails:

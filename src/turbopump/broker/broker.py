@@ -162,11 +162,12 @@ class Broker:
             log.warning(
                 "no name server is given (namesrvAddr, -n): clients will not find this broker"
             )
-        await in_time(FIRST_REGISTRATION_S, *parts.announcing.registration.telling())
+        await in_time(FIRST_REGISTRATION_S, *parts.announcing.registration.announce_changes())
 
     async def _build(self) -> Parts:
         """Build all parts; none of them runs yet."""
-        config, loop = self.config, asyncio.get_running_loop()
+        config = self.config
+        loop = asyncio.get_running_loop()
         settings = store_config(config)
         disk = self._disk or SystemDisk(
             loop.call_soon_threadsafe, loop if settings.flushed_only else None
@@ -175,7 +176,9 @@ class Broker:
         self._ends.callback(self._close_stored, stored)
         self._open_access(disk)
         listening = await listen(stored, self._authorise, self._ends)
-        self.host, self.port, self.address = listening.host, listening.port, listening.address
+        self.host = listening.host
+        self.port = listening.port
+        self.address = listening.address
         signer = inner_signer(config)
         delivering = make_deliveries(stored, listening, self.access, signer)
         copying = make_copies(stored, listening, delivering, self.access, signer)
@@ -185,7 +188,13 @@ class Broker:
     def _lives(self, parts: Parts) -> Iterator[tuple[_Step, _Step]]:
         """Yield the start and the stop of each part, in the order of the starts. The stops run in
         reverse order."""
-        listening, delivering, copying = parts.listening, parts.delivering, parts.copying
+        # The stops run from the last to the first. Nothing new is delivered, then the broker
+        # unregisters, and clients learn of it while it still answers them. Held requests are
+        # answered before the connections close. POP and transactions stop last, because requests
+        # use them until then.
+        listening = parts.listening
+        delivering = parts.delivering
+        copying = parts.copying
         delivers = not self.config.is_slave  # a slave stores nothing of its own
         if delivers:
             yield delivering.pop.start, delivering.pop.stop
@@ -203,7 +212,7 @@ class Broker:
         if delivers:
             yield delivering.timers.start, delivering.timers.stop
             yield delivering.delays.start, delivering.delays.stop
-        yield copying.cleaning.look, copying.cleaning.close
+        yield copying.cleaning.check_space, copying.cleaning.close
         yield self._begin_repeating, self._timetable.close
 
     def _fetch_damaged(self) -> None:
@@ -235,13 +244,15 @@ class Broker:
 
     def _handlers(self, parts: Parts) -> Iterator[HandlerSet]:
         """Yield the handlers of all requests, each with only the parts that it needs."""
-        config, stored, listening = self.config, parts.stored, parts.listening
-        delivering, copying, announcing = parts.delivering, parts.copying, parts.announcing
-        store, tables, clients = stored.store, stored.tables, stored.clients
-        topics, groups, offsets = tables.topics, tables.groups, tables.offsets
-        reads, statistics = store.cold_reads, stored.statistics
-        forwarding, pop, held = delivering.forwarding, delivering.pop, delivering.held_pulls
-        repair, announce = delivering.log_repair, announcing.registration.telling
+        config = self.config
+        stored = parts.stored
+        listening = parts.listening
+        delivering = parts.delivering
+        copying = parts.copying
+        forwarding = delivering.forwarding
+        pop = delivering.pop
+        held = delivering.held_pulls
+        announce = parts.announcing.registration.announce_changes
         cold = ColdFlow(
             self.clock,
             enabled=config.cold_data_flow_control_enable,
@@ -256,24 +267,24 @@ class Broker:
         yield RepliesHandler(stored, forwarding, send.check)
         yield SendBackHandler(stored, forwarding)
 
-        yield PullHandler(stored, held, cold, repair)
+        yield PullHandler(stored, held, cold, delivering.log_repair)
         yield PopHandler(stored, pop, forwarding)
         yield PopAcksHandler(stored, pop, forwarding)
         yield OffsetsHandler(stored)
-        yield LocksHandler(tables.locks, topics, clients, self.clock)
-        yield QueriesHandler(stored, repair)
+        yield LocksHandler(stored)
+        yield QueriesHandler(stored, delivering.log_repair)
 
         yield ClientsHandler(stored, listening.membership)
-        yield AssignmentHandler(stored, announcing.routes)
+        yield AssignmentHandler(stored, parts.announcing.routes)
         yield ClientQuestionsHandler(stored)
 
-        yield TopicsHandler(config, copying.records, reads, announce)
+        yield TopicsHandler(config, copying.records, announce)
         yield CleaningHandler(copying.records, copying.cleaning)
-        yield GroupsHandler(groups, offsets, held, pop.held)
+        yield GroupsHandler(stored.tables, held, pop.held)
         yield OffsetControlHandler(stored, held)
         yield ConsumersHandler(stored, "{}:{}".format(*listening.store_host), listening.membership)
-        yield StatisticsHandler(statistics, stored.runtime_info, store, reads)
-        yield ColdFlowHandler(cold, store.log)
+        yield StatisticsHandler(stored)
+        yield ColdFlowHandler(cold, stored.store.log)
         yield ReplicationHandler(stored, listening, delivering, copying)
         yield ConfigurationHandler(
             RunningConfiguration.of(config, BROKER_KEYS, self._file, check=check_together),
@@ -286,7 +297,9 @@ class Broker:
 
     def _settings_changed(self, send: SendHandler) -> None:
         """Pass changed settings to the parts that keep a copy of them."""
-        config, tables, settings = self.config, self.tables, store_config(self.config)
+        config = self.config
+        tables = self.tables
+        settings = store_config(self.config)
         send.read_settings()
         self.parts.stored.sends.read_settings()
         tables.topics.auto_create = config.auto_create_topic_enable
@@ -294,12 +307,12 @@ class Broker:
         tables.topics.add_system_topics(config)
         self.store.retention.rules = settings.retention
         self.store.space.limits = settings.space
-        self.parts.announcing.registration.all_again()  # brokerPermission
+        self.parts.announcing.registration.register_all()  # brokerPermission
 
     def _look_for_master(self) -> None:
         """Ask the name servers for the master, if this slave started before its master."""
         if self.parts.copying.lacks_master:
-            self.parts.announcing.registration.all_again()
+            self.parts.announcing.registration.register_all()
 
     def _answer_held(self) -> None:
         self.parts.delivering.held_pulls.expire_all()
@@ -311,7 +324,7 @@ class Broker:
         self.parts.delivering.pop.held.revoke_all()
 
     def _register(self) -> None:
-        self.tables.topics.on_change = self.parts.announcing.registration.changed
+        self.tables.topics.on_change = self.parts.announcing.registration.note_change
         self.parts.announcing.registration.start()
 
     async def _unregister(self) -> None:
@@ -337,8 +350,10 @@ class Broker:
         parts.stored.sends.backlog.release_held()
 
     def _begin_repeating(self) -> None:
-        config, every = self.config, self._timetable.every
-        loop, parts = asyncio.get_running_loop(), self.parts
+        config = self.config
+        every = self._timetable.every
+        loop = asyncio.get_running_loop()
+        parts = self.parts
         every(config.flush_interval_commit_log / 1000, self.store.flusher.flush_log)
         every(config.flush_interval_consume_queue / 1000, self.store.flusher.flush_queues)
         every(LOOK_AT_FILES_S, self.store.flusher.look_at_files)
@@ -346,18 +361,18 @@ class Broker:
         every(SAVE_AGAIN_S, self._save_again)
         every(
             min(max(config.register_name_server_period, 10_000), 60_000) / 1000,
-            parts.announcing.registration.all_again,
+            parts.announcing.registration.register_all,
         )
         if self.access is not None:
             self.access.control.on_permissions_reduced = self._revoke_held
             every(ACCESS_LOOK_S, self.access.check_file)
         if config.is_slave:
             every(MASTER_LOOK_S, self._look_for_master)
-        every(LOOK_INTERVAL_S, StallWatch(loop.time, parts.stored.sends.stood_still).look)
+        every(LOOK_INTERVAL_S, StallWatch(loop.time, parts.stored.sends.stood_still).check_delay)
         if parts.copying.scrubbing is not None:
             self._timetable.at_its_pace(parts.copying.scrubbing.step)
-        every(SPACE_INTERVAL_S, parts.copying.cleaning.look)
-        every(config.clean_resource_interval / 1000, parts.copying.cleaning.round)
+        every(SPACE_INTERVAL_S, parts.copying.cleaning.check_space)
+        every(config.clean_resource_interval / 1000, parts.copying.cleaning.start_round)
         statistics = parts.stored.statistics
         every(SAMPLE_S, lambda: parts.stored.turns.run(statistics, statistics.sample()))
         every(LATENCY_LINE_S, lambda: log.info("%s", self.store.latency.end_minute()))

@@ -40,7 +40,7 @@ class ColdFlow:
     _total: int = 0
     _end: float = 0.0
 
-    def read(self, group: str, size: int) -> None:
+    def note_read(self, group: str, size: int) -> None:
         """Count bytes that a group has read and that may not be in memory."""
         if size <= 0 or _is_free(group):
             return

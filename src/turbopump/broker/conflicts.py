@@ -133,7 +133,9 @@ def _type(member: Member, pops: Callable[[str], bool]) -> ConsumeType | None:
     assignment may pull or pop, and its heartbeat does not show it."""
     kind = member.info.consume_type
     asks = any(pops(topic) for topic, _, _ in member.info.wants)
-    return None if kind is ConsumeType.CONSUME_PASSIVELY and asks else kind
+    if kind is ConsumeType.CONSUME_PASSIVELY and asks:
+        return None
+    return kind
 
 
 def _same_ids(group: str, members: Iterable[Member]) -> list[str]:
@@ -157,7 +159,9 @@ def _all_alive(members: list[Member]) -> bool:
 
 def _topics(wants: Iterable[tuple[str, str, str]]) -> str:
     topics = [f"{topic} ({expression})" for topic, _, expression in wants]
-    return f"to {_listed(topics)}" if topics else "to nothing else"
+    if topics:
+        return f"to {_listed(topics)}"
+    return "to nothing else"
 
 
 def _listed(names: list[str], separator: str = ", ") -> str:

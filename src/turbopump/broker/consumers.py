@@ -113,7 +113,9 @@ class Member(msgspec.Struct, gc=False):
         """True if the member consumes in order, known from its lock requests. A member without lock
         requests may have no queue, or not consume in order."""
         locks = self.locking is not None and self.seen - self.locking < LOCKS_TELL_S
-        return True if self.info.ordered is None and locks else self.info.ordered
+        if self.info.ordered is None and locks:
+            return True
+        return self.info.ordered
 
     @property
     def shares(self) -> bool:
@@ -158,7 +160,8 @@ class ConsumerGroup(msgspec.Struct, Generic[PeerT], gc=False):
     def leave(self, peer: PeerT) -> bool:
         """Remove a member. Return True if the peer was one."""
         member = self.members.pop(peer, None)
-        self.id_list, self.sorted_ids = b"", ()
+        self.id_list = b""
+        self.sorted_ids = ()
         if member is None:
             return False
         _count(self._said, member.info, -1)
@@ -230,7 +233,9 @@ class ClientTable(Generic[PeerT]):
         group = self.groups.get(group_name)
         members = group.members.values() if group is not None else ()
         telling = [member for member in members if member.retries_max is not None]
-        return max(telling, key=lambda member: member.started_at).retries_max if telling else None
+        if telling:
+            return max(telling, key=lambda member: member.started_at).retries_max
+        return None
 
     def keep_consumer(
         self,
@@ -256,7 +261,8 @@ class ClientTable(Generic[PeerT]):
         if member.fingerprint != fingerprint:
             group.describe(member, twin.info)
             member.fingerprint = fingerprint
-            member.retries_max, member.started_at = twin.retries_max, twin.started_at
+            member.retries_max = twin.retries_max
+            member.started_at = twin.started_at
         return changed
 
     def note_lock(self, peer: PeerT, client_id: str, group_name: str, now: float) -> None:
@@ -343,7 +349,9 @@ class ClientTable(Generic[PeerT]):
 
     def members(self, group_name: str) -> list[PeerT]:
         group = self.groups.get(group_name)
-        return list(group.members) if group is not None else []
+        if group is not None:
+            return list(group.members)
+        return []
 
     def find_consumer(self, group_name: str, client_id: str) -> PeerT | None:
         """Return the connection of one member of a group."""
@@ -365,7 +373,8 @@ class ClientTable(Generic[PeerT]):
             group.join(peer, member)
             self._consumes.setdefault(peer, {})[group.name] = None
             return member, True
-        member.version, member.seen = version, now
+        member.version = version
+        member.seen = now
         return member, False
 
 

@@ -31,7 +31,7 @@ class FlushWait:
         """Begin a sync at the end of this turn, or see what is confirmed without one."""
         if self.sync and not self.due:
             self.due = True
-            asyncio.get_running_loop().call_soon(self._begin)
+            asyncio.get_running_loop().call_soon(self._begin_sync)
 
     async def confirmed(self, log_end: int) -> None:
         """Wait until the log is confirmed up to ``log_end``. Raises StoreError if the disk has
@@ -42,7 +42,7 @@ class FlushWait:
         if confirmed.error is not None:
             raise confirmed.error
 
-    def _begin(self) -> None:
+    def _begin_sync(self) -> None:
         self.due = False
         if self._flushes:
             self._flusher.flush_log()

@@ -113,7 +113,8 @@ class Forwarding:
 
     def room_made(self) -> None:
         """Repeat the waiting appends in their order, because the log has a new file."""
-        waiting, self._waiting = self._waiting, deque()
+        waiting = self._waiting
+        self._waiting = deque()
         for waiter in waiting:
             if not waiter.done():
                 waiter.set_result(None)

@@ -7,7 +7,6 @@ its first use, if ``autoCreateSubscriptionGroup`` allows that.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -133,7 +132,10 @@ class GroupTable(SavedTable[SubscriptionGroupWrapper]):
         all of them, until a restart."""
         topics = self.bans.setdefault(group, {})
         bits = topics.get(topic, 0) & ~_READ_BANNED
-        topics[topic] = bits | _READ_BANNED if banned else bits
+        if banned:
+            topics[topic] = bits | _READ_BANNED
+        else:
+            topics[topic] = bits
         self.revision += 1
         if not topics[topic]:
             del topics[topic]
@@ -192,10 +194,9 @@ class RequestModes(SavedTable[MessageRequestModeTable]):
         self._dirty = True
         self.save()
 
-    def copy(
-        self, modes: Mapping[str, Mapping[str, SetMessageRequestModeRequestBody]], *, whole: bool
-    ) -> None:
+    def copy(self, table: MessageRequestModeTable, *, whole: bool) -> None:
         """Copy a master's modes. ``whole``: delete other modes."""
+        modes = table.message_request_mode_map
         for topic, groups in modes.items():
             if self._modes.get(topic) != groups:
                 self._modes[topic] = dict(groups)

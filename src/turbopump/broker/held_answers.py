@@ -25,9 +25,10 @@ there is one for each message."""
 
 def confirm_wait_s(config: BrokerConfig) -> float:
     """Return the seconds that a send waits for its flush and its copies."""
-    flush = (
-        config.sync_flush_timeout if config.flush_disk_type == FlushDiskType.SYNC_FLUSH else None
-    )
+    if config.flush_disk_type == FlushDiskType.SYNC_FLUSH:
+        flush = config.sync_flush_timeout
+    else:
+        flush = None
     waits = [config.slave_timeout] if config.slave_acks else []
     waits += [flush] if flush is not None else []
     return min(waits, default=config.sync_flush_timeout) / 1000
@@ -55,7 +56,7 @@ class HeldAnswers:
     def __len__(self) -> int:
         return len(self._line)
 
-    def hold(self, log_end: int, peer: Wire, frame: bytes) -> None:
+    def hold_answer(self, log_end: int, peer: Wire, frame: bytes) -> None:
         """Send ``frame`` once the log is confirmed up to ``log_end``. After the deadline send the
         result of ``late``; on a failure send an error. ``log_end`` never decreases from call to
         call."""
@@ -90,7 +91,9 @@ class HeldAnswers:
         if confirmed.error is not None:
             return refusal(ResponseCode.SERVICE_NOT_AVAILABLE, str(confirmed.error))
         copied = log_end <= confirmed.copied
-        return frame if there and copied else self._late(frame, copied)
+        if there and copied:
+            return frame
+        return self._late(frame, copied)
 
     def _end_turn(self) -> None:
         self._turn_open = False
@@ -99,24 +102,26 @@ class HeldAnswers:
         deadline = self._loop.time() + self._seconds
         self._deadlines.append((deadline, self._line[-1][0]))
         if self._timer is None:
-            self._timer = self._loop.call_at(deadline, self._expire)
+            self._timer = self._loop.call_at(deadline, self._send_late)
         if not self._watching:
-            self._answer()
+            self._send_confirmed()
 
-    def _reached(self) -> None:
+    def _confirmed_further(self) -> None:
         self._watching = False
-        self._answer()
+        self._send_confirmed()
 
-    def _answer(self) -> None:
+    def _send_confirmed(self) -> None:
         """Send the confirmed answers, those of one client together. Keep the rest."""
-        line, confirmed = self._line, self._confirmed
+        line = self._line
+        confirmed = self._confirmed
         if confirmed.error is not None:
             failed = refusal(ResponseCode.SERVICE_NOT_AVAILABLE, str(confirmed.error))
             for _, peer, frame in line:
                 peer.send_frame(encode_response(decode_reply(frame).opaque, failed))
             line.clear()
             return
-        end, copied = confirmed.value, confirmed.copied
+        end = confirmed.value
+        copied = confirmed.copied
         last: Wire | None = None
         frames: list[bytes] = []
         while line and line[0][0] <= end:
@@ -124,7 +129,8 @@ class HeldAnswers:
             if peer is not last:
                 if last is not None:
                     last.send_frame(b"".join(frames))
-                last, frames = peer, []
+                last = peer
+                frames = []
             # not copied: the broker is alone, readers see it, and no slave has it
             frames.append(frame if log_end <= copied else self._late(frame, False))
         if last is not None:
@@ -134,14 +140,19 @@ class HeldAnswers:
             deadlines.popleft()
         if line:
             self._watching = True
-            confirmed.when(line[0][0], self._reached)
+            confirmed.when(line[0][0], self._confirmed_further)
 
-    def _expire(self) -> None:
-        line, deadlines, copied = self._line, self._deadlines, self._confirmed.copied
+    def _send_late(self) -> None:
+        line = self._line
+        deadlines = self._deadlines
+        copied = self._confirmed.copied
         now = self._loop.time()
         while deadlines and deadlines[0][0] <= now:
             _, end = deadlines.popleft()
             while line and line[0][0] <= end:
                 log_end, peer, frame = line.popleft()
                 peer.send_frame(self._late(frame, log_end <= copied))
-        self._timer = self._loop.call_at(deadlines[0][0], self._expire) if deadlines else None
+        if deadlines:
+            self._timer = self._loop.call_at(deadlines[0][0], self._send_late)
+        else:
+            self._timer = None

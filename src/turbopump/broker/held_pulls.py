@@ -53,7 +53,7 @@ class HeldPulls(WaitingRequests[_PullLine]):
             line = _PullLine(queue, offset, self._wake_line)
             self.lines[line.key] = line
         deadline = asyncio.get_running_loop().time() + seconds
-        self._add(line, WaitingRequest(line, deadline, again, served), served)
+        self._add_request(line, WaitingRequest(line, deadline, again, served), served)
 
     def expire_topic(self, topic: str) -> None:
         """Answer all waiting pulls of a deleted topic. A new topic of that name has other

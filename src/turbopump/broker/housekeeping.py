@@ -94,8 +94,8 @@ default, in which a disk can receive 10 GB."""
 
 class Cleaning:
     """Schedule of the store's retention: checks of disk space, rounds of deletion, and pauses
-    within a round. Call ``look`` every ``SPACE_INTERVAL_S``, ``round`` every cleanResourceInterval,
-    and ``close`` before the store is closed."""
+    within a round. Call ``check_space`` every ``SPACE_INTERVAL_S``, ``start_round`` every
+    cleanResourceInterval, and ``close`` before the store is closed."""
 
     def __init__(self, store: MessageStore, config: BrokerConfig, turns: Turns) -> None:
         self._turns = turns
@@ -107,21 +107,21 @@ class Cleaning:
         self._round: asyncio.Task[None] | None = None
         self._closed = False
 
-    def look(self) -> None:
+    def check_space(self) -> None:
         """Check the disk space. Begin a round at once if the disk is too full."""
         if not self._closed:
-            self._space.look(self._looked)
+            self._space.look(self._space_checked)
             self._reserve.keep()
 
-    def round(self) -> None:
+    def start_round(self) -> None:
         """Delete expired files, then trim queues and indexes. Do nothing while the previous round
         is running."""
         if not self._closed and (self._round is None or self._round.done()):
-            self._round = asyncio.get_running_loop().create_task(self._clean(), name="cleaning")
+            self._round = asyncio.get_running_loop().create_task(self._run_round(), name="cleaning")
 
-    async def round_over(self, seconds: float) -> None:
+    async def finish_round(self, seconds: float) -> None:
         """Begin a round, or join the running one, and wait for its end for at most ``seconds``."""
-        self.round()
+        self.start_round()
         if self._round is not None:
             await asyncio.wait([self._round], timeout=seconds)
 
@@ -130,16 +130,16 @@ class Cleaning:
         if self._round is not None:
             self._round.cancel()
 
-    def _looked(self) -> None:
+    def _space_checked(self) -> None:
         if self._space.level >= SpaceLevel.CLEAN_FORCIBLY and self._retention.rules.forcibly:
-            self.round()
+            self.start_round()
 
-    async def _clean(self) -> None:
+    async def _run_round(self) -> None:
         if self._retention.begin_round():
-            await self._repeat(self._retention.delete_next, self._segment_pause)
-        await self._repeat(self._retention.trim_next, self._queue_pause)
+            await self._repeat_step(self._retention.delete_next, self._segment_pause)
+        await self._repeat_step(self._retention.trim_next, self._queue_pause)
 
-    async def _repeat(
+    async def _repeat_step(
         self, step: Callable[[Callable[[NextStep], None]], None], pause: float
     ) -> None:
         """Repeat the step, with pauses, until there is nothing left to do."""
@@ -217,7 +217,7 @@ STALL_S: Final = 1.0
 class StallWatch:
     """Notices that the loop stood still: a disk that blocks a system call, a machine without a free
     core. Clients then see time-outs that no other line in the log explains (a Java client closes
-    its connection when one request takes over 3 s). ``look`` is to be called every
+    its connection when one request takes over 3 s). Call ``check_delay`` every
     ``LOOK_INTERVAL_S``; when it comes over ``STALL_S`` late it logs and calls ``on_stall`` with the
     seconds. ``now`` in monotonic seconds."""
 
@@ -228,7 +228,7 @@ class StallWatch:
         self._on_stall = on_stall
         self._last = now()
 
-    def look(self) -> None:
+    def check_delay(self) -> None:
         now = self._now()
         late = now - self._last - LOOK_INTERVAL_S
         self._last = now

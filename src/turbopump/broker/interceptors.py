@@ -42,11 +42,8 @@ class Interceptors:
     """Interceptors of a broker, in the order of their calls. Each gets the destination that the
     previous one returned."""
 
-    def __init__(self) -> None:
-        self._rules: list[Interceptor] = []
-
-    def add(self, rule: Interceptor) -> None:
-        self._rules.append(rule)
+    def __init__(self, *rules: Interceptor) -> None:
+        self._rules = rules
 
     def find(self, request: SendMessage, destination: Destination) -> Destination | Refusal:
         """Return the destination of a message. A retried message follows the same rules."""

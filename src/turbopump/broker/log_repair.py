@@ -18,7 +18,8 @@ from typing import Final, NamedTuple
 
 from turbopump.broker.background import stop_task
 from turbopump.broker.reading import ask, read_pieces
-from turbopump.disk.disk import Disk, Piece
+from turbopump.broker.stored import Stored
+from turbopump.disk.disk import Piece
 from turbopump.errors import ProtocolError, RemotingError, StoreError
 from turbopump.message.codec import entry_fault, lengths_fault
 from turbopump.message.entry import FIXED_SIZE
@@ -27,13 +28,12 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.namesrv import GetBrokerClusterInfo
 from turbopump.protocol.requests.pull import ViewMessageById
 from turbopump.remoting.client import RemotingClient
-from turbopump.remoting.turns import Turns, awaited
+from turbopump.remoting.turns import awaited
 from turbopump.store.log.parsed_entry import INNER_COUNT_MAX, parse_entry
-from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, ConsumeQueue
 from turbopump.store.queues.lookup import StoredEntry
 from turbopump.store.queues.read_result import DamagedMessage
-from turbopump.store.recovery.recovery import is_in_no_queue
+from turbopump.store.recovery.log_replay import is_in_no_queue
 from turbopump.store.repair.scrub import Scrub
 
 log = logging.getLogger(__name__)
@@ -61,16 +61,12 @@ def damaged_ranges(damages: Iterable[DamagedMessage | StoredEntry]) -> list[Rang
 
 @dataclass(eq=False)
 class LogRepair:
-    """Repair of the log from other brokers of the same name. ``name``: the broker's name;
-    ``address``: its own address; ``name_servers``: source of the other addresses."""
+    """Repair of the log from other brokers of the same name, whose addresses are those of the name
+    servers. ``address``: this broker's own."""
 
-    store: MessageStore
-    disk: Disk
-    turns: Turns
+    stored: Stored
     remoting: RemotingClient
-    name: str
     address: str
-    name_servers: list[str]
     mended: int = 0
     """Messages that were fetched again since the start."""
     _due: dict[Range, None] = field(default_factory=dict)
@@ -81,16 +77,16 @@ class LogRepair:
 
     async def stop(self) -> None:
         """Stop fetching. May be called twice."""
-        task, self._task = self._task, None
-        await stop_task(task)
+        await stop_task(self._task)
         await self.remoting.close()
 
     def fetch(self, ranges: Iterable[Range], then: Callable[[], object] | None = None) -> bool:
         """Fetch damaged ranges, then call ``then``. Return False if there is nothing to fetch now;
         ``then`` is not called."""
-        if not self.name_servers:
+        if not self.stored.config.namesrv_addresses:
             return False
-        now, begun = asyncio.get_running_loop().time(), False
+        now = asyncio.get_running_loop().time()
+        begun = False
         if len(self._tried) >= RANGES_MAX:
             self._tried.clear()
         for one in ranges:
@@ -108,7 +104,7 @@ class LogRepair:
             self._task = asyncio.create_task(self._run(), name="fetching damaged messages")
         return True
 
-    async def tried(self, ranges: Iterable[Range]) -> bool:
+    async def fetch_and_wait(self, ranges: Iterable[Range]) -> bool:
         """Fetch damaged ranges and wait for that. Return True if reading again may succeed."""
         over: asyncio.Future[None]
         over, done, _ = awaited()
@@ -119,41 +115,47 @@ class LogRepair:
 
     async def _run(self) -> None:
         while self._due or self._waiting:
-            self._now, self._due = self._due, {}
-            waiting, self._waiting = self._waiting, []
+            self._now = self._due
+            self._due = {}
+            waiting = self._waiting
+            self._waiting = []
             try:
-                copies = await self._copies() if self._now else []
+                if self._now:
+                    copies = await self._find_copies()
+                else:
+                    copies = []
                 for one in self._now:
-                    await self._fetch(one, copies)
+                    await self._fetch_range(one, copies)
             finally:
                 self._now = {}
                 for then in waiting:
                     then()
 
-    async def _copies(self) -> list[str]:
+    async def _find_copies(self) -> list[str]:
         """Return the addresses of the other brokers of this name, the master first."""
-        for server in self.name_servers:
+        for server in self.stored.config.namesrv_addresses:
             try:
                 found = await self.remoting.call(server, GetBrokerClusterInfo(), timeout=ANSWER_S)
             except (RemotingError, ProtocolError):
                 continue
-            data = found.broker_addr_table.get(self.name)
+            data = found.broker_addr_table.get(self.stored.config.broker_name)
             addresses = {} if data is None else data.broker_addrs
             return [addresses[one] for one in sorted(addresses) if addresses[one] != self.address]
         return []
 
-    async def _fetch(self, one: Range, copies: list[str]) -> None:
+    async def _fetch_range(self, one: Range, copies: list[str]) -> None:
         entries: list[bytes] = []
-        at, causes = one.start, list[str]()
+        at = one.start
+        causes = list[str]()
         while at < min(one.end, one.start + RANGE_MAX):
-            entry, causes = await self._entry(at, one.end, copies)
+            entry, causes = await self._fetch_entry(at, one.end, copies)
             if entry is None:
                 break
             entries.append(entry)
             at += len(entry)
         try:
             if entries:
-                await self._put(one.start, b"".join(entries))
+                await self._write_fetched(one.start, b"".join(entries))
                 self.mended += len(entries)
                 log.warning(
                     "damaged part of the commit log was fetched again from another broker of this "
@@ -163,7 +165,8 @@ class LogRepair:
                     len(entries),
                 )
         except (StoreError, OSError) as error:
-            at, causes = one.start, [str(error)]
+            at = one.start
+            causes = [str(error)]
         if at < one.end and copies:
             log.error(
                 "damaged part of the commit log cannot be fetched again start=%d end=%d cause=%s",
@@ -172,7 +175,9 @@ class LogRepair:
                 "; ".join(causes) or f"only the first {RANGE_MAX} bytes are",
             )
 
-    async def _entry(self, at: int, end: int, copies: list[str]) -> tuple[bytes | None, list[str]]:
+    async def _fetch_entry(
+        self, at: int, end: int, copies: list[str]
+    ) -> tuple[bytes | None, list[str]]:
         """Return the message at an offset from a copy, or the reasons why no copy has one."""
         causes = []
         for address in copies:
@@ -185,15 +190,15 @@ class LogRepair:
                 continue
             fault: str | None = answer.remark or f"code {answer.code}"
             if answer.code == ResponseCode.SUCCESS:
-                fault = self._fault(answer.body, at, end)
+                fault = self._entry_fault(answer.body, at, end)
                 if fault is None:
                     return bytes(answer.body), []
             causes.append(f"{address}: {fault}")
         return None, causes
 
-    def _fault(self, entry: bytes, at: int, end: int) -> str | None:
+    def _entry_fault(self, entry: bytes, at: int, end: int) -> str | None:
         """Describe the fault of an entry sent by a copy; None if it is good."""
-        crc_required = self.store.log.requires_crc(at)
+        crc_required = self.stored.store.log.requires_crc(at)
         fault = entry_fault(entry, at, crc_required=crc_required) or lengths_fault(entry)
         if fault is not None:
             return fault
@@ -204,20 +209,27 @@ class LogRepair:
             return "the topic of its message there has an invalid name"
         if parsed.sys_flag & SysFlag.TRANSACTION_PREPARED:
             return None  # it is in no queue
-        index, possible = parsed.queue_offset, at // FIXED_SIZE
-        if is_in_no_queue(parsed, self.store.queues):
+        # Each message before this one in its queue has an entry before it in the log, of FIXED_SIZE
+        # bytes at least; an inner batch has up to INNER_COUNT_MAX messages in one entry. An entry
+        # with a larger queue offset cannot have been here: the copy has another log.
+        index = parsed.queue_offset
+        possible = at // FIXED_SIZE
+        if is_in_no_queue(parsed, self.stored.store.queues):
             possible *= INNER_COUNT_MAX
         if index > possible:
             return (
                 f"its message there has the queue offset {index}, and {possible} can be before it"
             )
-        queue = self.store.queues.find(parsed.topic, parsed.queue_id)
-        return None if queue is None else _queue_fault(queue, entry, at, index)
+        queue = self.stored.store.queues.find(parsed.topic, parsed.queue_id)
+        if queue is None:
+            return None
+        return _queue_fault(queue, entry, at, index)
 
-    async def _put(self, start: int, data: bytes) -> None:
+    async def _write_fetched(self, start: int, data: bytes) -> None:
         """Write fetched bytes in place. Raises OSError, and StoreError if the bytes cannot be
         written there."""
-        store, segment_log = self.store, self.store.log
+        store = self.stored.store
+        segment_log = self.stored.store.log
         file = segment_log.files.at(start)
         if file is None or start + len(data) > min(file.end, store.durable.value):
             raise StoreError("the range is not in one file, or not on the disk yet")
@@ -230,11 +242,11 @@ class LogRepair:
         segment_log.put_right(start, data)
         synced: asyncio.Future[OSError | None]
         synced, done, _ = awaited()
-        self.disk.start_sync([file.segment], done)
+        self.stored.disk.start_sync([file.segment], done)
         if (error := await synced) is not None:
             raise error
         scrub = Scrub(
-            self.disk,
+            self.stored.disk,
             segment_log,
             store.queues,
             lambda: store.durable.value,
@@ -242,7 +254,7 @@ class LogRepair:
             lambda text: log.warning("store: %s", text),
             store.rebuild,
         )
-        await ask(store.cold_reads, scrub.check(start, start + len(data)), self.turns)
+        await ask(store.cold_reads, scrub.check(start, start + len(data)), self.stored.turns)
 
 
 def _queue_fault(queue: ConsumeQueue, entry: bytes, at: int, index: int) -> str | None:
@@ -251,7 +263,8 @@ def _queue_fault(queue: ConsumeQueue, entry: bytes, at: int, index: int) -> str 
     An entry without a unit in the queue lies before the first unit or after the last, with room for
     the entries between.
     """
-    unit, edge = queue.unit(index), index
+    unit = queue.unit(index)
+    edge = index
     if unit is None:
         edge = queue.min_index if index < queue.min_index else queue.max_index - 1
         unit = queue.unit(edge)

@@ -107,7 +107,9 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
 
     def find(self, group: str, topic: str, queue_id: int) -> int | None:
         queues = self._offsets.get(f"{topic}@{group}")
-        return queues.get(queue_id) if queues is not None else None
+        if queues is not None:
+            return queues.get(queue_id)
+        return None
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """Commit a group's offset. A client may also commit a lower one, to read again. Return
@@ -215,7 +217,8 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
 
     def _forget(self, group: str, topic: str) -> None:
         """Delete the offsets and resets of a group in a topic."""
-        key, topics = f"{topic}@{group}", self._topics_of[group]
+        key = f"{topic}@{group}"
+        topics = self._topics_of[group]
         del self._offsets[key]
         self._entries.remove(key)
         del topics[topic]

@@ -128,10 +128,12 @@ class Parts:
 async def listen(stored: Stored, authorise: Authorise | None, ends: AsyncExitStack) -> Listening:
     """Open the ports; ``ends`` closes them. No await may follow until the handlers exist: a request
     that comes before them would be refused as unknown. Raises ConfigError."""
-    config, store = stored.config, stored.store
+    config = stored.config
+    store = stored.store
     numeric = await _numeric(config.advertised_host)
     membership = Membership(stored)
-    router, vip_router = Router(authorise), Router(authorise)
+    router = Router(authorise)
+    vip_router = Router(authorise)
     server = RemotingServer(
         router,
         on_close=membership.connection_lost,
@@ -204,7 +206,10 @@ async def _take_ports(
 def make_deliveries(
     stored: Stored, listening: Listening, access: ServerAccess | None, signer: RequestSigner | None
 ) -> Delivering:
-    config, clock, store, tables = stored.config, stored.clock, stored.store, stored.tables
+    config = stored.config
+    clock = stored.clock
+    store = stored.store
+    tables = stored.tables
     flush = FlushWait(
         store.flusher,
         flushes=config.flush_disk_type == FlushDiskType.SYNC_FLUSH,
@@ -242,15 +247,8 @@ def make_deliveries(
     ):
         stored.runtime_info.add_source(source)
     stored.statistics.timers = timers.numbers.in_and_out
-    log_repair = LogRepair(
-        store,
-        stored.disk,
-        stored.turns,
-        RemotingClient(tls=config.client_tls, signer=signer),
-        config.broker_name,
-        listening.address,
-        config.namesrv_addresses,
-    )
+    remoting = RemotingClient(tls=config.client_tls, signer=signer)
+    log_repair = LogRepair(stored, remoting, listening.address)
     pop = Pop(stored, timers, forwarding, log_repair)
     return Delivering(
         forwarding,
@@ -265,9 +263,10 @@ def make_deliveries(
 
 
 def _interceptors(stored: Stored) -> Interceptors:
-    config, clock, tables = stored.config, stored.clock, stored.tables
-    interceptors = Interceptors()
-    for interceptor in (
+    config = stored.config
+    clock = stored.clock
+    tables = stored.tables
+    return Interceptors(
         refuse_false_inner_batch,
         HalfMessageInterceptor(config),
         retry_interceptor(
@@ -278,9 +277,7 @@ def _interceptors(stored: Stored) -> Interceptors:
         timer_interceptor(config, clock),
         delay_level_interceptor(stored.settings.delay_levels),
         refuse_unknown_kinds,
-    ):
-        interceptors.add(interceptor)
-    return interceptors
+    )
 
 
 def make_copies(
@@ -290,7 +287,9 @@ def make_copies(
     access: ServerAccess | None,
     signer: RequestSigner | None,
 ) -> Copying:
-    config, store, tables = stored.config, stored.store, stored.tables
+    config = stored.config
+    store = stored.store
+    tables = stored.tables
     records = TopicRecords(
         tables.topics, tables.offsets, store, stored.statistics, delivering.held_pulls
     )
@@ -336,7 +335,8 @@ def follow_master(
 def make_announcing(
     stored: Stored, listening: Listening, copying: Copying, signer: RequestSigner | None
 ) -> Announcing:
-    config, topics = stored.config, stored.tables.topics
+    config = stored.config
+    topics = stored.tables.topics
 
     def registered(reply: RegisterBrokerReply) -> None:
         follow_master(listening, copying, reply.master_addr, reply.ha_server_addr)
@@ -352,7 +352,7 @@ def make_announcing(
         awaits_slaves=config.slave_acks > 0 and stored.store.log.end > 0,
     )
     if listening.replication.master is not None:
-        listening.replication.master.on_in_sync = registration.takes_sends
+        listening.replication.master.on_in_sync = registration.allow_sends
     return Announcing(registration, TopicRoutes(config, topics, stored.clock, signer))
 
 

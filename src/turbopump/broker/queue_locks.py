@@ -34,9 +34,9 @@ RELIANCE_S: Final = 30.0
 LOCKS_MAX: Final = 100_000
 """Maximum number of locks. Beyond it no new client gets a lock, so that clients cannot fill the
 memory."""
-LOOK_S: Final = 10.0
+CLEAN_UP_S: Final = 10.0
 """Seconds between two searches for expired locks."""
-FORGOTTEN_AT_ONCE: Final = 5000
+CLEAN_UP_MAX: Final = 5000
 
 Holders = Mapping[tuple[str, MessageQueue], str]
 """Client id of the holder, by group and queue."""
@@ -69,13 +69,13 @@ class QueueLocks:
         self._on_change = on_change
         self._locks: dict[str, dict[MessageQueue, _Lock]] = {}
         self._count = 0
-        self._next_look = now + LOOK_S
-        self.put(holders, now)
+        self._next_clean_up = now + CLEAN_UP_S
+        self.put_holders(holders, now)
 
-    def put(self, holders: Holders, now: float) -> None:
+    def put_holders(self, holders: Holders, now: float) -> None:
         """Set these holders, as if they had renewed their locks now."""
         for (group, queue), client_id in holders.items():
-            self._take(group, queue, _Lock(client_id, now + LIFE_S, 0))
+            self._set_holder(group, queue, _Lock(client_id, now + LIFE_S, 0))
 
     def __len__(self) -> int:
         return self._count
@@ -91,10 +91,13 @@ class QueueLocks:
         of the change that made the client its holder."""
         if now < self.closed_until:
             return {}
-        if now >= self._next_look:
-            self._next_look = now + LOOK_S
+        if now >= self._next_clean_up:
+            self._next_clean_up = now + CLEAN_UP_S
             # a client that is late may still renew what nobody else has asked for
             self._forget_expired(now if self._count > LOCKS_MAX // 2 else now - LIFE_S)
+        # Each lock is returned with the number of the change that granted it, also at a renewal.
+        # The answer waits until that change is on the disk (``LocksHandler``). With 0 for a
+        # renewal, a client could rely on a lock that a crash gives to another client.
         granted: dict[MessageQueue, int] = {}
         locks = self._locks.get(group, {})
         for queue in queues:
@@ -104,7 +107,7 @@ class QueueLocks:
                     continue
                 self.changes += 1
                 lock = _Lock(client_id, 0.0, self.changes)
-                locks = self._take(group, queue, lock)
+                locks = self._set_holder(group, queue, lock)
             elif lock.client_id != client_id:
                 continue
             lock.expires = now + LIFE_S
@@ -116,21 +119,23 @@ class QueueLocks:
         for queue in queues:
             lock = self._locks.get(group, {}).get(queue)
             if lock is not None and lock.client_id == client_id:
-                self._drop(group, queue)
+                self._drop_lock(group, queue)
                 self.changes += 1
 
     def any_held(self, group: str, now: float) -> bool:
         """Return True if a member of the group holds a queue, so the group consumes in order."""
         return any(lock.expires > now for lock in self._locks.get(group, {}).values())
 
-    def _take(self, group: str, queue: MessageQueue, lock: _Lock) -> dict[MessageQueue, _Lock]:
+    def _set_holder(
+        self, group: str, queue: MessageQueue, lock: _Lock
+    ) -> dict[MessageQueue, _Lock]:
         locks = self._locks.setdefault(group, {})
         self._count += queue not in locks
         locks[queue] = lock
         self._on_change(group, queue, True)
         return locks
 
-    def _drop(self, group: str, queue: MessageQueue) -> None:
+    def _drop_lock(self, group: str, queue: MessageQueue) -> None:
         locks = self._locks[group]
         del locks[queue]
         if not locks:
@@ -146,10 +151,10 @@ class QueueLocks:
             for queue, lock in locks.items()
             if lock.expires <= then
         ]
-        for group, queue in expired[:FORGOTTEN_AT_ONCE]:
-            self._drop(group, queue)
-        if len(expired) > FORGOTTEN_AT_ONCE:
-            self._next_look = 0.0
+        for group, queue in expired[:CLEAN_UP_MAX]:
+            self._drop_lock(group, queue)
+        if len(expired) > CLEAN_UP_MAX:
+            self._next_clean_up = 0.0
 
 
 class HeldLocks(msgspec.Struct, kw_only=True, rename="camel"):
@@ -193,7 +198,7 @@ class SavedLocks(SavedTable[HeldLocks]):
             self._entries = EncodedMap(lambda key: self.locks.holder(*_queue_of(key)))
             self._maps = {"locks": self._entries}
             self.locks = QueueLocks(now, on_change=self._changed)
-        self.locks.put({_queue_of(key): holder for key, holder in table.locks.items()}, now)
+        self.locks.put_holders({_queue_of(key): holder for key, holder in table.locks.items()}, now)
         self._complete = self._dirty = True
         super().save()
 
@@ -226,10 +231,10 @@ class SavedLocks(SavedTable[HeldLocks]):
         if self._complete and self._clock.monotonic() >= self.locks.closed_until:
             super().save_now()
 
-    def _taken(self) -> None:
+    def _save_started(self) -> None:
         self._number = self.locks.changes
 
-    def _kept(self) -> None:
+    def _save_ended(self) -> None:
         self.saved_change.advance(self._number)
 
     def _changed(self, group: str, queue: MessageQueue, held: bool) -> None:

@@ -160,8 +160,11 @@ class PullChecks:
                 "parse the consumer's subscription failed, your expression may be wrong: "
                 f"{subscription.fault}",
             )
-        accept, matches = code_filter(subscription.codes), subscription.matches
-        return EVERYTHING if accept is None and matches is None else PullFilters(accept, matches)
+        accept = code_filter(subscription.codes)
+        matches = subscription.matches
+        if accept is None and matches is None:
+            return EVERYTHING
+        return PullFilters(accept, matches)
 
 
 def no_topic_remark(topic: str) -> str:

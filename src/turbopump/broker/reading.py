@@ -78,7 +78,9 @@ def answer(
         outcome = _start(reads, steps, done, wanted, failed)
     except ReadsRefusedError:
         return busy
-    return HELD if outcome is ReadState.PENDING else respond(outcome)
+    if outcome is ReadState.PENDING:
+        return HELD
+    return respond(outcome)
 
 
 async def read(reads: ColdReads, steps: ReadSteps[T]) -> T:
@@ -86,7 +88,9 @@ async def read(reads: ColdReads, steps: ReadSteps[T]) -> T:
     later: asyncio.Future[T]
     later, done, failed = awaited()
     outcome = _start(reads, steps, done, lambda: True, failed)
-    return await later if outcome is ReadState.PENDING else outcome
+    if outcome is ReadState.PENDING:
+        return await later
+    return outcome
 
 
 async def ask(reads: ColdReads, steps: ReadSteps[T], turns: Turns) -> T:

@@ -71,7 +71,7 @@ class NameServerRegistration:
     """Registration with all name servers. ``address`` and ``ha_address``: registered addresses,
     ``host:port`` each; an empty ``ha_address`` means that nothing listens there, for Apache's name
     server requires the field. ``master_is_at`` gets the answers to a slave. ``signer``: of the
-    broker's own account. ``awaits_slaves``: clients must send elsewhere until ``takes_sends``, or
+    broker's own account. ``awaits_slaves``: clients must send elsewhere until ``allow_sends``, or
     for WITHOUT_SLAVE_S (RocketMQ: they may send at once)."""
 
     def __init__(
@@ -89,7 +89,7 @@ class NameServerRegistration:
         self._timeout = config.register_broker_timeout_mills / 1000
         self._address = address
         self._remoting = RemotingClient(
-            on_close=lambda server: self._name_servers[server].lost(),
+            on_close=lambda server: self._name_servers[server].connection_lost(),
             tls=config.client_tls,
             signer=signer,
         )
@@ -98,7 +98,7 @@ class NameServerRegistration:
         )
         self._patience: asyncio.TimerHandle | None = None
         self._name_servers = {
-            server: ToldNameServer(
+            server: RegisteredServer(
                 server, self._remoting, announcement, self._timeout, master_is_at
             )
             for server in config.namesrv_addresses
@@ -108,38 +108,38 @@ class NameServerRegistration:
         """Register now, and again regularly until ``close``."""
         if not self._announcement.takes_sends:
             loop = asyncio.get_running_loop()
-            self._patience = loop.call_later(WITHOUT_SLAVE_S, self.takes_sends)
+            self._patience = loop.call_later(WITHOUT_SLAVE_S, self.allow_sends)
         for server in self._name_servers.values():
             server.start()
 
-    def takes_sends(self) -> None:
+    def allow_sends(self) -> None:
         """Allow clients to send here, because enough slaves are in sync, or the broker no longer
         waits for them."""
         if self._announcement.takes_sends:
             return
         self._announcement.takes_sends = True
-        self.all_again()
+        self.register_all()
 
-    def changed(self, topic: str) -> None:
+    def note_change(self, topic: str) -> None:
         """Register a topic that was created, changed or deleted, in the background."""
-        self._announcement.changed(topic)
+        self._announcement.note_change(topic)
         for server in self._name_servers.values():
-            server.changed(topic)
+            server.note_change(topic)
 
-    def all_again(self) -> None:
+    def register_all(self) -> None:
         """Register all topics with all name servers, in the background, with the broker's present
         permission."""
         self._announcement.read_settings()
         for server in self._name_servers.values():
-            server.all_again()
+            server.register_all()
 
-    def telling(self) -> list[asyncio.Future[bool]]:
+    def announce_changes(self) -> list[asyncio.Future[bool]]:
         """Return a future for each name server that can be reached. It ends when the server has
         answered for all changes so far, or failed. Others wait for it too: do not cancel it."""
         return [
             round_
             for server in self._name_servers.values()
-            if (round_ := server.telling()) is not None
+            if (round_ := server.registration()) is not None
         ]
 
     async def close(self) -> None:
@@ -204,28 +204,28 @@ class Announcement:
         if self._masked:
             self.entries = EncodedMap(self._with_permission)
             self.entries.add(*self._topics.names())
-        self.renew()
+        self.raise_version()
 
     @property
     def _masked(self) -> bool:
         return self._permission & READ_WRITE != READ_WRITE
 
-    def changed(self, topic: str) -> None:
+    def note_change(self, topic: str) -> None:
         """Mark a topic that was created, changed or deleted."""
-        if self._masked and self.has(topic):
+        if self._masked and self.has_topic(topic):
             self.entries.add(topic)
         elif self._masked:
             self.entries.remove(topic)
 
-    def has(self, topic: str) -> bool:
+    def has_topic(self, topic: str) -> bool:
         """Return True if the topic exists."""
         return self._topics.find(topic) is not None
 
-    def renew(self) -> None:
+    def raise_version(self) -> None:
         """Increase the data version."""
         self._topics.next_version()
 
-    def answered(self, body: bytes) -> None:
+    def note_ordered_topics(self, body: bytes) -> None:
         """Handle the confirmation of a name server, which may name the ordered topics
         (apache/rocketmq ``TopicConfigManager.updateOrderTopicConfig``)."""
         try:
@@ -243,7 +243,7 @@ class Announcement:
         """Encode the changed topics, with turns for others. At the return none is left."""
         await self._topics.encode_in_turns(self.entries)
 
-    def message(self, topics: list[str] | None) -> tuple[RegisterBroker, bytes]:
+    def request_for(self, topics: list[str] | None) -> tuple[RegisterBroker, bytes]:
         """Return header and body of a registration of these topics; None: of all."""
         config = self._config
         wrapper = TopicConfigAndMappingSerializeWrapper(data_version=self._topics.version)
@@ -269,7 +269,7 @@ class Announcement:
         return msgspec.structs.replace(topic, perm=topic.perm & self._permission)
 
 
-class ToldNameServer:
+class RegisteredServer:
     """State of one name server, and the task that sends it what it lacks.
 
     A registration of some topics goes only to a name server that has confirmed all the others, on
@@ -299,7 +299,7 @@ class ToldNameServer:
         self._unsure = False
         """True if a registration of some topics was not answered."""
         self._wanted = asyncio.Event()
-        self._telling = False
+        self._registering = False
         self._rounds = Rounds()
         self._failing = False
         self._registered = False
@@ -312,51 +312,52 @@ class ToldNameServer:
 
     async def stop(self) -> None:
         """Stop the task. May be called twice."""
-        task, self._task = self._task, None
-        await stop_task(task)
-        self._rounds.end(good=False)
-        self._rounds.take()
-        self._rounds.end(good=False)
+        await stop_task(self._task)
+        self._rounds.end_round(good=False)
+        self._rounds.start_round()
+        self._rounds.end_round(good=False)
 
-    def changed(self, topic: str) -> None:
+    def note_change(self, topic: str) -> None:
         """Mark a topic as changed for this server."""
         self._pending[topic] = None
         if self.reachable:
             self._wanted.set()
 
-    def all_again(self) -> None:
+    def register_all(self) -> None:
         """Mark all topics as unknown to this server."""
         self._all = True
         self._wanted.set()
 
-    def lost(self) -> None:
+    def connection_lost(self) -> None:
         """Handle the end of a connection to the server."""
         if self._confirmed is not None:
             self._confirmed = None
             asyncio.get_running_loop().call_later(PAUSE_MIN_S, self._wanted.set)
 
-    def telling(self) -> asyncio.Future[bool] | None:
+    def registration(self) -> asyncio.Future[bool] | None:
         """Return a future that ends when the server has confirmed all changes so far, or failed.
         Return None if the server knows everything, or cannot be reached."""
         if self.reachable and self._wanted.is_set():
-            return self._rounds.next()
-        return self._rounds.current() if self.reachable and self._telling else None
+            return self._rounds.next_round()
+        if self.reachable and self._registering:
+            return self._rounds.current_round()
+        return None
 
     async def _run(self) -> None:
         while True:
             await self._wanted.wait()
             good = False
             try:
-                await self._tell()
+                await self._register()
                 good = True
             except Exception as error:
-                self._failed(error)
-            if not self._telling:
-                self._take()
-            self._telling = False
-            self._rounds.end(good)
+                self._note_failure(error)
+            if not self._registering:
+                self._begin_registration()
+            self._registering = False
+            self._rounds.end_round(good)
 
-    async def _tell(self) -> None:
+    async def _register(self) -> None:
         """Register what the server lacks. Raises RemotingError."""
         connection = await self._remoting.connect(self.address, timeout=self._timeout)
         if connection is not self._confirmed:
@@ -370,15 +371,20 @@ class ToldNameServer:
             self._all
             or connection is not self._confirmed
             # a name server with deleteTopicWithBrokerRegistration deletes what is missing
-            or not all(map(self._announcement.has, some))
+            or not all(map(self._announcement.has_topic, some))
         )
-        self._take()
+        self._begin_registration()
         if not whole and not some:
             return
         if whole and self._unsure:
-            self._announcement.renew()
-        self._confirmed, self._all = None, False
-        request, body = self._announcement.message(None if whole else some)
+            self._announcement.raise_version()
+        # Until the answer comes nothing counts as confirmed, so that a failed exchange is followed
+        # by a registration of all topics. A registration of some topics may have arrived although
+        # its answer did not. The server then knows its data version, and ignores known topics that
+        # come with it: the whole registration needs a newer version (``_unsure``).
+        self._confirmed = None
+        self._all = False
+        request, body = self._announcement.request_for(None if whole else some)
         try:
             answer = await self._remoting.exchange(
                 self.address, request, body, timeout=self._timeout
@@ -390,32 +396,34 @@ class ToldNameServer:
             name = type(request).__name__
             raise ResponseError(answer.code, answer.remark, request=name, address=self.address)
         if answer.code != ResponseCode.SUCCESS:  # it has forgotten this broker
-            self.all_again()
+            self.register_all()
             return
         self._unsure = self._unsure and not whole
-        self._works()
+        self._note_success()
         self._confirmed = connection
         if not self._remoting.connected(self.address):
-            self.lost()
-        self._announcement.answered(answer.body)
+            self.connection_lost()
+        self._announcement.note_ordered_topics(answer.body)
         self._master_is_at(header_from_ext(RegisterBrokerReply, answer.ext or {}))
 
-    def _take(self) -> None:
+    def _begin_registration(self) -> None:
         """Move the changes so far into the next registration."""
         self._wanted.clear()
         self._pending.clear()
-        self._rounds.take()
-        self._telling = True
+        self._rounds.start_round()
+        self._registering = True
 
-    def _works(self) -> None:
-        self.reachable, self._pause = True, PAUSE_MIN_S
+    def _note_success(self) -> None:
+        self.reachable = True
+        self._pause = PAUSE_MIN_S
         if self._failing:
             log.info("registration works again namesrv=%s", self.address)
         elif not self._registered:
             log.info("registered namesrv=%s", self.address)
-        self._failing, self._registered = False, True
+        self._failing = False
+        self._registered = True
 
-    def _failed(self, error: Exception) -> None:
+    def _note_failure(self, error: Exception) -> None:
         self._all = True
         if not self._failing:
             self._failing = True
@@ -426,7 +434,8 @@ class ToldNameServer:
             pause = REFUSED_PAUSE_S
         else:
             self.reachable = False
-            pause, self._pause = self._pause, min(self._pause * 2, PAUSE_MAX_S)
+            pause = self._pause
+            self._pause = min(self._pause * 2, PAUSE_MAX_S)
         asyncio.get_running_loop().call_later(pause, self._wanted.set)
 
 

@@ -118,7 +118,7 @@ class Replication:
             log.warning("%s", text)
         if self.slave is not None:
             self.slave.start()
-            self.slave.go_to(self._config.ha_master_address or None)
+            self.slave.set_master(self._config.ha_master_address or None)
 
     async def stop(self) -> None:
         """Stop sending and copying. May be called twice."""
@@ -130,7 +130,7 @@ class Replication:
     def master_is_at(self, ha_address: str | None) -> None:
         """Set the master's HA address from a name server. `haMasterAddress` has precedence."""
         if self.slave is not None and not self._config.ha_master_address:
-            self.slave.go_to(ha_address)
+            self.slave.set_master(ha_address)
 
     def room_made(self) -> None:
         """Continue after the log got a new file."""
@@ -193,7 +193,8 @@ class Replication:
             fault=None if slave.accepted else slave.fault,
         )
         if slave.peer is not None:
-            connection, wall = slave.peer.connection, self._clock.now_ms()
+            connection = slave.peer.connection
+            wall = self._clock.now_ms()
             info.last_read_timestamp = wall - int((now - connection.last_read) * 1000)
             info.last_write_timestamp = wall - int((now - connection.last_write) * 1000)
             info.transferred_byte_in_second = connection.came.per_second(now)
@@ -203,7 +204,9 @@ class Replication:
 def _proof(peer: SlavePeer) -> str:
     if peer.compares:
         return COMPARING
-    return PROVED if peer.connection.proved else NOT_PROVED
+    if peer.connection.proved:
+        return PROVED
+    return NOT_PROVED
 
 
 def _rules(config: BrokerConfig) -> PeerRules:

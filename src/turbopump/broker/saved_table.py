@@ -73,10 +73,10 @@ class SavedTable(ABC, Generic[ContentT]):
     def _content(self) -> ContentT:
         """Return the contents to save, without the entries of ``_maps``."""
 
-    def _taken(self) -> None:
+    def _save_started(self) -> None:
         """Handle the start of a save; later changes are not included."""
 
-    def _kept(self) -> None:
+    def _save_ended(self) -> None:
         """Handle the end of a save; its contents are on the disk."""
 
     def save(self) -> None:
@@ -103,9 +103,9 @@ class SavedTable(ABC, Generic[ContentT]):
         cancel it."""
         self.save()
         if self._dirty:
-            return self._rounds.next()
+            return self._rounds.next_round()
         if self._writing:
-            return self._rounds.current()
+            return self._rounds.current_round()
         return settled(good=not self._failing)
 
     async def saved(self) -> bool:
@@ -140,7 +140,7 @@ class SavedTable(ABC, Generic[ContentT]):
         if len(known) != len(self._maps):  # one has come or gone
             return TableText(self._text()(), now, partial=False)
         for (name, entries), revision in zip(self._maps.items(), known, strict=True):
-            keys = entries.since(int(revision))
+            keys = entries.keys_since(int(revision))
             if keys is None:
                 return TableText(self._text()(), now, partial=False)
             text = fastjson.put_entries(text, name, entries.pieces(keys))
@@ -158,17 +158,23 @@ class SavedTable(ABC, Generic[ContentT]):
 
     def _write(self) -> Steps[None]:
         """Encode the changes, then write the file."""
+        # Encoding takes several turns, in which entries may change again. So it goes on until no
+        # entry is stale, and the rest happens in one turn: the round that starts here, the text,
+        # and ``_dirty`` then belong to the same state. A caller of ``saving`` before this turn
+        # waits for this round. A later change sets ``_dirty`` again, and its caller waits for the
+        # next round. Clearing ``_dirty`` before the text is made would report a change as saved
+        # that is not in the file.
         while stale := [entries for entries in self._maps.values() if entries.stale]:
             yield from stale[0].encode()
         self._encoding = False
-        self._rounds.take()
+        self._rounds.start_round()
         if not self._dirty:  # ``save_now`` came between
-            self._rounds.end(good=True)
+            self._rounds.end_round(good=True)
             return
         text = self._text()
         self._dirty = False
         self._writing = True
-        self._taken()
+        self._save_started()
         self._file.save(text)
 
     def _text(self) -> Callable[[], bytes]:
@@ -189,10 +195,10 @@ class SavedTable(ABC, Generic[ContentT]):
     def _settled(self, good: bool) -> None:
         self._failing = not good
         if good:
-            self._kept()
+            self._save_ended()
         if self._writing:  # else what could not be saved before was saved again
             self._writing = False
-            self._rounds.end(good)
+            self._rounds.end_round(good)
             if good or self._dirty:
                 self.save()
 
@@ -242,11 +248,12 @@ class EncodedMap:
             self.revision += 1
             self._removed_at = self.revision
 
-    def since(self, revision: int) -> list[str] | None:
+    def keys_since(self, revision: int) -> list[str] | None:
         """Return the keys of entries encoded since ``revision``, or None if some were removed."""
         if revision < self._removed_at:
             return None
         found = []
+        # in the order of revisions, so that the cost is that of the changed entries alone
         for key in reversed(self._revised):
             if self._revised[key] <= revision:
                 break
@@ -279,25 +286,27 @@ class Rounds:
         self._next: asyncio.Future[bool] | None = None
         self._current: asyncio.Future[bool] | None = None
 
-    def next(self) -> asyncio.Future[bool]:
+    def next_round(self) -> asyncio.Future[bool]:
         """Return the future of the next round."""
         if self._next is None:
             self._next = asyncio.get_running_loop().create_future()
         return self._next
 
-    def current(self) -> asyncio.Future[bool]:
+    def current_round(self) -> asyncio.Future[bool]:
         """Return the future of the running round."""
         if self._current is None:
             self._current = asyncio.get_running_loop().create_future()
         return self._current
 
-    def take(self) -> None:
+    def start_round(self) -> None:
         """Start the next round."""
-        self._current, self._next = self._next, None
+        self._current = self._next
+        self._next = None
 
-    def end(self, good: bool) -> None:
+    def end_round(self, good: bool) -> None:
         """End the running round."""
-        current, self._current = self._current, None
+        current = self._current
+        self._current = None
         if current is not None and not current.done():
             current.set_result(good)
 
@@ -317,12 +326,12 @@ async def in_time(seconds: float | None, *rounds: asyncio.Future[bool]) -> None:
 
 
 async def not_saved(
-    *tables: SavedTable[Any], told: Iterable[asyncio.Future[bool]] = ()
+    *tables: SavedTable[Any], announced: Iterable[asyncio.Future[bool]] = ()
 ) -> Refusal | None:
-    """Wait until the changes of a request are on the disk, and the futures ``told`` are done.
+    """Wait until the changes of a request are on the disk, and the futures ``announced`` are done.
     Return None, or a refusal if the changes are not on the disk, because a kill would undo them."""
     saving = [table.saving() for table in tables]
-    await in_time(SAVE_WAIT_S, *saving, *told)
+    await in_time(SAVE_WAIT_S, *saving, *announced)
     if all(each.done() and each.result() for each in saving):
         return None
     return refusal(

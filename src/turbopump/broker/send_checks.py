@@ -9,13 +9,12 @@ of a message ``DefaultTopicMessageTypeValidator``, which only Apache's proxy ask
 
 from __future__ import annotations
 
-import random
 import re
 from datetime import UTC, datetime
 from typing import Final
 
-from turbopump.broker.groups import GroupTable
 from turbopump.broker.interceptors import kind_in_batch
+from turbopump.broker.stored import Stored
 from turbopump.broker.topic_attributes import (
     CLEANUP_POLICY,
     COMPACTION,
@@ -24,9 +23,7 @@ from turbopump.broker.topic_attributes import (
     message_type_of,
     topic_message_type,
 )
-from turbopump.broker.topics import TopicTable, unserved_refusal
-from turbopump.clock import Clock
-from turbopump.config.broker_config import BrokerConfig
+from turbopump.broker.topics import unserved_refusal
 from turbopump.errors import MessageError, StoreClosedError
 from turbopump.message.properties import KEYS, TRANSACTION_MASK, SysFlag, decode_properties
 from turbopump.message.rules import (
@@ -52,19 +49,12 @@ _ILLEGAL_SAID: Final = (
 class SendChecks:
     """Checks of one broker. An unknown topic is created during the checks, if allowed."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        topics: TopicTable,
-        groups: GroupTable,
-        clock: Clock,
-        source: random.Random,
-    ) -> None:
-        self._config = config
-        self._topics = topics
-        self._groups = groups
-        self._clock = clock
-        self._random = source
+    def __init__(self, stored: Stored) -> None:
+        self._config = stored.config
+        self._topics = stored.tables.topics
+        self._groups = stored.tables.groups
+        self._clock = stored.clock
+        self._random = stored.random
         self.read_settings()
 
     def read_settings(self) -> bool:
@@ -139,7 +129,8 @@ class SendChecks:
         return None
 
     def _create(self, request: SendMessage) -> TopicConfig | None:
-        retry, unit_flag = request.topic.startswith(RETRY_PREFIX), 0
+        retry = request.topic.startswith(RETRY_PREFIX)
+        unit_flag = 0
         if request.unit_mode:
             unit_flag = FLAG_UNIT_SUB if retry else FLAG_UNIT
         made = self._topics.create_by_sending(
@@ -181,7 +172,8 @@ class SendChecks:
     def _unfit_for_topic(self, request: SendMessage, topic: TopicConfig) -> Refusal | None:
         """Refuse a send that the topic's attributes forbid. The messages of a batch are not
         checked."""
-        attributes, name = topic.attributes, request.topic
+        attributes = topic.attributes
+        name = request.topic
         compacted = attributes.get(CLEANUP_POLICY) == COMPACTION and not request.batch
         typed = self._types and not name.startswith((RETRY_PREFIX, DLQ_PREFIX))
         properties = decode_properties(request.properties or "") if compacted or typed else {}
@@ -199,7 +191,9 @@ class SendChecks:
                 or "the message is an inner batch (sysFlag 128), which only BatchCQ topics of "
                 "Apache's broker take; send a batch"
             )
-        return None if remark is None else refusal(ResponseCode.MESSAGE_ILLEGAL, remark)
+        if remark is None:
+            return None
+        return refusal(ResponseCode.MESSAGE_ILLEGAL, remark)
 
 
 def _unfit_queue(request: SendMessage, topic: TopicConfig) -> Refusal | None:

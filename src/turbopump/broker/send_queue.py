@@ -71,19 +71,20 @@ class SendQueue:
         self.backlog.stood_still(seconds)
 
     def _refuse(self, why: BacklogRefusal, waited_s: float, left: int) -> Refusal:
-        code = (
-            ResponseCode.SERVICE_NOT_AVAILABLE
-            if why is BacklogRefusal.ENDING
-            else ResponseCode.SYSTEM_BUSY
-        )
+        if why is BacklogRefusal.ENDING:
+            code = ResponseCode.SERVICE_NOT_AVAILABLE
+        else:
+            code = ResponseCode.SYSTEM_BUSY
         response = refusal(
             code,
-            self._remark(why, f"period in queue: {waited_s * 1000:.0f}ms, size of queue: {left}"),
+            self._remark_for(
+                why, f"period in queue: {waited_s * 1000:.0f}ms, size of queue: {left}"
+            ),
         )
-        self._log(response)
+        self._log_refusal(response)
         return response
 
-    def _remark(self, why: BacklogRefusal, state: str) -> str:
+    def _remark_for(self, why: BacklogRefusal, state: str) -> str:
         held = self.backlog.is_held
         if why is BacklogRefusal.WAITED:
             cause = _MAKING if held else "more is sent than this broker can store"
@@ -92,11 +93,10 @@ class SendQueue:
                 f"(waitTimeMillsInSendQueue={self._wait_ms})"
             )
         if why is BacklogRefusal.STOOD_STILL:
-            cause = (
-                f"{_MAKING}, for over {self._busy_ms} ms (osPageCacheBusyTimeOutMills)"
-                if held
-                else self._cause
-            )
+            if held:
+                cause = f"{_MAKING}, for over {self._busy_ms} ms (osPageCacheBusyTimeOutMills)"
+            else:
+                cause = self._cause
             return f"[PCBUSY_CLEAN_QUEUE]{_BUSY}, {state}; {cause}"
         if why is BacklogRefusal.NO_ROOM:
             return (
@@ -110,9 +110,10 @@ class SendQueue:
             )
         return "the broker is stopping; nothing was stored"
 
-    def _log(self, response: Refusal) -> None:
+    def _log_refusal(self, response: Refusal) -> None:
         now = self._loop.time()
         if now >= self._next_line:
             count = self.refused.total() - self._logged
             log.warning("sends refused count=%d last=%s", count, response.remark)
-            self._logged, self._next_line = self._logged + count, now + LINE_EVERY_S
+            self._logged = self._logged + count
+            self._next_line = now + LINE_EVERY_S

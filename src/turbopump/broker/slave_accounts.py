@@ -61,25 +61,25 @@ class SlaveAccounts:
 
     async def stop(self) -> None:
         """Stop copying. May be called twice."""
-        task, self._task = self._task, None
-        await stop_task(task)
+        await stop_task(self._task)
 
     async def _run(self) -> None:
         while True:
-            master, pause = self._master(), EVERY_S
+            master = self._master()
+            pause = EVERY_S
             if master is not None:
                 try:
-                    await self._copy(master)
-                    self._note(master, None)
+                    await self._copy_accounts(master)
+                    self._log_change(master, None)
                 except (TurbopumpError, OSError) as error:
-                    self._note(master, str(error))
+                    self._log_change(master, str(error))
                     pause = AGAIN_S
                 except Exception:
                     log.exception("the master's users cannot be copied, tried again")
                     pause = AGAIN_S
             await asyncio.sleep(pause)
 
-    def _note(self, master: str, fault: str | None) -> None:
+    def _log_change(self, master: str, fault: str | None) -> None:
         if fault is not None and fault != self._fault:
             log.warning(
                 "users and policies stay as they are, and may differ from the master's "
@@ -91,11 +91,12 @@ class SlaveAccounts:
             log.info("users and policies are copied again master=%s", master)
         self._fault = fault
 
-    async def _copy(self, master: str) -> None:
+    async def _copy_accounts(self, master: str) -> None:
         """Copy the accounts once. Local changes since its begin are not overwritten: the next round
         asks again. Raises RemotingError (also for a master without accounts), ProtocolError,
         ConfigError, OSError; then nothing has changed."""
-        before, nonce = self._access.control.accounts, secrets.token_hex(NONCE_SIZE)
+        before = self._access.control.accounts
+        nonce = secrets.token_hex(NONCE_SIZE)
         request = ListUsers(nonce=nonce, known_version=version_of(before.encode(), self._secret))
         answer = await self._remoting.exchange(master, request, timeout=ANSWER_S)
         if answer.code != ResponseCode.SUCCESS:

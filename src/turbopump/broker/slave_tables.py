@@ -17,7 +17,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
@@ -67,6 +67,7 @@ from turbopump.replication.slave_link import SlaveLink
 from turbopump.store.timers.timer_checkpoint import TimerCheckpoint
 
 TableT = TypeVar("TableT", bound=msgspec.Struct)
+CopiedT = TypeVar("CopiedT", bound=msgspec.Struct, contravariant=True)
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +84,13 @@ LOG_WAIT_S: Final = 2.0
 """Seconds in which the log here may reach the end of the master's; after that its offsets are left
 out of the round."""
 LOOK_S: Final = 0.02
+
+
+class CopiedTable(Protocol[CopiedT]):
+    """Table of a slave that follows its master's."""
+
+    def copy(self, table: CopiedT, /, *, whole: bool) -> None:
+        """Copy a master's table, or only its changes if it is not the ``whole`` table."""
 
 
 @dataclass(eq=False)
@@ -137,15 +145,14 @@ class SlaveTables:
             self._copy_locks,
             self._copy_positions,
         ):
-            self._tasks.append(asyncio.create_task(self._run(copy)))
+            self._tasks.append(asyncio.create_task(self._copy_repeatedly(copy)))
 
     async def stop(self) -> None:
         """Stop copying. May be called twice."""
-        tasks, self._tasks = self._tasks, []
-        await asyncio.gather(*map(stop_task, tasks))
+        await asyncio.gather(*map(stop_task, self._tasks))
         await self.remoting.close()
 
-    async def _prepare(self, master: str) -> None:
+    async def _check_topics(self, master: str) -> None:
         """Check the master's topics before a connection to it. Nothing is stored or deleted before
         the log is copied. Raises RemotingError."""
         with contextlib.suppress(ResponseError):
@@ -159,8 +166,10 @@ class SlaveTables:
         Apache's and would be spoken to ``by_tls``; RemotingError."""
         end = self.stored.store.log.end
         if self.master is None:  # only haMasterAddress is known: as Apache's slave
-            return None if shakes_hands else end
-        await self._prepare(self.master)
+            if shakes_hands:
+                return None
+            return end
+        await self._check_topics(self.master)
         figures = await self.remoting.call(self.master, GetBrokerRuntimeInfo(), timeout=ANSWER_S)
         if by_tls and SLAVES not in figures.table:
             # It would take the first bytes of TLS for an offset, and a send for copied that is not.
@@ -190,12 +199,13 @@ class SlaveTables:
         """Set the master's address from a name server. None (unknown master) changes nothing."""
         if address is not None and address != self.master:
             log.info("master's address changes old=%s new=%s", self.master, address)
-            was_unknown, self.master = self.master is None, address
+            was_unknown = self.master is None
+            self.master = address
             if was_unknown:
-                self.link.begin_again()
+                self.link.reconnect()
             self._known.clear()
 
-    async def _run(self, copy: Callable[[str], Awaitable[float]]) -> None:
+    async def _copy_repeatedly(self, copy: Callable[[str], Awaitable[float]]) -> None:
         """Copy some tables repeatedly; ``copy`` returns the seconds to wait."""
         name = copy.__name__
         while True:
@@ -217,39 +227,40 @@ class SlaveTables:
             await asyncio.sleep(pause)
 
     async def _copy_groups(self, master: str) -> float:
-        answer = await self._ask(master, GetAllGroups(held=True), SubscriptionGroupWrapper)
-        await self._take(answer, SubscriptionGroupWrapper, self._take_groups)
+        answer = await self._request(master, GetAllGroups(held=True), SubscriptionGroupWrapper)
+        self._copy_table(answer, SubscriptionGroupWrapper, self.stored.tables.groups)
         return _pause_after(answer)
 
     async def _copy_modes(self, master: str) -> float:
         request = GetAllMessageRequestMode(held=True)
-        answer = await self._ask(master, request, MessageRequestModeTable, optional=True)
-        await self._take(answer, MessageRequestModeTable, self._take_modes)
+        answer = await self._request(master, request, MessageRequestModeTable, optional=True)
+        self._copy_table(answer, MessageRequestModeTable, self.stored.request_modes)
         return _pause_after(answer)
 
     async def _copy_locks(self, master: str) -> float:
         if TopicConfigSerializeWrapper not in self._known:
             return AT_ONCE_S  # it is no master of ours, or its topics come first
         request = GetAllConsumerOffset(locks=True, held=True)
-        answer = await self._ask(master, request, HeldLocks)
+        answer = await self._request(master, request, HeldLocks)
         if HELD in (answer.ext or {}):  # else it is older, and has answered with offsets
-            await self._take(answer, HeldLocks, self._take_locks)
+            self._copy_table(answer, HeldLocks, self.stored.tables.locks)
         return _pause_after(answer)
 
     async def _copy_positions(self, master: str) -> float:
-        offsets = await self._ask(master, GetAllConsumerOffset(), ConsumerOffsetTable)
+        offsets = await self._request(master, GetAllConsumerOffset(), ConsumerOffsetTable)
         ours = TABLE_VERSION in (offsets.ext or {})
-        order = (
-            await self._ask(master, GetAllConsumerOffset(order_info=True), OrderInfoTable)
-            if ours
-            else None
-        )
-        delays = await self._ask(master, GetAllDelayOffset())
-        timers = await self._ask(master, GetTimerCheckpoint(), optional=True)
+        if ours:
+            order = await self._request(
+                master, GetAllConsumerOffset(order_info=True), OrderInfoTable
+            )
+        else:
+            order = None
+        delays = await self._request(master, GetAllDelayOffset())
+        timers = await self._request(master, GetTimerCheckpoint(), optional=True)
         if await self._has_log(await self._log_end(master, delays)):
-            await self._take(offsets, ConsumerOffsetTable, self._take_offsets)
+            self._copy_table(offsets, ConsumerOffsetTable, self.records.offsets)
             if order is not None:
-                await self._take(order, OrderInfoTable, self._take_order)
+                self._copy_table(order, OrderInfoTable, self.order)
             if delays.body:
                 self.delays.copy(fastjson.decode(delays.body, DelayOffsetTable).offset_table)
             if timers.code == ResponseCode.SUCCESS and timers.body:
@@ -257,9 +268,11 @@ class SlaveTables:
                 if checkpoint.read_time:
                     await self.timers.copy(checkpoint)
             self.rounds += 1
-        return EVERY_S if ours else APACHE_EVERY_S
+        if ours:
+            return EVERY_S
+        return APACHE_EVERY_S
 
-    async def _ask(
+    async def _request(
         self,
         master: str,
         request: Request[Any],
@@ -278,35 +291,17 @@ class SlaveTables:
             raise ResponseError(answer.code, answer.remark, request=name, address=master)
         return answer
 
-    async def _take(
-        self, answer: Command, table: type[TableT], take: Callable[[TableT, bool], Any]
+    def _copy_table(
+        self, answer: Command, table: type[TableT], target: CopiedTable[TableT]
     ) -> None:
-        """Pass the table of an answer to ``take``, with True if the table is complete. An answer
-        without a body has no changes."""
+        """Copy the table of an answer. An answer without a body has no changes."""
         if answer.code != ResponseCode.SUCCESS:
             return
         ext = answer.ext or {}
         if answer.body:
-            done = take(fastjson.decode(answer.body, table), PARTIAL not in ext)
-            if done is not None:
-                await done
+            target.copy(fastjson.decode(answer.body, table), whole=PARTIAL not in ext)
         if TABLE_VERSION in ext:
             self._known[table] = ext[TABLE_VERSION]
-
-    def _take_groups(self, table: SubscriptionGroupWrapper, whole: bool) -> None:
-        self.stored.tables.groups.copy(table, whole=whole)
-
-    def _take_modes(self, table: MessageRequestModeTable, whole: bool) -> None:
-        self.stored.request_modes.copy(table.message_request_mode_map, whole=whole)
-
-    def _take_locks(self, table: HeldLocks, whole: bool) -> None:
-        self.stored.tables.locks.copy(table, whole=whole)
-
-    def _take_offsets(self, table: ConsumerOffsetTable, whole: bool) -> None:
-        self.records.offsets.copy(table, whole=whole)
-
-    def _take_order(self, table: OrderInfoTable, _whole: bool) -> None:
-        self.order.copy(table)
 
     async def _log_end(self, master: str, answer: Command) -> int:
         """Return the end of the master's log at its answer."""
@@ -335,16 +330,18 @@ class SlaveTables:
     async def _copy_topics(self, master: str) -> float:
         """Copy topics, and repeat deletions. Return the seconds to wait. Raises StoreError if the
         master has less than this slave, whose data must not be deleted."""
-        connection, topics = self.link.peer, self.records.topics
+        connection = self.link.peer
+        topics = self.records.topics
         answer, end, had = await self._ask_topics(master, held=True)
         if self.link.peer is not connection:
-            return AT_ONCE_S  # ``_prepare`` has a newer answer
-        table, ext = self._judge_by(answer, end, had), answer.ext or {}
+            return AT_ONCE_S  # ``_check_topics`` has a newer answer
+        table = self._judge_by(answer, end, had)
+        ext = answer.ext or {}
         if self._has_less:
             raise StoreError(f"the master's log ends at {end}, and the slave's at {had}")
         given = table.topic_config_table
         if answer.body and PARTIAL not in ext:
-            await self._delete(given, end)
+            await self._delete_missing(given, end)
         topics.copy(given, table.data_version)
         if any(map(is_batch_cq, given.values())):
             self.stored.store.queues.remove_unserved()
@@ -366,13 +363,14 @@ class SlaveTables:
         the end of the log here at the request."""
         had = self.stored.store.log.end
         request = GetAllTopicConfig(held=held or None)
-        answer = await self._ask(master, request, TopicConfigSerializeWrapper)
+        answer = await self._request(master, request, TopicConfigSerializeWrapper)
         return answer, await self._log_end(master, answer), had
 
     def _judge_by(self, answer: Command, end: int, had: int) -> TopicConfigSerializeWrapper:
         """Remember the end of the master's log, if the log here is longer, and the master's
         deletions. Return the topics of the answer; none if no topic has changed."""
-        self._topics_at, self._has_less = end, end < had
+        self._topics_at = end
+        self._has_less = end < had
         if answer.ext is not None and DELETED in answer.ext:
             deleted = fastjson.decode(answer.ext[DELETED].encode(), dict[str, int])
             self._copied.deleted.clear()
@@ -384,10 +382,15 @@ class SlaveTables:
             config.topic_name = name
         return table
 
-    async def _delete(self, given: Mapping[str, TopicConfig], end: int) -> None:
+    async def _delete_missing(self, given: Mapping[str, TopicConfig], end: int) -> None:
         """Delete topics that are not in ``given``, and the messages of topics that were deleted and
         created again. ``end``: end of the master's log at its answer."""
-        store, topics, deleted = self.stored.store, self.records.topics, dict(self._copied.deleted)
+        store = self.stored.store
+        topics = self.records.topics
+        deleted = dict(self._copied.deleted)
+        # A deletion comes with the end of the master's log at that time. Queues with a message
+        # behind it belong to a topic of the same name that was created again, and stay. The log
+        # comes by another connection: it may be ahead of this answer, or behind.
         news = {name: at for name, at in deleted.items() if at > self._deleted.get(name, 0)}
         store.queue_ends.follow(deleted, store.log.end)
         gone = {name: deleted.get(name, end) for name in topics.names() if name not in given}
@@ -418,8 +421,10 @@ class SlaveTables:
         """Create or widen the topic of a queue that has a message at this offset of the log."""
         if is_system_topic(name) or name.startswith(LMQ_PREFIX):
             return
-        topics, queue = self.records.topics, self.stored.store.queues.find(name, queue_id)
-        topic, coming = topics.find(name), self._coming.get(name)
+        topics = self.records.topics
+        queue = self.stored.store.queues.find(name, queue_id)
+        topic = topics.find(name)
+        coming = self._coming.get(name)
         assert queue is not None
         if offset < self._topics_at:
             if topic is None and coming is not None:
@@ -443,4 +448,6 @@ def _pause_after(answer: Command) -> float:
     ext = answer.ext or {}
     if HELD in ext:
         return NEWS_S
-    return EVERY_S if TABLE_VERSION in ext else APACHE_EVERY_S
+    if TABLE_VERSION in ext:
+        return EVERY_S
+    return APACHE_EVERY_S

@@ -14,21 +14,14 @@ import sys
 from array import array
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
 from datetime import date, datetime
 from typing import Final, NamedTuple
 
-from turbopump.broker.send_queue import SendQueue
 from turbopump.clock import Clock
-from turbopump.config.broker_config import BrokerConfig
 from turbopump.message.rules import is_system_topic
-from turbopump.protocol.codes import CURRENT_VERSION
 from turbopump.protocol.requests.statistics import BrokerStatsItem
 from turbopump.remoting.turns import Steps
-from turbopump.store.files import StorePaths
-from turbopump.store.log.commit_log import BOUNDS_MS
-from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT_SIZE, ConsumeQueue
 
 TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"
@@ -112,7 +105,7 @@ class Totals(NamedTuple):
     due: int = 0
 
 
-class MorningTotals(NamedTuple):
+class MidnightTotals(NamedTuple):
     """Numbers of stored and delivered messages, without system topics, at the beginning of
     yesterday and of today."""
 
@@ -144,11 +137,11 @@ class Statistics:
         self._put = self._put_size = self._found = self._given = 0
         self._history: deque[Totals] = deque([Totals()], maxlen=61)
         self._day: date | None = None
-        self.mornings = MorningTotals()
+        self.midnight_totals = MidnightTotals()
 
     # --- counting
 
-    def got(self, group: str, topic: str, count: int, size: int) -> None:
+    def count_get(self, group: str, topic: str, count: int, size: int) -> None:
         """Count a pull that returned ``count`` messages of ``size`` bytes. About 0.2 µs."""
         counted = self._gets.get((group, topic))
         if counted is None:
@@ -190,12 +183,16 @@ class Statistics:
     def tps(self, name: str, key: str) -> float:
         """Return the rate per second over the last minute."""
         found = self.find(name, key)
-        return found[0].tps if found is not None else 0.0
+        if found is not None:
+            return found[0].tps
+        return 0.0
 
     def total(self, name: str) -> int:
         """Return a total of the whole broker since its start, such as ``BROKER_PUT_NUMS``."""
         item = self._items.get(name, {}).get(self._cluster)
-        return item.value if item is not None else 0
+        if item is not None:
+            return item.value
+        return 0
 
     @property
     def totals(self) -> Totals:
@@ -228,7 +225,8 @@ class Statistics:
         self._ticks += 1
         for span, touched in zip(SPANS, self._touched, strict=True):
             if self._ticks % span.ticks == 0:
-                items, number = list(touched), self._ticks
+                items = list(touched)
+                number = self._ticks
                 touched.clear()
                 for item in items:
                     item.sample(span, number)
@@ -236,9 +234,12 @@ class Statistics:
         self._history.append(
             Totals(self._put, self._put_size, self._found, self.missed, self._given, *self.timers())
         )
-        self._turn_the_day()
+        self._note_midnight()
 
     def _count_puts(self) -> Steps[None]:
+        # Sends are counted here, from the new units of each queue, so that they cost the hot path
+        # nothing. The end of a queue is fixed first: a queue that grows faster than it is counted
+        # would hold up all others.
         for queue in list(self._queues):
             yield
             index = self._ends.get(queue, queue.opened_at)
@@ -281,17 +282,15 @@ class Statistics:
             if not is_system_topic(topic):
                 self.add(BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC, self._cluster, count, times)
 
-    def _turn_the_day(self) -> None:
+    def _note_midnight(self) -> None:
         """Store the totals at the first sample of a day."""
         # RocketMQ: the broker's own zone
         today = datetime.fromtimestamp(self._clock.now_ms() / 1000).date()
         if self._day is not None and today != self._day:
-            put, got = (
-                self.total(BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC),
-                self.total(BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC),
-            )
-            self.mornings = MorningTotals(
-                self.mornings.put_today, put, self.mornings.get_today, got
+            put = self.total(BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC)
+            got = self.total(BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC)
+            self.midnight_totals = MidnightTotals(
+                self.midnight_totals.put_today, put, self.midnight_totals.get_today, got
             )
         self._day = today
 
@@ -303,172 +302,6 @@ def bytes_in_units(units: bytes) -> int:
         words.byteswap()
     sizes = words[2 :: UNIT_SIZE // 4]
     total = sum(sizes)
-    return (
-        total if total < NO_MESSAGE_SIZE else total - NO_MESSAGE_SIZE * sizes.count(NO_MESSAGE_SIZE)
-    )
-
-
-VERSION_TEXT: Final = "V5_3_3"
-
-_NOTHING_OF_THE_KIND: Final = {
-    **{
-        f"{pool}ThreadPoolQueue{what}": "0"
-        for pool in ("pull", "litePull", "query", "ack")
-        for what in ("Size", "Capacity", "HeadWaitTimeMills")
-    },
-    "EndTransactionQueueSize": "0",
-    "EndTransactionThreadPoolQueueCapacity": "0",
-    "dispatchMaxBuffer": "0",
-    "getMessageEntireTimeMax": "0",
-    "pageCacheLockTimeMills": "0",
-    "remainTransientStoreBufferNumbs": "0",
-}
-
-
-@dataclass(slots=True, eq=False)
-class RuntimeInfo:
-    """Runtime figures of a broker as a table of texts (28), under Apache's keys, which its tools
-    read. A part with more figures adds a source, whose keys replace those here.
-
-    Two keys are ours alone: ``currentTimeMillis``, and ``writeRefusal``, the fault for which the
-    store accepts no messages (empty at a healthy slave). Where this broker has no counterpart
-    (thread pools except one, a lock of the page cache) the value is 0; docs/reference/statistics.md
-    says which. Source: apache/rocketmq ``AdminBrokerProcessor.prepareRuntimeInfo``,
-    ``DefaultMessageStore.getRuntimeInfo``, ``StoreStatsService.getRuntimeInfo``.
-    """
-
-    config: BrokerConfig
-    paths: StorePaths
-    store: MessageStore
-    statistics: Statistics
-    sends: SendQueue
-    clock: Clock
-    _boot_ms: int = 0
-    _began: float = 0.0
-    _sources: list[Callable[[], Mapping[str, str]]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._boot_ms, self._began = self.clock.now_ms(), self.clock.monotonic()
-
-    def add_source(self, source: Callable[[], Mapping[str, str]]) -> None:
-        """Add a function that returns keys and values each time."""
-        self._sources.append(source)
-
-    def table(self, earliest_ms: int) -> dict[str, str]:
-        """Return the figures by key. ``earliest_ms``: store time of the oldest message, which needs
-        a read of the disk."""
-        config, sends = self.config, self.sends
-        figures = {
-            **_NOTHING_OF_THE_KIND,
-            "brokerVersionDesc": VERSION_TEXT,
-            "brokerVersion": str(CURRENT_VERSION),
-            "brokerActive": "true",
-            "bootTimestamp": str(self._boot_ms),
-            "currentTimeMillis": str(self.clock.now_ms()),
-            "writeRefusal": self.store.fault or "",
-            "runtime": _time_text(int(self.clock.monotonic() - self._began)),
-            "earliestMessageTimeStamp": str(earliest_ms),
-            "startAcceptSendRequestTimeStamp": str(config.start_accept_send_request_time_stamp),
-            "sendThreadPoolQueueSize": str(len(sends.backlog)),
-            "sendThreadPoolQueueCapacity": str(config.send_thread_pool_queue_capacity),
-            "sendThreadPoolQueueHeadWaitTimeMills": str(int(sends.backlog.waited_s * 1000)),
-            "putMessageFailedTimes": str(sends.refused.total()),
-            **self._counts(),
-            **self._latencies(),
-            **self._positions(),
-        }
-        for source in self._sources:
-            figures.update(source())
-        return figures
-
-    def _counts(self) -> dict[str, str]:
-        statistics = self.statistics
-        totals, rates = statistics.rates()
-        mornings = statistics.mornings
-        return {
-            "putMessageTimesTotal": str(max(totals.put, 1)),  # RocketMQ: 1 where there is none
-            "putMessageSizeTotal": str(totals.put_size),
-            "putMessageAverageSize": str(totals.put_size / max(totals.put, 1)),
-            "putTps": _rates(rate[0] for rate in rates),
-            "getFoundTps": _rates(rate[2] for rate in rates),
-            "getMissTps": _rates(rate[3] for rate in rates),
-            "getTotalTps": _rates(rate[2] + rate[3] for rate in rates),
-            "getTransferredTps": _rates(rate[4] for rate in rates),
-            "timerEnqueueTps": str(round(rates[1][5], 3)),  # of the last minute
-            "timerDequeueTps": str(round(rates[1][6], 3)),
-            "msgPutTotalYesterdayMorning": str(mornings.put_yesterday),
-            "msgPutTotalTodayMorning": str(mornings.put_today),
-            "msgPutTotalTodayNow": str(statistics.total(BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC)),
-            "msgGetTotalYesterdayMorning": str(mornings.get_yesterday),
-            "msgGetTotalTodayMorning": str(mornings.get_today),
-            "msgGetTotalTodayNow": str(statistics.total(BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC)),
-        }
-
-    def _latencies(self) -> dict[str, str]:
-        latency = self.store.latency
-        return {
-            "putMessageEntireTimeMax": str(int(latency.longest * 1000)),
-            "putMessageDistributeTime": "".join(
-                f"{name}:{count} " for name, count in latency.last_minute.items()
-            ),
-            "putLatency99": f"{_percentile(latency.last_minute, 0.99):.2f}",
-            "putLatency999": f"{_percentile(latency.last_minute, 0.999):.2f}",
-        }
-
-    def _positions(self) -> dict[str, str]:
-        store = self.store
-        log = store.log
-        positions = {
-            "commitLogMinOffset": str(log.start),
-            "commitLogMaxOffset": str(log.end),
-            # an entry is dispatched in the turn in which it is appended
-            "dispatchBehindBytes": "0",
-            "remainHowManyDataToFlush": _size_text(max(log.end - store.durable.value, 0)),
-        }
-        figures = store.space.figures
-        roots = [(path, figures[path]) for path in self.paths.commit_logs if path in figures]
-        for path, space in roots:
-            positions[f"commitLogDiskRatio_{path}"] = str(space.used_percent / 100)
-        if roots:
-            path, space = min(roots, key=lambda root: root[1].used_percent)
-            positions["commitLogDiskRatio"] = str(space.used_percent / 100)
-            positions["commitLogDirCapacity"] = (
-                f"Total : {_size_text(space.total)}, Free : {_size_text(space.free)}."
-            )
-        queues = figures.get(self.paths.consume_queues)
-        if queues is not None:
-            positions["consumeQueueDiskRatio"] = str(queues.used_percent / 100)
-        return positions
-
-
-def _rates(rates: Iterable[float]) -> str:
-    return " ".join(str(rate) for rate in rates)
-
-
-def _percentile(classes: Mapping[str, int], part: float) -> float:
-    """Return the upper bound (ms) of the class that contains this percentile of the last minute's
-    appends. Below one millisecond it is 0."""
-    left = sum(classes.values()) * part
-    for bound, count in zip((0, *BOUNDS_MS[1:], BOUNDS_MS[-1]), classes.values(), strict=True):
-        left -= count
-        if left <= 0:
-            return float(bound)
-    return float(BOUNDS_MS[-1])
-
-
-def _time_text(seconds: int) -> str:
-    minutes, seconds = divmod(seconds, 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"
-
-
-def _size_text(size: float) -> str:
-    """Format a number of bytes. Source: apache/rocketmq ``MixAll.humanReadableByteCount``."""
-    if size < 1024:
-        return f"{size} B"
-    for unit in "KMGTPE":
-        size /= 1024
-        if size < 1024 or unit == "E":
-            break
-    return f"{size:.1f} {unit}iB"
+    if total < NO_MESSAGE_SIZE:
+        return total
+    return total - NO_MESSAGE_SIZE * sizes.count(NO_MESSAGE_SIZE)

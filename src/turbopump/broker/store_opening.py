@@ -9,8 +9,9 @@ from typing import Final
 
 from turbopump.clock import Clock
 from turbopump.disk.disk import Disk
-from turbopump.store.message_store import MessageStore, StoreConfig
+from turbopump.store.message_store import MessageStore
 from turbopump.store.recovery.recovery import RecoveryReport
+from turbopump.store.store_config import StoreConfig
 
 log = logging.getLogger(__name__)
 
@@ -101,11 +102,15 @@ class RecoveryProgress:
     def reached(self, offset: int, end: int) -> None:
         """Record that reading of the log has reached ``offset``, and will end at about ``end``. The
         first call gives the start."""
-        now, begin = self._now(), self._begin
+        now = self._now()
+        begin = self._begin
         if begin is None or offset <= begin:  # it may begin anew
-            self._begin, self._begun, self._next_line = offset, now, now + FIRST_LINE_S
+            self._begin = offset
+            self._begun = now
+            self._next_line = now + FIRST_LINE_S
             return
-        size, seconds = offset - begin, now - self._begun
+        size = offset - begin
+        seconds = now - self._begun
         if offset == end:
             if self._said:
                 recovery_log.info(
@@ -116,7 +121,8 @@ class RecoveryProgress:
                 )
             self._said = False
         elif now >= self._next_line:
-            self._said, self._next_line = True, now + LINE_EVERY_S
+            self._said = True
+            self._next_line = now + LINE_EVERY_S
             recovery_log.info(
                 "recovering the store percent=%d MiB=%d of=%d MB/s=%.0f seconds_left=%.0f",
                 100 * size // (end - begin),

@@ -10,9 +10,9 @@ from turbopump.config.broker_config import BrokerConfig, FlushDiskType
 from turbopump.message.delivery_time import DelayLevels
 from turbopump.store.disk_space import SpaceLimits
 from turbopump.store.files import StorePaths
-from turbopump.store.message_store import StoreConfig
 from turbopump.store.queues.read_result import ReadLimits
 from turbopump.store.retention import RetentionRules
+from turbopump.store.store_config import StoreConfig
 
 MEMORY_ASSUMED: Final = 8 << 30
 
@@ -65,7 +65,9 @@ def _paths(config: BrokerConfig) -> StorePaths:
 
 
 def _given(text: str) -> Path | None:
-    return Path(text.strip()) if text.strip() else None
+    if text.strip():
+        return Path(text.strip())
+    return None
 
 
 def _physical_memory() -> int:

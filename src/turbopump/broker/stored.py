@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from turbopump.broker.consumers import ClientTable
 from turbopump.broker.groups import RequestModes
+from turbopump.broker.runtime_info import RuntimeInfo
 from turbopump.broker.send_queue import SendQueue
-from turbopump.broker.statistics import RuntimeInfo, Statistics
+from turbopump.broker.statistics import Statistics
 from turbopump.broker.store_opening import log_error, log_info, open_store
 from turbopump.broker.tables import Tables
 from turbopump.broker.topics import QueueKinds
@@ -23,8 +24,9 @@ from turbopump.disk.disk import Disk
 from turbopump.remoting.turns import Turns
 from turbopump.remoting.wire import Wire
 from turbopump.store.log.cold_reads import ReadPace
-from turbopump.store.message_store import MessageStore, StoreConfig
+from turbopump.store.message_store import MessageStore
 from turbopump.store.repair.queue_rebuild import REBUILD_SHARE_PERCENT
+from turbopump.store.store_config import StoreConfig
 
 log = logging.getLogger(__name__)
 

@@ -39,7 +39,8 @@ MOVES_LOGGED: Final = 100
 def name_faults(config: BrokerConfig) -> Iterator[tuple[str, str, str]]:
     """Yield key, name and fault of names in the configuration with which some part of this broker
     would not work."""
-    broker, cluster = config.broker_name, config.broker_cluster_name
+    broker = config.broker_name
+    cluster = config.broker_cluster_name
     if any(char.isspace() or not char.isprintable() for char in broker):
         yield (
             "brokerName",
@@ -89,7 +90,8 @@ class Tables:
             self.files.append(table)
             return table
 
-        self.delay_offsets, self.order_info = file("delayOffset"), file("consumerOrderInfo")
+        self.delay_offsets = file("delayOffset")
+        self.order_info = file("consumerOrderInfo")
         self.request_modes = file("messageRequestMode")
         used = store.log.end > 0 or disk.file_size(paths.table("topics")) is not None
         self.topics = TopicTable(
@@ -142,7 +144,9 @@ class Tables:
             if store.queues.is_unserved(topic):
                 return LONG_MAX  # where its queues end, Apache's broker knows
             queue = store.queues.find(topic, queue_id)
-            return queue.max_index if queue is not None else 0
+            if queue is not None:
+                return queue.max_index
+            return 0
 
         moved = self.offsets.set_back(end_of)
         for one in moved[:MOVES_LOGGED]:

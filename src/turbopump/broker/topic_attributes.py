@@ -144,7 +144,9 @@ def message_type_of(properties: Mapping[str, str]) -> str:
         for name in ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
     ):
         return "DELAY"
-    return "FIFO" if "__SHARDINGKEY" in properties else "NORMAL"
+    if "__SHARDINGKEY" in properties:
+        return "FIFO"
+    return "NORMAL"
 
 
 def needs_send_checks(topic: TopicConfig) -> bool:

@@ -58,7 +58,9 @@ class TopicRoutes:
             return known[1]
         asked = await self._ask(topic)
         if asked is None:
-            return known[1] if known is not None else None
+            if known is not None:
+                return known[1]
+            return None
         if len(self._known) >= KEPT_MAX:
             self._known.clear()
         self._known[topic] = (now, asked)

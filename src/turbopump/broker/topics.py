@@ -91,7 +91,8 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
 
     def add_system_topics(self, config: BrokerConfig) -> None:
         """Create the topics that every broker has from its start."""
-        cluster, broker = config.broker_cluster_name, config.broker_name
+        cluster = config.broker_cluster_name
+        broker = config.broker_name
         cluster_perm = READ_WRITE if config.cluster_topic_enable else 0
         wanted = [
             ("SELF_TEST_TOPIC", 1, READ_WRITE),
@@ -144,7 +145,9 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         if config.topic_name not in self._topics:
             self.unsaved.add(config.topic_name)
             self.deleted.discard(config.topic_name)
-            name, read, write = config.topic_name, config.read_queue_nums, config.write_queue_nums
+            name = config.topic_name
+            read = config.read_queue_nums
+            write = config.write_queue_nums
             _topic_made(name, read, write, kind=name)
         self._topics[config.topic_name] = config
         self._watch(config.topic_name)
@@ -217,16 +220,20 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
 
     def new_saving(self) -> asyncio.Future[bool]:
         """Return a future like ``saving``, for new topics only."""
-        return self.saving() if self.unsaved else settled(good=True)
+        if self.unsaved:
+            return self.saving()
+        return settled(good=True)
 
     def _content(self) -> TopicConfigSerializeWrapper:
         return TopicConfigSerializeWrapper(data_version=self.version)
 
-    def _taken(self) -> None:
+    def _save_started(self) -> None:
         self._in_save = frozenset(self.unsaved)
 
-    def _kept(self) -> None:
-        safe, self._in_save = self._in_save & self.unsaved, frozenset()
+    def _save_ended(self) -> None:
+        # a topic that was created during the save is not in the file
+        safe = self._in_save & self.unsaved
+        self._in_save = frozenset()
         self.unsaved -= safe
         for name in safe:
             self._watch(name)
@@ -304,7 +311,9 @@ class QueueKinds:
         else:
             self._saved = self._load() if self._saved is None else self._saved
             config = self._saved.get(topic)
-        return None if config is None else is_batch_cq(config)
+        if config is None:
+            return None
+        return is_batch_cq(config)
 
     def _load(self) -> dict[str, TopicConfig]:
         for path in (self._path, self._path.with_name(self._path.name + ".bak")):

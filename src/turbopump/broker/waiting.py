@@ -64,7 +64,8 @@ class WaitingRequest:
 
     def answer(self) -> None:
         """Read again for a request that has left its line, unless its connection has ended."""
-        again, served = self.again, self.served
+        again = self.again
+        served = self.served
         if again is not None and served is not None:
             self.again = self.served = None
             served.give_back(self)
@@ -80,7 +81,7 @@ class WaitingRequests(Generic[LineT]):
 
     def __init__(self, turns: Turns, size: int, *, answers_are_tasks: bool = False) -> None:
         self._turns = turns
-        self._keeper = Keeper(size, self._drop)
+        self._keeper = Keeper(size, self._drop_request)
         self._answers_are_tasks = answers_are_tasks
         # in order of arrival, so that a run can be replayed
         self.lines: dict[Hashable, LineT] = {}
@@ -120,7 +121,7 @@ class WaitingRequests(Generic[LineT]):
             while self._due:
                 self._due.popleft().answer()
 
-    def _add(self, line: LineT, request: WaitingRequest, served: Served) -> None:
+    def _add_request(self, line: LineT, request: WaitingRequest, served: Served) -> None:
         line.requests[request] = None
         self._count += 1
         self._forget_answered()
@@ -150,7 +151,7 @@ class WaitingRequests(Generic[LineT]):
             del self.lines[line.key]
         return True
 
-    def _drop(self, request: WaitingRequest) -> None:
+    def _drop_request(self, request: WaitingRequest) -> None:
         """Drop a request whose connection has ended. Its entry among the deadlines or due requests
         stays for a while, without its contents."""
         request.again = request.served = None

@@ -23,8 +23,8 @@ from turbopump.admin.access import (
 )
 from turbopump.admin.cluster import Servers
 from turbopump.auth import plain_acl
-from turbopump.auth.accounts import SUBJECT, Accounts
-from turbopump.auth.policies import Action, Resource, actions_of, one_of
+from turbopump.auth.accounts import DISABLED, ENABLED, NORMAL, SUBJECT, SUPER, Accounts
+from turbopump.auth.policies import Action, Policies, Resource, actions_of, one_of
 from turbopump.auth.server_access import Change, change_file, open_to_others
 from turbopump.cli.entry import command_group, complain
 from turbopump.cli.frame import INCOMPLETE, client_command, show
@@ -91,7 +91,8 @@ class Place:
             accounts = _read_file(self.file)
             infos = [one.info for one in accounts.users.values()]
             return [ServerAccounts(str(self.file), infos, accounts.acl_infos())], 0
-        found, faults = list[ServerAccounts](), list[RemotingError]()
+        found: list[ServerAccounts] = []
+        faults: list[RemotingError] = []
         for address in await self.addresses():
             try:
                 found += await list_accounts(self.servers, [address], name)
@@ -99,14 +100,18 @@ class Place:
                 faults.append(error)
             except ClientError:  # it has no access control
                 continue
+        if not found and not faults:
+            raise ClientError(OFF)
         if not found:
-            raise faults[0] if faults else ClientError(OFF)
-        for fault in faults:
-            complain(f"not asked: {fault}")
+            raise faults[0]
         for one in found:
             if one.warning:
                 complain(f"{one.server}: {one.warning}")
-        return found, INCOMPLETE if faults else 0
+        if not faults:
+            return found, 0
+        for fault in faults:
+            complain(f"not asked: {fault}")
+        return found, INCOMPLETE
 
     async def change_accounts(
         self, output: str, done: str, change: Change, request: Request[Any], body: Body = b""
@@ -244,7 +249,7 @@ async def create_user(
 ) -> int:
     """Create a new user. NAME is the access key of clients, the password their secret key. A user
     without a policy may do nothing."""
-    kind = "Super" if is_super else "Normal"
+    kind = SUPER if is_super else NORMAL
     info = UserInfo(username=name, password=_password(password_file), user_type=kind)
     change = _edit(Accounts.with_new_user, info)
     request = CreateUser(username=name)
@@ -274,15 +279,15 @@ async def alter_user(
 ) -> int:
     """Change the password, the status or the type of a user. Servers apply the change to the next
     request."""
-    wants_password = new_password or password_file is not None
-    if not wants_password and enable is None and is_super is None:
+    info = UserInfo(username=name)
+    if enable is not None:
+        info.user_status = ENABLED if enable else DISABLED
+    if is_super is not None:
+        info.user_type = SUPER if is_super else NORMAL
+    if new_password or password_file is not None:
+        info.password = _password(password_file)
+    elif enable is None and is_super is None:
         raise click.UsageError("give --password, --enable, --disable, --super or --normal")
-    info = UserInfo(
-        username=name,
-        password=_password(password_file) if wants_password else None,
-        user_type=None if is_super is None else "Super" if is_super else "Normal",
-        user_status=None if enable is None else "enable" if enable else "disable",
-    )
     change = _edit(Accounts.with_changed_user, info)
     request = UpdateUser(username=name)
     return await place.change_accounts(output, "changed", change, request, info)
@@ -325,12 +330,14 @@ async def list_policies(place: Place, name: str, output: str) -> int:
 
 
 def _policy_line(row: dict[str, Any]) -> str:
-    source = f" from {','.join(row['from'])}" if row["from"] else ""
     actions = ",".join(row["actions"] or ())
-    return (
+    line = (
         f"{row['server']}  {row['user']}  {row['policy']}: {row['decision']} {actions} on "
-        f"{row['resource']}{source}"
+        f"{row['resource']}"
     )
+    if row["from"]:
+        line += f" from {','.join(row['from'])}"
+    return line
 
 
 _resources = click.option(
@@ -412,7 +419,9 @@ async def delete_policy(
     place: Place, name: str, resource: str | None, is_default: bool, output: str
 ) -> int:
     """Delete the policies of a user for one resource, or for all."""
-    type_ = _policy_type(is_default) if resource else None
+    type_ = None
+    if resource:
+        type_ = _policy_type(is_default)
     change = _edit(Accounts.without_acl, SUBJECT + name, type_, resource)
     request = DeleteAcl(subject=SUBJECT + name, policy_type=type_, resource=resource)
     return await place.change_accounts(output, "deleted", change, request)
@@ -485,8 +494,8 @@ def _decision(
         return False, f"{name} is disabled"
     if found.is_super:
         return True, f"{name} is a Super user"
-    policies = accounts.policies.get(name)
-    decided = None if policies is None else policies.find_entry(asked, actions, source)
+    policies = accounts.policies.get(name, Policies())
+    decided = policies.find_entry(asked, actions, source)
     if decided is None:
         return False, "no policy matches"
     type_, entry = decided

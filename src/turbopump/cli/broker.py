@@ -27,7 +27,13 @@ class _WithDrain(SuggestingGroup):
 
 
 @click.group(name="broker", cls=_WithDrain, invoke_without_command=True)
-@click.option("-c", "file", metavar="FILE", help="Configuration in Apache's keys (broker.conf).")
+@click.option(
+    "-c",
+    "file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Configuration in Apache's keys (broker.conf).",
+)
 @click.option(
     "-n",
     "--namesrv",
@@ -51,7 +57,7 @@ class _WithDrain(SuggestingGroup):
 @serving.insecure_option
 @serving.log_options("info")
 def command(
-    file: str | None,
+    file: Path | None,
     namesrv: str | None,
     show: bool,
     data: str | None,
@@ -74,30 +80,30 @@ def command(
         "listen_port": port,
     }
     given.update(serving.advertised(advertise))
-    config = load_broker_config(
-        file, {name: value for name, value in given.items() if value is not None}
-    )
+    config = load_broker_config(file, given)
     if show:
         serving.print_effective(config, file, given)
         return
     serving.refuse_open_bind(
         config.bind_address, insecure=insecure, authentication=config.authentication_enabled
     )
-    serving.serve(lambda: _running(config, file))
+    serving.serve(_running(config, file))
 
 
 @asynccontextmanager
-async def _running(config: BrokerConfig, file: str | None) -> AsyncIterator[None]:
+async def _running(config: BrokerConfig, file: Path | None) -> AsyncIterator[None]:
     from turbopump.broker.broker import Broker
 
-    broker = Broker(config, file=None if file is None else Path(file))
+    broker = Broker(config, file=file)
     try:
         await broker.start()
         serving.log_effective(config)
-        click.echo(
+        line = (
             f"The broker[{config.broker_name}, {broker.address}] boot success. serializeType=JSON"
-            + (f" and name server is {config.namesrv_addr}" if config.namesrv_addr else "")
         )
+        if config.namesrv_addr:
+            line += f" and name server is {config.namesrv_addr}"
+        click.echo(line)
         click.echo(f"ready broker={broker.address}")
         yield
     finally:

@@ -41,17 +41,22 @@ def _ha_lines(row: dict[str, Any]) -> Iterator[str]:
     if "fault" in row:
         yield f"{name}  not asked: {row['fault']}"
     elif row["role"] == "slave":
-        copies = f"copies from {row['copies_from']}" if row["copies_from"] else "does not copy"
+        copies = "does not copy"
         if row["does_not_copy"]:
             copies = f"does not copy: {row['does_not_copy']}"
+        elif row["copies_from"]:
+            copies = f"copies from {row['copies_from']}"
         yield f"{name}  slave  log {row['log_end']}  {copies}"
     else:
         yield f"{name}  master  log {row['log_end']}"
     for slave in row.get("slaves", ()):
+        state = "in sync" if slave["in_sync"] else "not in sync"
+        if slave["proof"] not in (None, PROVED):
+            state += f"  {slave['proof']}"
         left = slave["seconds_left"]
+        if left is None:
+            left = "?"
         yield (
             f"  slave {slave['address']}  log {slave['log_end']}  behind {slave['behind']}  "
-            f"{'in sync' if slave['in_sync'] else 'not in sync'}  "
-            + (f"{slave['proof']}  " if slave["proof"] not in (None, PROVED) else "")
-            + f"{slave['bytes_per_second']} bytes/s  {'?' if left is None else left} s left"
+            f"{state}  {slave['bytes_per_second']} bytes/s  {left} s left"
         )

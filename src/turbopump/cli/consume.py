@@ -153,7 +153,9 @@ def _refuse_what_does_not_go_together(
     if offset is not None and _given("start"):
         raise click.UsageError("--offset and --from both say where to begin; give one of them")
     if _given("group") and (no_group or queue is not None):
-        without = "--no-group" if no_group else "--queue"
+        without = "--queue"
+        if no_group:
+            without = "--no-group"
         raise click.UsageError(
             f"--group and {without} do not go together: a group's queues are shared by its "
             "consumers, and its offsets are kept"
@@ -179,10 +181,14 @@ class _Output:
     """Writer of at most ``count`` messages to standard output."""
 
     def __init__(self, encode: Callable[[ReceivedMessage], bytes], count: int | None) -> None:
-        self.left = sys.maxsize if count is None else count
+        self.left = sys.maxsize
+        if count is not None:
+            self.left = count
         self._encode = encode
 
     def write(self, messages: Sequence[ReceivedMessage]) -> None:
+        # A message counts as consumed only after its line has left this process. After a crash it
+        # is delivered again; the other order would lose it.
         for message in messages[: self.left]:
             sys.stdout.buffer.write(self._encode(message))
         sys.stdout.buffer.flush()

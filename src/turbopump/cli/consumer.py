@@ -55,21 +55,23 @@ async def show_group(servers: Servers, group: str, output: str) -> int:
     found = await _group(servers, addresses, group)
     queues = await group_offsets(servers, addresses, group)
     behind = sum(row["behind"] for row in queues)
-    nothing = not queues and not found["clients"]
     lines = [_client_line(row) for row in found["clients"]]
     lines += [
         f"subscribes {row['topic']}  {row['kind']}  {row['expression']}"
         for row in found["subscriptions"]
     ]
-    lines.append(f"behind by {behind} in all")
-    show(output, {"group": group, **found, "behind": behind}, [] if nothing else lines)
-    if nothing:
-        near = did_you_mean(group, set(await group_names(servers, addresses)) - {group})
-        complain(
-            f"the group {group}{near} has no consumers and no offset in any topic; turbopump "
-            "consumer list shows the groups"
-        )
-    return NOT_FOUND if nothing else 0
+    exists = bool(queues or found["clients"])
+    if exists:
+        lines.append(f"behind by {behind} in all")
+    show(output, {"group": group, **found, "behind": behind}, lines)
+    if exists:
+        return 0
+    near = did_you_mean(group, set(await group_names(servers, addresses)) - {group})
+    complain(
+        f"the group {group}{near} has no consumers and no offset in any topic; turbopump "
+        "consumer list shows the groups"
+    )
+    return NOT_FOUND
 
 
 @client_command(command, "status", short_help="Ask every consumer of a group how it does.")

@@ -89,7 +89,7 @@ def command(
         },
         environ={},
     )
-    serving.serve(lambda: _running(namesrv, broker, data))
+    serving.serve(_running(namesrv, broker, data))
 
 
 @asynccontextmanager
@@ -137,7 +137,9 @@ def _refuse_directory_in_use(directory: Path) -> None:
 
 
 def _print_banner(namesrv: str, config: BrokerConfig, broker: "Broker", *, kept: bool) -> None:
-    note = "" if kept else "  (temporary, removed at the end; --data DIR keeps it)"
+    note = ""
+    if not kept:
+        note = "  (temporary, removed at the end; --data DIR keeps it)"
     click.echo(f"Turbopump {__version__}, for development: no access control, small files")
     click.echo(f"  name server  {namesrv}")
     click.echo(

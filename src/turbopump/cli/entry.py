@@ -177,9 +177,12 @@ def complain(sentence: str) -> None:
 def cause(error: Exception) -> str:
     """Return the reason of an error, without Python's error numbers and class names."""
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
-    return f"{error}{notes}" if str(error) else type(error).__name__
+        if error.filename:
+            return f"{error.filename}: {error.strerror}"
+        return error.strerror
+    if not str(error):
+        return type(error).__name__
+    return "; ".join((str(error), *getattr(error, "__notes__", ())))
 
 
 def _sentence(text: str) -> str:

@@ -206,8 +206,8 @@ def read_message(
 def _aimed(message: Message, fields: _MessageLine, defaults: LineDefaults) -> LineToSend:
     """Return the message with the queue or the sharding key of its line. Raise MessageError if they
     are invalid."""
-    queue = None if fields.queue is None else queue_name(str(fields.queue))
     if fields.queue is not None:
+        queue = queue_name(str(fields.queue))
         if queue is None:
             raise MessageError(
                 f"queue {fields.queue!r} is not a queue: expected a number, or BROKER:NUMBER"
@@ -218,7 +218,9 @@ def _aimed(message: Message, fields: _MessageLine, defaults: LineDefaults) -> Li
     key = fields.sharding_key
     if key is None:
         key = message.properties.pop(names.SHARDING_KEY, defaults.sharding_key)
-    return LineToSend(message, key, defaults.queue if key is None else None)
+    if key is None:
+        return LineToSend(message, queue=defaults.queue)
+    return LineToSend(message, key)
 
 
 def _refuse_fields_of_a_received_one(fields: _MessageLine, topic: str, number: int) -> None:
@@ -301,7 +303,9 @@ def _body_text(fields: _MessageLine) -> str | None:
     if fields.body is msgspec.UNSET:
         return None
     written = bytes(fields.body)
-    return msgspec.json.decode(written, type=str) if written[:1] == b'"' else written.decode()
+    if written.startswith(b'"'):
+        return msgspec.json.decode(written, type=str)
+    return written.decode()
 
 
 def _body(fields: _MessageLine, text: str | None) -> bytes:
@@ -351,11 +355,13 @@ async def lines_as_they_arrive() -> AsyncIterator[list[bytes]]:
 
     Raise MessageError for a line longer than `LINE_SIZE_MAX`.
     """
-    rest, begun = b"", False
+    rest = b""
+    begun = False
     async for chunk in _chunks():
         *lines, rest = (rest + chunk).split(b"\n")
         if lines and not begun:
-            lines[0], begun = lines[0].removeprefix(codecs.BOM_UTF8), True
+            lines[0] = lines[0].removeprefix(codecs.BOM_UTF8)
+            begun = True
         if len(rest) > LINE_SIZE_MAX:
             raise MessageError(f"a line of the input is longer than {LINE_SIZE_MAX} bytes")
         if lines:

@@ -13,7 +13,13 @@ from turbopump.config.namesrv_config import NamesrvConfig, load_namesrv_config
 
 
 @click.command(name="namesrv")
-@click.option("-c", "file", metavar="FILE", help="Configuration in Apache's keys (namesrv.conf).")
+@click.option(
+    "-c",
+    "file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Configuration in Apache's keys (namesrv.conf).",
+)
 @click.option("-p", "show", is_flag=True, help="Print the effective configuration and end.")
 @click.option("--host", help="Interface to listen on (bindAddress).  [default: 127.0.0.1]")
 @click.option(
@@ -24,32 +30,30 @@ from turbopump.config.namesrv_config import NamesrvConfig, load_namesrv_config
 @serving.insecure_option
 @serving.log_options("info")
 def command(
-    file: str | None, show: bool, host: str | None, port: int | None, insecure: bool
+    file: Path | None, show: bool, host: str | None, port: int | None, insecure: bool
 ) -> None:
     """Run a name server until Ctrl-C or SIGTERM.
 
     When the name server is ready, it prints `ready namesrv=HOST:PORT`.
     """
     given = {"bind_address": host, "listen_port": port}
-    config = load_namesrv_config(
-        file, {name: value for name, value in given.items() if value is not None}
-    )
+    config = load_namesrv_config(file, given)
     if show:
         serving.print_effective(config, file, given)
         return
     serving.refuse_open_bind(
         config.bind_address, insecure=insecure, authentication=config.authentication_enabled
     )
-    serving.serve(lambda: _running(config, file))
+    serving.serve(_running(config, file))
 
 
 @asynccontextmanager
-async def _running(config: NamesrvConfig, file: str | None) -> AsyncIterator[None]:
+async def _running(config: NamesrvConfig, file: Path | None) -> AsyncIterator[None]:
     from turbopump.disk.system_disk import SystemDisk
     from turbopump.namesrv.server import NameServer
 
     disk = SystemDisk(asyncio.get_running_loop().call_soon_threadsafe)
-    server = NameServer(config, disk=disk, file=None if file is None else Path(file))
+    server = NameServer(config, disk=disk, file=file)
     try:
         address = await server.start()
         serving.log_effective(config)

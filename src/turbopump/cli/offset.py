@@ -71,18 +71,21 @@ async def reset_offsets(
         raise click.UsageError("give one of --begin, --end, --time, --offset")
     if offset is not None and (queue is None or broker is None):
         raise click.UsageError("--offset is of one queue: give --queue and --broker too")
+    if begin:
+        time_ms = 0
+    elif time_ms is None:
+        time_ms = END
     wanted = ResetOffset(
-        group=group,
-        topic=topic,
-        timestamp=0 if begin else END if time_ms is None else time_ms,
-        force=not only_back,
-        queue_id=-1 if queue is None else queue,
-        offset=offset,
+        group=group, topic=topic, timestamp=time_ms, force=not only_back, offset=offset
     )
-    addresses = [broker] if broker is not None else await servers.masters()
-    elsewhere = (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
-    absent = elsewhere if broker is None else ()
-    answers = await ask_each(servers, addresses, wanted, ResetOffsetBody, *absent)
+    if queue is not None:
+        wanted.queue_id = queue
+    if broker is not None:
+        answers = await ask_each(servers, [broker], wanted, ResetOffsetBody)
+    else:
+        # A broker without the topic or the group is no error while another one has both.
+        absent = (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
+        answers = await ask_each(servers, await servers.masters(), wanted, ResetOffsetBody, *absent)
     if not answers:
         complain(
             f"no broker has both the group {group} and the topic {topic}; see turbopump consumer "

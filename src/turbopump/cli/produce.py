@@ -229,6 +229,8 @@ class _Sending:
                     line.message, queue=queue, sharding_key=line.sharding_key
                 )
             except TurbopumpError as error:
+                # The rest of this queue is not sent: the user will send the failed message again,
+                # and later ones must not be before it.
                 return [*outcomes, (number, error)]
             outcomes.append((number, result))
             self.sent += 1

@@ -49,7 +49,7 @@ IMPATIENCE_S: Final = 1.0
 `timeout` both pass the signal on."""
 
 
-def serve(servers: Callable[[], AbstractAsyncContextManager[None]]) -> None:
+def serve(servers: AbstractAsyncContextManager[None]) -> None:
     """Enter the servers' context, wait for SIGINT or SIGTERM, then leave the context. A later
     second signal ends the process at once."""
     _keep_freed_memory()
@@ -111,7 +111,7 @@ def _raise_descriptor_limit() -> None:
     log.info("open files limit=%d", resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
-async def _until_signal(servers: Callable[[], AbstractAsyncContextManager[None]]) -> None:
+async def _until_signal(servers: AbstractAsyncContextManager[None]) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     asked_at: list[float] = []
@@ -130,7 +130,7 @@ async def _until_signal(servers: Callable[[], AbstractAsyncContextManager[None]]
     # SIGHUP comes from a closed terminal or from logrotate. A new log file is noticed anyway.
     loop.add_signal_handler(signal.SIGHUP, log.info, "continuing signal=SIGHUP")
     with short_collections():
-        async with servers():
+        async with servers:
             gc.collect()
             gc.freeze()  # objects of the start live as long as the server
             await stop.wait()
@@ -157,7 +157,10 @@ def short_collections(long_look_s: float = LONG_LOOK_S, dead_max: int = DEAD_MAX
     objects have died in cycles, all objects are scanned once more. At the end the collector's old
     settings return.
     """
-    began, dead, looks_at_all, thresholds = 0.0, 0, False, gc.get_threshold()
+    began = 0.0
+    dead = 0
+    looks_at_all = False
+    thresholds = gc.get_threshold()
 
     def watch(phase: str, info: dict[str, int]) -> None:
         nonlocal began, dead, looks_at_all
@@ -230,13 +233,14 @@ def advertised(text: str | None) -> Mapping[str, object]:
 def reachable(address: tuple[str, int], host: str) -> str:
     """Return a bound address as a client on this machine reaches it. `host` replaces the address of
     all interfaces."""
-    return addresses.join_address(
-        host if addresses.is_wildcard(address[0]) else address[0], address[1]
-    )
+    bound, port = address
+    if addresses.is_wildcard(bound):
+        bound = host
+    return addresses.join_address(bound, port)
 
 
 def print_effective(
-    config: TlsConfig, file: str | None, given: Mapping[str, object | None]
+    config: TlsConfig, file: Path | None, given: Mapping[str, object | None]
 ) -> None:
     """Print the effective configuration for `-p`, without secrets, in the form of a file for `-c`.
     Values are grouped by their origin.
@@ -244,7 +248,7 @@ def print_effective(
     ``given``: values of the command line by field name, None for options that are not given.
     """
     files = {  # TLS settings of the first file take precedence
-        path: decode(Path(path).read_bytes()) for path in (tls_file(config), file) if path
+        str(path): decode(Path(path).read_bytes()) for path in (tls_file(config), file) if path
     }
     origins: dict[str, dict[str, str]] = {}
     hidden: list[str] = []
@@ -323,18 +327,19 @@ def start_log(level: str, file: str | None, *, plain: bool = False) -> None:
     the file cannot be opened."""
     plain = plain and level.lower() in ("warning", "error")
     try:
-        handler = (
-            logging.StreamHandler(sys.stderr)
-            if file is None
-            else FollowedFileHandler(file, encoding="utf-8")
-        )
+        if file is None:
+            handler: logging.Handler = logging.StreamHandler(sys.stderr)
+        else:
+            handler = FollowedFileHandler(file, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"the log file {file} cannot be opened: {error.strerror}") from error
     formatter = LineFormatter(
         "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s %(message)s", "%Y-%m-%dT%H:%M:%S"
     )
     formatter.converter = time.gmtime
-    on_screen = LineFormatter(PLAIN) if plain else formatter
+    on_screen = formatter
+    if plain:
+        on_screen = LineFormatter(PLAIN)
     handler.setFormatter(on_screen if file is None else formatter)
     for name, least in WAITED_FOR.items():
         waited_for = logging.getLogger(name)
@@ -370,7 +375,8 @@ class FollowedFileHandler(WatchedFileHandler):
             sys.stderr.write(self.format(record) + "\n")
 
 
-MESSAGE_SIZE, TRACEBACK_SIZE = 2000, 8000
+MESSAGE_SIZE: Final = 2000
+TRACEBACK_SIZE: Final = 8000
 """Maximum number of characters written of a record's message, and of a traceback."""
 _NOT_PLAIN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Characters that are escaped: line ends, control codes, text-direction marks, and lone
@@ -389,8 +395,10 @@ class LineFormatter(logging.Formatter):
     def formatException(self, ei: Any) -> str:  # noqa: N802
         lines = super().formatException(ei).split("\n")
         text = "\n".join(f"  {plain_text(line, MESSAGE_SIZE)}" for line in lines)
+        if len(text) <= TRACEBACK_SIZE:
+            return text
         half = TRACEBACK_SIZE // 2
-        return text if len(text) <= TRACEBACK_SIZE else f"{text[:half]}\n  …\n  {text[-half:]}"
+        return f"{text[:half]}\n  …\n  {text[-half:]}"
 
 
 def plain_text(text: str, size: int) -> str:

@@ -10,6 +10,7 @@ import functools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -202,10 +203,9 @@ def dump_messages(
         damaged = True
         complain(f"passed over offset {found.start}–{found.end} of the log: {found.fault}")
 
-    left = most = sys.maxsize if count is None else count
-    for message in inspection.select_messages(
-        disk, store, inspection.Selection(topic, queue_id, start, keys), bad
-    ):
+    wanted = inspection.Selection(topic, queue_id, start, keys)
+    written = 0
+    for message in islice(inspection.select_messages(disk, store, wanted, bad), count):
         _, fault = body_or_stored(message)
         if fault is not None:
             damaged = True
@@ -215,12 +215,10 @@ def dump_messages(
             click.echo(write_message(message, where).decode())
         else:
             click.echo(_text_line(message))
-        left -= 1
-        if not left:
-            break
+        written += 1
     topics = {name for name, _ in store.queues} | store.batch_topics
     topics |= topics_known(disk, paths, fastjson.parse).keys()
-    if topic is not None and left == most and topic not in topics and topics:
+    if topic is not None and not written and topic not in topics and topics:
         complain(
             f"the store has no topic {topic}{did_you_mean(topic, topics)}; turbopump "
             "store inspect lists its topics"
@@ -285,9 +283,14 @@ def _summary_lines(summary: inspection.StoreSummary) -> Iterator[str]:
             f"checkpoint log {_time(point.log_timestamp)}  queues {_time(point.queues_timestamp)}  "
             f"index {_time(point.index_timestamp)}  confirmed {point.confirmed_offset}"
         )
-    holder = f" by process {summary.state.lock.pid}" if summary.state.lock.pid is not None else ""
     yield f"abort file {'present' if summary.state.abort else 'none'}"
-    yield f"lock {f'held{holder}' if summary.state.running else 'free'}"
+    holder = summary.state.lock.pid
+    if not summary.state.running:
+        yield "lock free"
+    elif holder is None:
+        yield "lock held"
+    else:
+        yield f"lock held by process {holder}"
     yield f"tables {len(summary.tables)}"
     for table in summary.tables:
         entries = f"entries {table.entries}" if table.entries is not None else "cannot be read"
@@ -328,11 +331,11 @@ def _set_apart_lines(found: SettingApart, *, dry_run: bool) -> Iterator[str]:
         what = "what there is of the log" if found.missing else "all of the log"
         yield f"{what} can be read ({_size(found.log_size)}); nothing was changed"
         return
-    size, messages = (
-        sum(one.end - one.start for one in found.ranges),
-        sum(one.end - one.first for one in found.lost),
-    )
-    done = "nothing was changed" if dry_run else f"segments replaced {len(found.kept)}"
+    size = sum(one.end - one.start for one in found.ranges)
+    messages = sum(one.end - one.first for one in found.lost)
+    done = f"segments replaced {len(found.kept)}"
+    if dry_run:
+        done = "nothing was changed"
     yield f"unreadable {_size(size)} of {_size(found.log_size)}; messages lost {messages}; {done}"
 
 
@@ -344,16 +347,19 @@ def _finding_lines(findings: inspection.Findings) -> Iterator[str]:
 
 
 def _finding_line(finding: inspection.Finding) -> str:
-    row = f" ({finding.count} in a row; the first is described)" if finding.count > 1 else ""
-    return (
-        f"{'damage' if finding.damage else 'notice'} {finding.kind}: {finding.where}: "
-        f"{finding.what}{row}"
-    )
+    level = "damage" if finding.damage else "notice"
+    line = f"{level} {finding.kind}: {finding.where}: {finding.what}"
+    if finding.count > 1:
+        line += f" ({finding.count} in a row; the first is described)"
+    return line
 
 
 def _text_line(message: ReceivedMessage) -> str:
-    named = f" tags={message.tags}" if message.tags else ""
-    named += f" keys={' '.join(message.keys)}" if message.keys else ""
+    named = ""
+    if message.tags:
+        named += f" tags={message.tags}"
+    if message.keys:
+        named += f" keys={' '.join(message.keys)}"
     return (
         f"{message.commit_log_offset} {message.topic}/{message.queue_id} {message.queue_offset} "
         f"{_time(message.store_timestamp)} {message.msg_id}{named} "

@@ -639,12 +639,16 @@ class BrokerConfig(AccessConfig):
     @property
     def id(self) -> int:
         """Broker id: `brokerId`, or 0 for a master. RocketMQ: ``BrokerStartup`` sets it so."""
-        return self.broker_id if self.is_slave else 0
+        if not self.is_slave:
+            return 0
+        return self.broker_id
 
     @property
     def slave_acks(self) -> int:
         """Number of slaves that must have a message before its send is acknowledged."""
-        return self.in_sync_replicas - 1 if self.broker_role == BrokerRole.SYNC_MASTER else 0
+        if self.broker_role != BrokerRole.SYNC_MASTER:
+            return 0
+        return self.in_sync_replicas - 1
 
     @property
     def allowed_peers(self) -> frozenset[str]:
@@ -667,7 +671,9 @@ class BrokerConfig(AccessConfig):
         """Host that clients receive from the name server."""
         if self.broker_ip1:
             return bare_host(self.broker_ip1)
-        return outward_address() if is_wildcard(self.bind_address) else self.bind_address
+        if is_wildcard(self.bind_address):
+            return outward_address()
+        return self.bind_address
 
     @property
     def connects_with_tls(self) -> bool:
@@ -721,12 +727,14 @@ def load_broker_config(
     `brokerIP1` is set and the listen interface cannot be derived from it.
     """
     overrides = overrides or {}
-    texts = {} if path is None else read_properties(path, BROKER_KEYS)
+    texts: dict[str, str] = {}
+    if path is not None:
+        texts = read_properties(path, BROKER_KEYS)
     if environ.get("NAMESRV_ADDR"):
         texts.setdefault("namesrvAddr", environ["NAMESRV_ADDR"])
     config = build(BrokerConfig, with_tls_file(texts), overrides)
     check_together(config)
-    if "bindAddress" not in texts and "bind_address" not in overrides:
+    if "bindAddress" not in texts and overrides.get("bind_address") is None:
         config = replace(config, bind_address=_bind_address_for(bare_host(config.broker_ip1)))
     if config.broker_role is BrokerRole.SYNC_MASTER and "inSyncReplicas" not in texts:
         log.warning(
@@ -787,7 +795,9 @@ def check_together(config: BrokerConfig) -> None:
             "storePathRootDir is empty: expected the name of a directory; . is the present one"
         )
     for key, value in effective(config).items():
-        paths = [path.strip() for path in value.split(",")] if key in PATH_KEYS else []
+        if key not in PATH_KEYS:
+            continue
+        paths = [path.strip() for path in value.split(",")]
         if any(path.startswith("~") for path in paths):
             raise ConfigError(
                 f"{key}={value}: only a shell reads ~ as the home directory; write the whole path"

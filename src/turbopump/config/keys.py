@@ -136,7 +136,10 @@ def _lines() -> Iterator[tuple[str, str, str]]:
 
 def _read_line(line: str, reason: str, *, old: bool) -> Key:
     name, java_type, new, before = (part.strip() for part in line.split("  ") if part.strip())
-    before = (new if before == "=" else before) if old else "-"
+    if not old:
+        before = "-"
+    elif before == "=":
+        before = new
     return Key(name, java_type, _default(new), _default(before), reason)
 
 

@@ -85,7 +85,9 @@ def load_namesrv_config(
 ) -> NamesrvConfig:
     """Return the configuration in a `namesrv.conf`. `overrides` (field name to value) take
     precedence. Errors are those of `load_broker_config`."""
-    texts = {} if path is None else read_properties(path, NAMESRV_KEYS)
+    texts: dict[str, str] = {}
+    if path is not None:
+        texts = read_properties(path, NAMESRV_KEYS)
     config = build(NamesrvConfig, with_tls_file(texts), overrides or {})
     config.check_access()
     if config.bind_address:

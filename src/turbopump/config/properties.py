@@ -8,8 +8,10 @@ keys.
 
 import logging
 import os
+import re
 import stat
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 
 from turbopump.config.keys import KeyClass, KeyTable, classify, is_default
@@ -19,8 +21,12 @@ log = logging.getLogger("turbopump.config")
 
 _BLANK = " \t\f"
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-_WRITTEN_ESCAPES = {"\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f", "\\": "\\\\"}
-_MARKED = "=:#!"
+_SEQUENCE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(u.{0,4})|(.?))", re.DOTALL)
+"""An escape: a character's code, a malformed code, or one character. The last backslash of a text
+stands for nothing."""
+_WRITTEN_ESCAPES = {"\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f"}
+_ESCAPED_IN_KEYS = re.compile(r"[^!-~]|[=:#!\\]")
+_ESCAPED_IN_VALUES = re.compile(r"\A |[^ -~]|[=:#!\\]")
 
 
 def decode(data: bytes) -> dict[str, str]:
@@ -62,14 +68,15 @@ def lines_of(text: str) -> Iterator[tuple[list[str], str]]:
     # Only \n, \r and \r\n end a line: str.splitlines knows many more.
     natural = iter(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"))
     for first in natural:
-        lines, line = [first], first.lstrip(_BLANK)
+        lines = [first]
+        line = first.lstrip(_BLANK)
         if not line or line[0] in "#!":
             yield lines, ""
             continue
         while _continues(line):
-            following = next(natural, None)
-            lines += [] if following is None else [following]
-            line = line[:-1] + (following or "").lstrip(_BLANK)
+            following = list(islice(natural, 1))
+            lines += following
+            line = line[:-1] + "".join(following).lstrip(_BLANK)
         yield lines, line
 
 
@@ -84,8 +91,8 @@ def with_values(text: str, values: Mapping[str, str]) -> str:
     left = dict(values)
     lines: list[str] = []
     for natural, entry in lines_of(text):
-        key = key_of(entry) if entry else None
-        if key is None or key not in values:
+        key = key_of(entry)
+        if not entry or key not in values:
             lines += natural
         elif key in left:  # drop a repeated key: its last line would count
             lines += encode({key: left.pop(key)}).splitlines()
@@ -103,7 +110,9 @@ def _split(line: str) -> tuple[str, str]:
     Blanks around that `=` or `:` belong to neither."""
     end = 0
     while end < len(line) and line[end] not in "=:" + _BLANK:
-        end += 2 if line[end] == "\\" else 1
+        if line[end] == "\\":
+            end += 1
+        end += 1
     rest = line[end:].lstrip(_BLANK)
     if rest and rest[0] in "=:":
         rest = rest[1:].lstrip(_BLANK)
@@ -113,48 +122,35 @@ def _split(line: str) -> tuple[str, str]:
 def _unescape(text: str) -> str:
     if "\\" not in text:
         return text
-    out: list[str] = []
-    at = 0
-    while at < len(text):
-        char = text[at]
-        at += 1
-        if char != "\\" or at == len(text):
-            out.append(char if char != "\\" else "")
-            continue
-        char = text[at]
-        at += 1
-        if char == "u":
-            out.append(_unicode_escape(text, at))
-            at += 4
-        else:
-            out.append(_ESCAPES.get(char, char))
-    joined = "".join(out)
+    plain = _SEQUENCE.sub(_unescaped, text)
     # Java writes characters beyond the first plane as two escaped surrogates: join them.
-    return joined.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _unicode_escape(text: str, at: int) -> str:
-    digits = text[at : at + 4]
-    if len(digits) < 4 or any(digit not in "0123456789abcdefABCDEF" for digit in digits):
-        raise ConfigError(f"malformed escape \\u{digits}: expected four hexadecimal digits")
-    return chr(int(digits, 16))
+def _unescaped(sequence: re.Match[str]) -> str:
+    code, malformed, char = sequence.groups()
+    if code is not None:
+        return chr(int(code, 16))
+    if malformed is not None:
+        raise ConfigError(f"malformed escape \\{malformed}: expected four hexadecimal digits")
+    return _ESCAPES.get(char, char)
 
 
 def _escape(text: str, *, blanks: bool) -> str:
-    out: list[str] = []
-    for at, char in enumerate(text):
-        if char == " ":
-            out.append("\\ " if blanks or at == 0 else " ")
-        elif char in _WRITTEN_ESCAPES:
-            out.append(_WRITTEN_ESCAPES[char])
-        elif char in _MARKED:
-            out.append("\\" + char)
-        elif " " <= char <= "~":
-            out.append(char)
-        else:
-            units = char.encode("utf-16-be", "surrogatepass")
-            out.extend(f"\\u{units[i]:02X}{units[i + 1]:02X}" for i in range(0, len(units), 2))
-    return "".join(out)
+    pattern = _ESCAPED_IN_VALUES
+    if blanks:
+        pattern = _ESCAPED_IN_KEYS
+    return pattern.sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    char = found[0]
+    if char in _WRITTEN_ESCAPES:
+        return _WRITTEN_ESCAPES[char]
+    if " " <= char <= "~":
+        return f"\\{char}"
+    units = char.encode("utf-16-be", "surrogatepass").hex().upper()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
 
 _FILE_SIZE_MAX = 4 * 1024 * 1024

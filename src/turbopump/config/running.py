@@ -73,9 +73,12 @@ class RunningConfiguration:
         """Return the configuration of a server started with ``file``, which stores later changes.
         Without a file, changes go to the file that ``store`` names. RocketMQ: NamesrvStartup sets
         configStorePath to the file of -c."""
-        given = {} if file is None else properties.decode(file.read_bytes())
-        kept_in = file or (Path(store).expanduser() if store else None)
-        return cls(config, table, kept_in, given, check)
+        if file is not None:
+            return cls(config, table, file, properties.decode(file.read_bytes()), check)
+        path = None
+        if store:
+            path = Path(store).expanduser()
+        return cls(config, table, path, check=check)
 
     def texts(self) -> dict[str, str]:
         """Return all keys with their values, sorted, with secrets hidden. A key without effect has

@@ -96,14 +96,14 @@ def build(
     config: type[Config], texts: Mapping[str, str], overrides: Mapping[str, object]
 ) -> Config:
     """Return a configuration from `texts` (Apache key to text). `overrides` (field name to value)
-    take precedence.
+    take precedence, except those that are None.
 
     Unknown keys are ignored. Raise ConfigError, in one sentence, if a value is invalid.
     """
     types = get_type_hints(config)
     values: dict[str, object] = {}
     for name, known in settings_of(config):
-        if name in overrides:
+        if overrides.get(name) is not None:
             values[name] = _checked(known, overrides[name])
         elif known.key in texts:
             values[name] = _checked(known, _parsed(known, types[name], texts[known.key].strip()))

@@ -110,7 +110,11 @@ class ClientTls:
 def meant(tls: ClientTls | bool) -> ClientTls | None:
     """Return the TLS settings for a parameter: True means TLS with all defaults, False plain text
     (None)."""
-    return tls if isinstance(tls, ClientTls) else ClientTls() if tls else None
+    if isinstance(tls, ClientTls):
+        return tls
+    if tls:
+        return ClientTls()
+    return None
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots: a configuration has other bases beside it
@@ -203,7 +207,9 @@ class TlsConfig:
     def client_tls(self) -> ClientTls | None:
         """TLS settings for connections to other servers, or None for plain text. Raise ConfigError
         for settings that contradict each other."""
-        return self.tls_of_clients() if self.connects_with_tls else None
+        if not self.connects_with_tls:
+            return None
+        return self.tls_of_clients()
 
     @property
     def certificates_required(self) -> bool:
@@ -236,13 +242,17 @@ def with_tls_file(texts: Mapping[str, str]) -> dict[str, str]:
     """Return the texts of a configuration; those in the file that `tls.config.file` names take
     precedence. Raise ConfigError if that file cannot be read, unless it is the default file."""
     path = tls_file(build(TlsConfig, texts, {}))
-    return dict(texts) if path is None else dict(texts) | read_properties(path, _keys())
+    if path is None:
+        return dict(texts)
+    return dict(texts) | read_properties(path, _keys())
 
 
 def tls_file(config: TlsConfig) -> str | None:
     """Return the file of `tls.` keys that is read besides a configuration's own file, or None."""
     path = config.tls_config_file
-    return None if not path or (path == CONFIG_FILE and not Path(path).is_file()) else path
+    if not path or (path == CONFIG_FILE and not Path(path).is_file()):
+        return None
+    return path
 
 
 VARIABLES: Final = {
@@ -270,9 +280,14 @@ def tls_of(given: Mapping[str, str | None], environment: Mapping[str, str]) -> C
     switch = (told["tls"] or "").strip().lower()
     if switch not in ("", "true", "false", "1", "0"):
         raise ConfigError(f"TLS is {switch[:40]!r}: expected true or false")
-    file, trust = told["tls_config"], told["tls_trust"]
+    file = told["tls_config"]
+    trust = told["tls_trust"]
     if switch in ("false", "0") or not (switch or file or trust):
         return None
-    config = build(TlsConfig, read_properties(file, _keys()) if file else {}, {})
+    config = TlsConfig()
+    if file:
+        config = build(TlsConfig, read_properties(file, _keys()), {})
     tls = config.tls_of_clients()
-    return dataclasses.replace(tls, trust=trust) if trust else tls
+    if trust:
+        return dataclasses.replace(tls, trust=trust)
+    return tls

@@ -190,7 +190,7 @@ def _entries(text: str | None) -> Mapping[QueueKey, str]:
             raise MessageError(f"pop answer has an invalid entry: {entry[:64]!r}")
         key = QueueKey(QueueKind(parts[0]), parts[1])
         if key in entries:
-            raise MessageError(f"pop answer names {entry[:64]!r} twice")
+            raise MessageError(f"pop answer has two entries for {entry[:64]!r}")
         entries[key] = parts[2]
     return entries
 

@@ -165,7 +165,8 @@ class NamesrvHandlers:
     def _register(
         self, registration: Registration, peer: Wire
     ) -> Response[RegisterBrokerReply] | Occupied:
-        broker, topics = registration.broker, registration.topics.topic_config_table
+        broker = registration.broker
+        topics = registration.topics.topic_config_table
         known = self._table.data_version(broker.cluster, broker.address) is not None
         outcome = self._table.register(registration, peer, self._clock.monotonic())
         if isinstance(outcome, Occupied):
@@ -180,7 +181,8 @@ class NamesrvHandlers:
             return Response(RegisterBrokerReply())
         if not known:
             _registered(broker, broker.cluster, len(topics), kind=broker)
-        master, ha_server = outcome.master_address, outcome.ha_address
+        master = outcome.master_address
+        ha_server = outcome.ha_address
         return Response(
             RegisterBrokerReply(ha_server_addr=ha_server, master_addr=master),
             body=self._ordered_topics(),
@@ -191,7 +193,9 @@ class NamesrvHandlers:
     ) -> Response[RegisterBrokerReply]:
         """Register a broker if the current owner of its name and id no longer answers. Any answer
         counts, also a refusal, because a broker serves no requests on this connection."""
-        owner, connection, broker = occupied.owner, occupied.connection, registration.broker
+        owner = occupied.owner
+        connection = occupied.connection
+        broker = registration.broker
         assert isinstance(connection, Wire)
         try:
             question = request_command(GetBrokerRuntimeInfo(), opaque=connection.calls.next_opaque)
@@ -256,7 +260,8 @@ class NamesrvHandlers:
     def _encode_route(self, key: RouteKey, opaque: int) -> Steps[Response[TopicRouteData] | bytes]:
         yield  # it may have hundreds of brokers
         topic, standard, order = key
-        changes, route = self._encoded.changes, self._table.route(topic)
+        changes = self._encoded.changes
+        route = self._table.route(topic)
         if route is None:
             return refusal(ResponseCode.TOPIC_NOT_EXIST, self._why_no_route(topic))
         route.order_topic_conf = order

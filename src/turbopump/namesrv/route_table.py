@@ -62,7 +62,13 @@ class RouteTable:
     ) -> Accepted | Superseded | Occupied | Incomplete:
         """Register a broker and its topics, or return why the registration is ignored or
         refused."""
-        broker, topics = registration.broker, registration.topics
+        # A name and id belong to one address at a time. If a live broker at another address has
+        # them, the versions of the topics decide. An older version is ignored. The same version is
+        # refused, because two processes run, unless it arrives on the owner's connection: then the
+        # broker has a new address. A newer version replaces the owner (``_with_address``). Topics
+        # count only if they come from the master, or from the slave that acts for it.
+        broker = registration.broker
+        topics = registration.topics
         addresses = self._brokers[broker.name].broker_addrs if broker.name in self._brokers else {}
         owner = self._owner(broker, addresses)
         if owner is not None:

@@ -6,6 +6,7 @@ unknown here.
 
 import asyncio
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -86,9 +87,7 @@ class NameServer:
             per_address=self.config.max_connections_per_address,
             tls=self.config.server_tls,
         )
-        self._scan: asyncio.TimerHandle | None = None
-        self._listing: asyncio.TimerHandle | None = None
-        self._look: asyncio.TimerHandle | None = None
+        self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
 
     async def start(self, host: str | None = None, port: int | None = None) -> tuple[str, int]:
         """Start listening and return the bound address. The default address is the configured one;
@@ -100,42 +99,34 @@ class NameServer:
             self.config.bind_address if host is None else host,
             self.config.listen_port if port is None else port,
         )
-        self._schedule_scan()
-        self._schedule_listing()
-        self._look_at_access()
+        self._repeat(self.config.scan_not_active_broker_interval / 1000, self._expire)
+        self._repeat(LIST_KV_S, self._list_kv)
+        if self.access is not None:
+            self._repeat(LOOK_INTERVAL_S, self.access.check_file)
         log.info("name server ready address=%s:%d", *bound)
         return bound
 
     async def close(self) -> None:
         """Stop listening, send pending answers, then close every connection. May be called
         twice."""
-        for timer in (self._scan, self._listing, self._look):
-            if timer is not None:
-                timer.cancel()
+        for timer in self._timers.values():
+            timer.cancel()
         await self._server.close()
 
-    def _schedule_scan(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._scan = loop.call_later(
-            self.config.scan_not_active_broker_interval / 1000, self._expire
-        )
+    def _repeat(self, seconds: float, call: Callable[[], None]) -> None:
+        """Call a function every ``seconds``, until ``close``."""
 
-    def _schedule_listing(self) -> None:
-        self._listing = asyncio.get_running_loop().call_later(LIST_KV_S, self._list_kv)
+        def run() -> None:
+            self._repeat(seconds, call)
+            call()
 
-    def _look_at_access(self) -> None:
-        if self.access is not None:
-            self.access.check_file()
-            loop = asyncio.get_running_loop()
-            self._look = loop.call_later(LOOK_INTERVAL_S, self._look_at_access)
+        self._timers[call] = asyncio.get_running_loop().call_later(seconds, run)
 
     def _list_kv(self) -> None:
-        self._schedule_listing()
         for namespace, key, text in self.kv.lines():
             log.info("KV configuration namespace=%r key=%r value=%r", namespace, key, text)
 
     def _expire(self) -> None:
-        self._schedule_scan()
         self.kv.save_again()
         for broker, connection in self.table.expire(self._clock.monotonic()):
             log.warning("broker expired %s", broker)

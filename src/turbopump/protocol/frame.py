@@ -68,6 +68,9 @@ class FrameReader:
         """Read the next bytes of the stream, and return the frames that are now complete."""
         if self.error is not None:
             return []
+        # An unfinished frame stays in pieces until it is complete: joining it at every read would
+        # copy a frame of n reads n times. Its lengths are checked as soon as they are there, so a
+        # peer cannot make the reader collect bytes for a frame that it will refuse.
         if self._parts:
             self._parts.append(data)
             self._missing -= len(data)

@@ -299,6 +299,8 @@ class Backlog:
         if self._held_since is None:
             self._held_since = now
         self._set_busy(True)
+        # A request from the backlog keeps its time of arrival. Otherwise its wait would start
+        # again each time that its handler has no room.
         self._line.appendleft(self._begun or _QueuedRequest(connection, frame, now))
         connection.in_line += 1
         self._size += _size(frame)

@@ -82,11 +82,14 @@ class ConnectionMemory:
         if self.total >= self._look_at:
             self._weigh_all()
         elif self.total < self._first_look:
-            self.tight, self._look_at = False, self._first_look
+            self.tight = False
+            self._look_at = self._first_look
 
     def may_grow(self, holder: Holder) -> bool:
         """Return True if the unfinished frame of ``holder`` may grow now. On False, ``grow_on`` is
         called later."""
+        # While memory is scarce only the frame that has grown longest may go on: it ends first and
+        # frees its bytes. If several went on, all of them could fill the memory and none would end.
         if holder in self._growing:
             if not self._is_scarce or holder is next(iter(self._growing)):
                 return True
@@ -115,7 +118,9 @@ class ConnectionMemory:
 
     @property
     def _another_may_grow(self) -> bool:
-        return len(self._growing) < (1 if self._is_scarce else GROWING_MAX)
+        if self._is_scarce:
+            return not self._growing
+        return len(self._growing) < GROWING_MAX
 
     def _end_slice(self) -> None:
         # Fast frames keep their permission: they end soon and make room. If all frames took turns,
@@ -147,6 +152,7 @@ class ConnectionMemory:
         if self.total >= self.size_max:
             self._close_the_heaviest(now)
         self.tight = self.total >= self._first_look
+        # Counting visits every connection, so the next count comes only after more bytes.
         step = self.total + int(self.size_max * STEP_SHARE)
         self._look_at = min(max(step, self._first_look), self.size_max)
 

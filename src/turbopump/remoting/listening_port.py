@@ -308,8 +308,13 @@ class ListeningPort:
 
     def _wait_for_bytes(self, accepted: socket.socket, peer: str, size: int) -> None:
         """Check the connection again when ``size`` bytes have arrived, or when it has ended."""
+        # SO_RCVLOWAT makes the selector report the socket only when all these bytes are there. A
+        # peer that sends its ClientHello byte by byte therefore costs no work. A started hello
+        # keeps its time, so that more bytes do not extend its deadline.
         began = self.silent.get(accepted)
-        since = began.since if began is not None and began.greets else self._loop.time()
+        since = self._loop.time()
+        if began is not None and began.greets:
+            since = began.since
         self.silent[accepted] = _Silent(since, peer, host_of(peer), size)
         accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
         if began is None:

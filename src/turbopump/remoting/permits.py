@@ -72,6 +72,8 @@ class Permits:
 
     def wake_waiting(self) -> None:
         """Give free permits to those that wait for them."""
+        # `count` includes operations that wait for a permit, so `count - len(turns)` are running.
+        # The oldest wait ends first.
         turns = self._turns
         while turns and self.count - len(turns) < self.limit:
             first = turns.popleft()

@@ -108,7 +108,7 @@ class MasterComparison:
         self._known = tuple(known)
         self._came = ReceivedBytes()
         self._log: LogSpan | None = None
-        self._begin = self._base = self._at = self.end = 0
+        self._first = self._base = self._at = self.end = 0
         self._differs_before: int | None = None
         self._theirs: bytes | None = None
         self._own: bytes | None = None
@@ -135,41 +135,41 @@ class MasterComparison:
                 return b""
             _, start, self.end = _GREETING.unpack(head)
             self._log = log
-            return self._begins(start, known, log)
+            return self._start(start, known, log)
         if self.asked is not None and self._theirs is None:
             self._theirs = self._came.take(DIGEST_SIZE)
         elif self.rest:
             raise ProtocolError("the slave sent a digest that was not requested")
-        return self._judge()
+        return self._compare_digests()
 
-    def read(self, digest: bytes) -> bytes:
+    def set_digest(self, digest: bytes) -> bytes:
         """Set this log's digest of the range ``asked``, and return the bytes to send."""
         self._own = digest
-        return self._judge()
+        return self._compare_digests()
 
-    def _begins(self, start: int, known: Sequence[KnownLog], log: LogSpan) -> bytes:
+    def _start(self, start: int, known: Sequence[KnownLog], log: LogSpan) -> bytes:
         if not 0 <= start <= self.end:
             raise ProtocolError(f"the slave's log begins at {start} and ends at {self.end}")
         if self.end == 0:
-            return self._finds(Verdict.EQUAL, log.start)  # an empty one gets all there is
+            return self._finish(Verdict.EQUAL, log.start)  # an empty one gets all there is
         if self.end > log.written:
-            return self._finds(Verdict.AHEAD, log.written)
+            return self._finish(Verdict.AHEAD, log.written)
         self._base = max(start, log.start)
         same = min(common_until(known, self._known), self.end)
         if self.end < self._base or (self.end == self._base and same < self.end):
-            return self._finds(Verdict.TOO_OLD, log.start)  # nothing can be compared
-        self._begin = self._at = max(self._base, same - BEFORE_SIZE)
-        return self._asks()
+            return self._finish(Verdict.TOO_OLD, log.start)  # nothing can be compared
+        self._first = self._at = max(self._base, same - BEFORE_SIZE)
+        return self._request_next()
 
-    def _asks(self) -> bytes:
+    def _request_next(self) -> bytes:
         """Return a request for the next range, or the outcome."""
         log = self._log
         assert log is not None
         self._theirs = self._own = None
         if self._at == self._differs_before:
-            self._differs_before = None  # it was repaired while it was looked for
+            self._differs_before = None  # damage that was repaired during the search
         if self._at >= self.end:
-            return self._finds(Verdict.EQUAL, self.end)
+            return self._finish(Verdict.EQUAL, self.end)
         if self._differs_before is not None:
             size = (self._differs_before - self._at + 1) // 2
         else:
@@ -179,7 +179,12 @@ class MasterComparison:
         self.asked = Range(self._at, size)
         return _HEAD.pack(self._at, size)
 
-    def _judge(self) -> bytes:
+    def _compare_digests(self) -> bytes:
+        """Compare both digests, if both are known. Return the next request, or the outcome."""
+        # After an equal range the comparison continues behind it. A range that differs is halved by
+        # ``_request_next``, down to the first different byte. If that is the very first byte that
+        # was compared, the histories were wrong about the bytes before it. So everything that both
+        # logs have is compared from its beginning.
         asked = self.asked
         if asked is None or self._theirs is None or self._own is None:
             return b""
@@ -187,14 +192,14 @@ class MasterComparison:
             self._at += asked.size
         elif asked.size > 1:
             self._differs_before = asked.offset + asked.size
-        elif self._at > self._begin or self._begin == self._base:
-            return self._finds(Verdict.DIFFERS, self._at)
-        else:  # already the first byte: what was taken for the same is not
-            self._begin = self._at = self._base
+        elif self._at > self._first or self._first == self._base:
+            return self._finish(Verdict.DIFFERS, self._at)
+        else:
+            self._first = self._at = self._base
             self._differs_before = None
-        return self._asks()
+        return self._request_next()
 
-    def _finds(self, verdict: Verdict, offset: int) -> bytes:
+    def _finish(self, verdict: Verdict, offset: int) -> bytes:
         self.asked = None
         self.found = Outcome(verdict, offset, self._known)
         return _HEAD.pack(offset, verdict) + _history(self._known)

@@ -83,7 +83,8 @@ class SlaveConnection:
     def begin_proved(self, offset: int) -> None:
         """Start sending at ``offset``: the slave has proved its log up to there. The proof is no
         acknowledgement, because the slave's disk may have fewer bytes."""
-        self.next, self.proved = offset, True
+        self.next = offset
+        self.proved = True
 
     def received(self, data: bytes, log: LogSpan, now: float) -> bool:
         """Process a slave's reports. Return True if there was at least one. A repeated offset
@@ -150,7 +151,8 @@ class SlaveConnection:
         that their sends are delayed less.
         """
         if written > self._written:
-            self._written, self._grew = written, now
+            self._written = written
+            self._grew = now
         is_far = self.next is not None and written - self.next > FAR_BEHIND
         return PAUSE_S if is_far and now - self._grew < BUSY_S else 0.0
 
@@ -215,7 +217,7 @@ class Replicas:
         self.alone = settings.acks > 0
         """True if too few slaves are in sync to wait for them."""
 
-    def begins(self, slave: str, *, proved: bool, end: int, now: float) -> None:
+    def record_begin(self, slave: str, *, proved: bool, end: int, now: float) -> None:
         """Reset the state of a slave with a new connection: the slave may have lost data. The log
         ends at ``end``."""
         if not proved:
@@ -225,7 +227,7 @@ class Replicas:
         elif (slave, True) in self._slaves:
             self._slaves[slave, True].acked = -1
 
-    def acknowledged(
+    def record_acknowledgement(
         self,
         slave: str,
         acked: int,
@@ -245,8 +247,9 @@ class Replicas:
         elif acked >= one.end_at_report and one.acked >= 0:
             one.caught_up = max(one.caught_up, one.report)
         one.acked = max(one.acked, acked)
-        one.report, one.end_at_report = now, end
-        self.look(now, confirmed)
+        one.report = now
+        one.end_at_report = end
+        self.update(now, confirmed)
 
     def is_in_sync(self, slave: str, now: float, *, proved: bool = True) -> bool:
         """Return True if the slave counts, and had all of the log recently."""
@@ -255,7 +258,7 @@ class Replicas:
             return False
         return now - one.caught_up <= self._settings.catch_up
 
-    def look(self, now: float, confirmed: int = 0) -> None:
+    def update(self, now: float, confirmed: int = 0) -> None:
         """Update ``copied`` and ``alone``, and remove slaves that were silent for long. Sends
         before the offset ``confirmed`` are answered already."""
         wanted, catch_up = self._settings.acks, self._settings.catch_up

@@ -58,7 +58,7 @@ STRANGERS_MAX: Final = 256
 """Maximum number of unauthenticated connections; more wait in the system's accept queue."""
 GATHER_S: Final = 0.005
 """Seconds for which an ASYNC_MASTER gathers messages before sending them to slaves."""
-LOOK_S: Final = 0.5
+CHECK_S: Final = 0.5
 """Seconds between two checks of heartbeats, silent slaves, and slaves in sync."""
 
 
@@ -102,7 +102,7 @@ class MasterLink:
         self._ports: list[ListeningPort] = []
         self._all_gone = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
-        self._watching = False
+        self._watches = False
         self._due = False
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
@@ -122,7 +122,7 @@ class MasterLink:
             )
             for one in sockets
         ]
-        self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+        self._timer = asyncio.get_running_loop().call_later(CHECK_S, self._check_slaves)
         address = sockets[0].getsockname()
         return str(address[0]), int(address[1])
 
@@ -147,11 +147,12 @@ class MasterLink:
     @property
     def span(self) -> LogSpan:
         """Part of the log that may be sent."""
-        log_, store = self.store.log, self.store
+        log_ = self.store.log
+        store = self.store
         end = min(store.durable.value, log_.end) if self._durable_only else log_.end
         return LogSpan(log_.start, end, log_.end, log_.segment_size)
 
-    def came(self, slave: SlavePeer) -> None:
+    def add_stranger(self, slave: SlavePeer) -> None:
         """Add a connection that must complete a handshake. At the limit, close the oldest of
         these."""
         if len(self._unproven) >= SLAVES_MAX:
@@ -166,22 +167,23 @@ class MasterLink:
         bytes."""
         return max(self.store.log.end - HOT_SIZE, self._opened_at)
 
-    def joined(self, slave: SlavePeer) -> None:
+    def add_slave(self, slave: SlavePeer) -> None:
         """Add a slave connection. One slave may have several."""
         self._unproven.pop(slave, None)
         self.slaves.append(slave)
 
-    def left(self, slave: SlavePeer) -> None:
+    def remove_slave(self, slave: SlavePeer) -> None:
         """Remove a connection that has ended."""
         if slave in self.slaves:
             self.slaves.remove(slave)
         self._unproven.pop(slave, None)
         self._all_gone.set()
 
-    def acknowledged(self, slave: SlavePeer) -> None:
+    def record_acknowledgement(self, slave: SlavePeer) -> None:
         """Record a slave's acknowledgement, and complete the sends that waited for this offset."""
-        connection, now = slave.connection, asyncio.get_running_loop().time()
-        self.replicas.acknowledged(
+        connection = slave.connection
+        now = asyncio.get_running_loop().time()
+        self.replicas.record_acknowledgement(
             connection.slave,
             connection.acked,
             self.span.end,
@@ -189,56 +191,54 @@ class MasterLink:
             self.store.confirmed.value,
             proved=connection.proved,
         )
-        self._tell()
+        self._publish_copied()
 
-    def begins(self, slave: SlavePeer) -> None:
+    def record_begin(self, slave: SlavePeer) -> None:
         """Record and log that sending to a slave begins."""
-        connection, now = slave.connection, asyncio.get_running_loop().time()
+        connection = slave.connection
+        now = asyncio.get_running_loop().time()
         end = self.store.log.end
-        self.replicas.begins(connection.slave, proved=connection.proved, end=end, now=now)
-        log.info(
-            "slave begins slave=%s sent_from=%d log=%s",
-            slave.address,
-            connection.next,
-            "proved"
-            if connection.proved
-            else "not proved, so it counts only for messages stored from now on",
-        )
+        self.replicas.record_begin(connection.slave, proved=connection.proved, end=end, now=now)
+        state = "proved"
+        if not connection.proved:
+            state = "not proved, so it counts only for messages stored from now on"
+        log.info("slave begins slave=%s sent_from=%d log=%s", slave.address, connection.next, state)
 
-    def watch(self) -> None:
+    def watch_log(self) -> None:
         """Wait for new bytes of the log, and send them to all slaves."""
-        if self._watching or not self.slaves:
+        if self._watches or not self.slaves:
             return
-        self._watching = True
+        self._watches = True
         if self._durable_only:
-            self.store.durable.when(self.store.durable.value + 1, self._grown)
+            self.store.durable.when(self.store.durable.value + 1, self._log_has_grown)
         else:
-            self.store.log.when_longer(self._grown)
+            self.store.log.when_longer(self._log_has_grown)
 
-    def _grown(self) -> None:
+    def _log_has_grown(self) -> None:
         """Plan to send the new bytes of the log.
 
         If sends wait for slaves, send in the next turn of the loop. Otherwise wait for GATHER_S,
         because the cost is per transfer, not per message.
         """
-        self._watching = False
+        self._watches = False
         if not self._due:
             self._due = True
             loop = asyncio.get_running_loop()
             if self.settings.acks:
-                loop.call_soon(self._pump)
+                loop.call_soon(self._send_to_all)
             else:
-                loop.call_later(GATHER_S, self._pump)
+                loop.call_later(GATHER_S, self._send_to_all)
 
-    def _pump(self) -> None:
+    def _send_to_all(self) -> None:
         self._due = False
         if not self._ports:  # closed meanwhile
             return
         for slave in list(self.slaves):
-            slave.pump()
-        self.watch()
+            slave.send_new()
+        self.watch_log()
 
-    def _look(self) -> None:
+    def _check_slaves(self) -> None:
+        """Close silent slaves and connections without a handshake, and send heartbeats."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         for slave in list(self.slaves):
@@ -246,21 +246,23 @@ class MasterLink:
                 log.warning("slave is silent, its connection is closed slave=%s", slave.address)
                 slave.close()
             else:
-                slave.pump()
+                slave.send_new()
         for slave, since in list(self._unproven.items()):
             if now - since > HANDSHAKE_S:
                 slave.refuse(f"it did not authenticate within {HANDSHAKE_S:.0f} s")
         for port in self._ports:
             port.close_silent(now - HANDSHAKE_S)
-        self.replicas.look(now, self.store.confirmed.value)
-        self._tell()
-        self.watch()
-        self._timer = loop.call_later(LOOK_S, self._look)
+        self.replicas.update(now, self.store.confirmed.value)
+        self._publish_copied()
+        self.watch_log()
+        self._timer = loop.call_later(CHECK_S, self._check_slaves)
 
-    def _tell(self) -> None:
-        replicas, confirmed = self.replicas, self.store.confirmed
+    def _publish_copied(self) -> None:
+        """Tell the store up to which offset slaves have the log, and if there are too few."""
         if not self.settings.acks:
             return
+        replicas = self.replicas
+        confirmed = self.store.confirmed
         if replicas.alone != confirmed.alone:
             wanted = self.settings.acks
             if replicas.alone:
@@ -306,7 +308,7 @@ class SlavePeer(asyncio.Protocol):
             self.refuse(refusal)
         elif rules.closed:
             self._handshake = MasterHandshake(rules, host, secrets.token_bytes(NONCE_SIZE))
-            self._link.came(self)
+            self._link.add_stranger(self)
         else:
             self._join()
 
@@ -317,7 +319,7 @@ class SlavePeer(asyncio.Protocol):
             return
         now = asyncio.get_running_loop().time()
         self.connection = SlaveConnection(link.settings, self._host, now)
-        link.joined(self)
+        link.add_slave(self)
 
     def data_received(self, data: bytes) -> None:
         if self._handshake is not None:
@@ -334,33 +336,35 @@ class SlavePeer(asyncio.Protocol):
             self._join()
         if self._transport is None or self._transport.is_closing() or not data:
             return
-        connection, now = self.connection, asyncio.get_running_loop().time()
+        connection = self.connection
+        now = asyncio.get_running_loop().time()
         begins = connection.next is None
-        first, self._is_first = self._is_first, False
+        first = self._is_first
+        self._is_first = False
         if first and data[0] == PROVE[0]:
             self._comparison = MasterComparison(self._link.history.known)
         try:
             if begins and self._comparison is not None:
                 connection.last_read = now
-                self._compare(self._comparison.received(data, self._link.span))
+                self._send_comparison(self._comparison.received(data, self._link.span))
                 return
             reported = connection.received(data, self._link.span, now)
         except ProtocolError as error:
             self._fail(error)
             return
         if begins and connection.next is not None:
-            self._link.begins(self)
-            self.pump()
+            self._link.record_begin(self)
+            self.send_new()
         if reported:
-            self._link.acknowledged(self)
-        self._link.watch()
+            self._link.record_acknowledgement(self)
+        self._link.watch_log()
 
     @property
     def compares(self) -> bool:
         """True until the comparison with the slave's log is complete."""
         return self._comparison is not None and self.connection.next is None
 
-    def _compare(self, said: bytes) -> None:
+    def _send_comparison(self, said: bytes) -> None:
         """Send the next bytes of the comparison, then start the next step."""
         comparison, transport = self._comparison, self._transport
         assert comparison is not None
@@ -368,7 +372,7 @@ class SlavePeer(asyncio.Protocol):
             return
         transport.write(said)
         if (found := comparison.found) is not None:
-            self._compared(found, comparison.end)
+            self._end_comparison(found, comparison.end)
         elif comparison.asked is not None and comparison.asked is not self._comparing:
             self._comparing = comparison.asked
             link = self._link
@@ -378,15 +382,15 @@ class SlavePeer(asyncio.Protocol):
         if isinstance(digest, OSError):
             self._fail(digest)
         elif self._transport is not None and self._comparison is not None:
-            self._compare(self._comparison.read(digest))
+            self._send_comparison(self._comparison.set_digest(digest))
 
-    def _compared(self, found: Outcome, end: int) -> None:
+    def _end_comparison(self, found: Outcome, end: int) -> None:
         assert self._transport is not None
         if found.verdict is Verdict.EQUAL:
             self.connection.begin_proved(found.offset)
-            self._link.begins(self)
-            self.pump()
-            self._link.watch()
+            self._link.record_begin(self)
+            self.send_new()
+            self._link.watch_log()
             return
         cause = masters_refusal(found, end)
         _refused(self.address, cause, kind=f"{self._host} {found.verdict}")
@@ -396,14 +400,14 @@ class SlavePeer(asyncio.Protocol):
         self._transport = None
         if self in self._link.slaves:
             log.info("slave has left slave=%s cause=%s", self.address, error or "closed")
-        self._link.left(self)
+        self._link.remove_slave(self)
 
     def pause_writing(self) -> None:
         self._paused = True
 
     def resume_writing(self) -> None:
         self._paused = False
-        self.pump()
+        self.send_new()
 
     @property
     def unsent(self) -> int:
@@ -420,20 +424,22 @@ class SlavePeer(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def pump(self) -> None:
+    def send_new(self) -> None:
         """Send new bytes: up to TURN_SIZE now, the rest in later turns of the loop."""
         if not self._due:
-            self._take_turn()
+            self._send_turn()
 
-    def _take_turn(self) -> None:
+    def _send_turn(self) -> None:
+        """Send transfers of at most TURN_SIZE. Each turn is one read of one file."""
         self._due = False
         log_ = self._link.store.log
-        turn, full, size = list[Transfer](), False, 0
+        turn = list[Transfer]()
+        full = False
+        size = 0
         try:
             while not full and (sent := self._next()) is not None:
                 turn.append(sent)
                 size += TRANSFER_HEAD.size + sent.size
-                # one turn is one read of one file
                 end = sent.offset + sent.size
                 full = size >= TURN_SIZE or end == log_.segment_end(turn[0].offset)
             if not turn:
@@ -452,9 +458,9 @@ class SlavePeer(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         pause = self.connection.pause(self._link.store.log.end, loop.time())
         if pause:
-            loop.call_later(pause, self._take_turn)
+            loop.call_later(pause, self._send_turn)
         else:
-            loop.call_soon(self._take_turn)
+            loop.call_soon(self._send_turn)
 
     def _next(self) -> Transfer | None:
         if self._transport is None or self._paused or self._reading:
@@ -468,7 +474,8 @@ class SlavePeer(asyncio.Protocol):
         Recently written bytes are not copied, because that part of the log does not change any
         more.
         """
-        begin, size = turn[0].offset, sum(sent.size for sent in turn)
+        begin = turn[0].offset
+        size = sum(sent.size for sent in turn)
         if not size:
             return b""
         link = self._link
@@ -496,7 +503,9 @@ class SlavePeer(asyncio.Protocol):
     def _send(self, turn: list[Transfer], data: Bytes) -> None:
         if self._transport is None:
             return
-        pieces, at, view = list[Bytes](), 0, memoryview(data)
+        pieces = list[Bytes]()
+        at = 0
+        view = memoryview(data)
         for sent in turn:
             pieces += [TRANSFER_HEAD.pack(*sent), view[at : at + sent.size]]
             at += sent.size

@@ -94,8 +94,10 @@ class MasterConnection:
         if wanted > ENTRY_SIZE_MAX:
             raise CopyError(f"the next entry at offset {end} would have {wanted} bytes")
         rest = b"".join(self._waiting)[end - self._start :]
-        self._waiting, self._size = [rest], len(rest)
-        self._start, self._wanted = end, wanted
+        self._waiting = [rest]
+        self._size = len(rest)
+        self._start = end
+        self._wanted = wanted
 
     def report(self, end: int, now: float) -> bytes | None:
         """Return the report to send for a log that is kept up to ``end``, or None. A report is due

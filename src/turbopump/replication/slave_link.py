@@ -10,7 +10,7 @@ import asyncio
 import logging
 import secrets
 import ssl
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Final, cast
 
 from turbopump.config.addresses import host_of
@@ -42,7 +42,7 @@ from turbopump.store.message_store import MessageStore
 log = logging.getLogger(__name__)
 
 CONNECT_S: Final = 3.0
-LOOK_S: Final = 0.5
+CHECK_S: Final = 0.5
 """Seconds between two checks of heartbeats, silent slaves, and slaves in sync."""
 AGAIN_MIN_S: Final = 0.1
 AGAIN_MAX_S: Final = 1.0
@@ -52,13 +52,13 @@ master soon."""
 REFUSED_S: Final = 5.0
 """Seconds until the next attempt after invalid data, and the longest pause after a master closed
 the connection at once."""
-TOLD_AGAIN_S: Final = 3600.0
+LOG_AGAIN_S: Final = 3600.0
 """Seconds after which a slave that does not copy logs the same reason again."""
 _DIGITS: Final = dict.fromkeys(map(ord, "0123456789"))
 
 
 class SlaveLink:
-    """Connection of a slave to its master, renewed when lost. ``go_to`` sets the master's address.
+    """Connection of a slave to its master, renewed when lost. It starts with ``set_master``.
 
     - ``ack_flushed``: acknowledge bytes that are on the disk; if False, bytes that are written.
     - ``flushes``: sync the log at once (SYNC_FLUSH).
@@ -102,13 +102,13 @@ class SlaveLink:
         self.address: str | None = None
         """HA address of the master, `host:port`; None while unknown."""
         self.peer: MasterPeer | None = None
-        self._told: str | None = None
-        self._told_at = 0.0
+        self._logged: str | None = None
+        self._logged_at = 0.0
         self.fault: str | None = None
         """Reason why the slave does not copy now; None while copying."""
-        self._known = asyncio.Event()
-        self._said = False
-        self._again = AGAIN_MIN_S
+        self._has_address = asyncio.Event()
+        self._warned = False
+        self._pause = AGAIN_MIN_S
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -117,32 +117,33 @@ class SlaveLink:
 
     async def stop(self) -> None:
         """Stop copying. May be called twice."""
-        task, self._task = self._task, None
+        task = self._task
+        self._task = None
         if self.peer is not None:
             self.peer.close()
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    def go_to(self, address: str | None) -> None:
+    def set_master(self, address: str | None) -> None:
         """Set the address of the master's HA port, and reconnect if it has changed.
 
         None: there is no master at present. Empty: the master takes no slaves. In both cases a
         connection that works is kept.
         """
-        if address == "" and not self._said:
-            self._said = True
+        if address == "" and not self._warned:
+            self._warned = True
             log.warning("the master accepts no slaves: set its haListenPort to a free port")
         if not address or address == self.address:
             return
-        self._said = False
+        self._warned = False
         log.info("master's HA address changes old=%s new=%s", self.address, address)
         self.address = address
-        self._known.set()
+        self._has_address.set()
         if self.peer is not None:
             self.peer.close()
 
-    def begin_again(self) -> None:
+    def reconnect(self) -> None:
         """Reconnect, because ``begin_at`` can now learn more about the master."""
         if self.peer is not None:
             self.peer.close()
@@ -150,59 +151,37 @@ class SlaveLink:
     def room_made(self) -> None:
         """Resume after the log got a new file."""
         if self.peer is not None:
-            self.peer.go_on()
+            self.peer.store_received()
 
     async def _run(self) -> None:
         while True:
-            await self._known.wait()
+            await self._has_address.wait()
             assert self.address is not None
             pause = await self._copy_from(self.address)
             await asyncio.sleep(pause)
 
     async def _copy_from(self, address: str) -> float:
         """Copy until the connection ends. Return the seconds to wait before the next attempt."""
-        host, port = host_of(address), address.rpartition(":")[2]
-        loop = asyncio.get_running_loop()
-        handshake, tls = None, None
-        is_listed = host in self._rules.allowed
-        if self._tls is not None and not is_listed:
-            tls = self._tls.at(loop.time())
-        if self._rules.closed and not is_listed:
-            credentials = self._rules.credentials
-            if credentials is None:
-                self._failed(
-                    "access control is on, but this slave has no credentials to "
-                    "authenticate its master: set innerClientAuthenticationCredentials, "
-                    f"or add {host} to haAllowedPeers"
-                )
-                return REFUSED_S
-            handshake = SlaveHandshake(credentials, secrets.token_bytes(NONCE_SIZE))
         try:
-            wanted = await self.begin_at(handshake is not None, tls is not None)
-            if wanted is not None:
-                await self._copies_from_anyone()
-            async with asyncio.timeout(CONNECT_S):
-                _, peer = await loop.create_connection(
-                    lambda: MasterPeer(self, wanted, handshake), host, int(port), ssl=tls
-                )
+            peer = await self._connect(address)
         except (RemotingError, ProtocolError, ReadsRefusedError) as error:
-            self._failed(f"the master's history cannot be read: {error}")
+            self._record_fault(f"the master's history cannot be read: {error}")
             return self._next_pause()
         except CopyError as error:
-            self._failed(str(error))
+            self._record_fault(str(error))
             return REFUSED_S
         except (ssl.SSLError, ConnectionResetError) as error:
             fault = f"no TLS connection to the master at {address}: {failure_words(error)}"
             if not isinstance(error, ssl.SSLCertVerificationError):
-                fault += f"; if the master does not use TLS, add {host} to haAllowedPeers here"
-            self._failed(fault)
+                fault += (
+                    f"; if the master uses no TLS, add {host_of(address)} to haAllowedPeers here"
+                )
+            self._record_fault(fault)
             return self._next_pause(REFUSED_S)
         except (OSError, TimeoutError, ValueError) as error:
-            self._failed(f"the master cannot be reached at {address}: {error or 'no answer'}")
+            self._record_fault(f"the master cannot be reached at {address}: {error or 'no answer'}")
             return self._next_pause()
         self.peer = peer
-        if wanted is not None:
-            log.info("copying from the master address=%s from=%d by=%s", address, wanted, peer.how)
         try:
             cause = await peer.ended
         finally:
@@ -210,23 +189,53 @@ class SlaveLink:
             peer.close()
         if cause is None:
             if peer.connection.accepted:
-                self._failed(f"the connection to the master at {address} has ended")
-                self._again = AGAIN_MIN_S
+                self._record_fault(f"the connection to the master at {address} has ended")
+                self._pause = AGAIN_MIN_S
                 return self._next_pause()
             cause = (
                 f"the master at {address} stopped or refused this slave: read the reason in its log"
             )
             if peer.shakes_hands:
                 cause += "; both brokers need the same innerClientAuthenticationCredentials"
-            self._failed(cause)
+            self._record_fault(cause)
             return self._next_pause(REFUSED_S)  # one that was stopping may be back at once
-        self._failed(cause)
+        self._record_fault(cause)
         return REFUSED_S
+
+    async def _connect(self, address: str) -> MasterPeer:
+        """Connect to the master. Raises CopyError if this slave must not copy it."""
+        host = host_of(address)
+        port = int(address.rpartition(":")[2])
+        loop = asyncio.get_running_loop()
+        handshake = None
+        tls = None
+        is_listed = host in self._rules.allowed
+        if self._tls is not None and not is_listed:
+            tls = self._tls.at(loop.time())
+        if self._rules.closed and not is_listed:
+            credentials = self._rules.credentials
+            if credentials is None:
+                raise CopyError(
+                    "access control is on, but this slave has no credentials to "
+                    "authenticate its master: set innerClientAuthenticationCredentials, "
+                    f"or add {host} to haAllowedPeers"
+                )
+            handshake = SlaveHandshake(credentials, secrets.token_bytes(NONCE_SIZE))
+        wanted = await self.begin_at(handshake is not None, tls is not None)
+        if wanted is not None:
+            await self._record_unknown_log()
+        async with asyncio.timeout(CONNECT_S):
+            _, peer = await loop.create_connection(
+                lambda: MasterPeer(self, wanted, handshake), host, port, ssl=tls
+            )
+        if wanted is not None:
+            log.info("copying from the master address=%s from=%d by=%s", address, wanted, peer.kind)
+        return peer
 
     async def _log_end(self, _shakes_hands: bool, _by_tls: bool) -> int | None:
         return self.store.log.end
 
-    async def _copies_from_anyone(self) -> None:
+    async def _record_unknown_log(self) -> None:
         """Record in the history that bytes of an unknown log follow. Raises CopyError."""
         saved: asyncio.Future[OSError | None]
         saved, done, _ = awaited()
@@ -236,8 +245,8 @@ class SlaveLink:
             raise CopyError(_not_saved(error))
 
     def _next_pause(self, longest: float = AGAIN_MAX_S) -> float:
-        pause = min(self._again, longest)
-        self._again = min(pause * AGAIN_GROWTH, longest)
+        pause = min(self._pause, longest)
+        self._pause = min(pause * AGAIN_GROWTH, longest)
         return pause
 
     @property
@@ -245,18 +254,19 @@ class SlaveLink:
         """True if the master serves this slave."""
         return self.peer is not None and self.peer.connection.accepted
 
-    def works(self) -> None:
+    def clear_fault(self) -> None:
         """Clear the fault after bytes were copied."""
         if self.fault is not None:
             log.info("copying continues address=%s end=%d", self.address, self.store.log.end)
-            self.fault = self._told = None
+            self.fault = self._logged = None
 
-    def _failed(self, cause: str) -> None:
+    def _record_fault(self, cause: str) -> None:
         now = asyncio.get_running_loop().time()
         # ignore numbers: they change while the master's log grows
         kind = cause.translate(_DIGITS)
-        if kind != self._told or now - self._told_at >= TOLD_AGAIN_S:
-            self._told, self._told_at = kind, now
+        if kind != self._logged or now - self._logged_at >= LOG_AGAIN_S:
+            self._logged = kind
+            self._logged_at = now
             log.error("the slave does not copy cause=%s", cause)
         self.fault = cause
 
@@ -297,10 +307,10 @@ class MasterPeer(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is none
         transport.write(self._handshake.begin() if self._handshake else self._begin())
-        self._look()
+        self._check_silence()
 
     @property
-    def how(self) -> str:
+    def kind(self) -> str:
         """Kind of connection for the log: TLS or plain text."""
         return "TLS" if self.encrypted else "plain text"
 
@@ -320,10 +330,10 @@ class MasterPeer(asyncio.Protocol):
             if self._handshake is not None:
                 step = self._handshake.received(data)
                 if step.rest is None:
-                    self._say(step.said)
+                    self._write(step.said)
                     return
                 self._handshake, data = None, step.rest
-                self._say(step.said + self._begin())
+                self._write(step.said + self._begin())
             now = asyncio.get_running_loop().time()
             if self._comparison is not None:
                 self.connection.last_read = now
@@ -333,7 +343,7 @@ class MasterPeer(asyncio.Protocol):
         except ProtocolError as error:
             self._refuse(str(error))
             return
-        self.go_on()
+        self.store_received()
 
     def _compare(self, comparison: SlaveComparison, data: bytes) -> None:
         """Answer the master's requests for digests, one after the other. Raises ProtocolError."""
@@ -352,11 +362,12 @@ class MasterPeer(asyncio.Protocol):
         if isinstance(digest, OSError):
             self._refuse(f"the log cannot be read to compare it: {digest.strerror or digest}")
         else:
-            self._say(digest)
+            self._write(digest)
 
     def _compared(self, comparison: SlaveComparison, found: Outcome) -> None:
         """Record the master's verdict in the history, then start copying or refuse the master."""
-        link, end = self._link, comparison.end
+        link = self._link
+        end = comparison.end
         if found.verdict is not Verdict.EQUAL:
             if found.verdict is Verdict.DIFFERS and found.known:
                 link.history.found_different(found.known, found.offset)
@@ -364,19 +375,19 @@ class MasterPeer(asyncio.Protocol):
             self._refuse(slaves_refusal(found, link.address or "?", end))
             return
 
-        def noted(error: OSError | None) -> None:
+        def saved(error: OSError | None) -> None:
             if error is not None:
                 self._refuse(_not_saved(error))
             elif self._transport is not None:
-                self._copy_on(comparison, found.offset)
+                self._start_copying(comparison, found.offset)
 
         link.history.follow(found.known)
-        link.history.save(noted)
+        link.history.save(saved)
 
-    def _copy_on(self, comparison: SlaveComparison, offset: int) -> None:
+    def _start_copying(self, comparison: SlaveComparison, offset: int) -> None:
         """Start copying after a successful comparison."""
         address = self._link.address
-        log.info("copying from the master address=%s from=%d by=%s", address, offset, self.how)
+        log.info("copying from the master address=%s from=%d by=%s", address, offset, self.kind)
         now = asyncio.get_running_loop().time()
         self._comparison = None
         self.connection = MasterConnection(self._link.settings, offset, now, proved=True)
@@ -394,16 +405,17 @@ class MasterPeer(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def go_on(self) -> None:
+    def store_received(self) -> None:
         """Store the received bytes, and acknowledge them."""
         if self._transport is None or self._comparison is not None:
             return
-        store, connection = self._link.store, self.connection
+        store = self._link.store
+        connection = self.connection
         try:
-            for start, data in self._pieces():
-                copied = self._link.copied.append(start, data)
+            while (piece := connection.to_store()) is not None:
+                copied = self._link.copied.append(*piece)
                 connection.stored(copied.end, copied.wanted)
-                self._link.works()
+                self._link.clear_fault()
         except RoomInMakingError:
             connection.stored(store.log.end, 1)
             self._transport.pause_reading()
@@ -421,10 +433,6 @@ class MasterPeer(asyncio.Protocol):
         if self._link.flushes:
             self._sync()
         self._report()
-
-    def _pieces(self) -> Iterator[tuple[int, bytes]]:
-        while (piece := self.connection.to_store()) is not None:
-            yield piece
 
     def _sync(self) -> None:
         store = self._link.store
@@ -446,19 +454,19 @@ class MasterPeer(asyncio.Protocol):
         store = self._link.store
         end = store.durable.value if self._link.ack_flushed else store.log.end
         if self._handshake is None and self._comparison is None:
-            self._say(self.connection.report(end, asyncio.get_running_loop().time()))
+            self._write(self.connection.report(end, asyncio.get_running_loop().time()))
 
-    def _say(self, said: bytes | None) -> None:
+    def _write(self, said: bytes | None) -> None:
         if said and self._transport is not None:
             self._transport.write(said)
 
-    def _look(self) -> None:
+    def _check_silence(self) -> None:
         loop = asyncio.get_running_loop()
         if self.connection.is_silent(loop.time()):
             self._refuse("the master sends nothing any more")
             return
         self._report()
-        self._timer = loop.call_later(LOOK_S, self._look)
+        self._timer = loop.call_later(CHECK_S, self._check_silence)
 
     def _refuse(self, cause: str) -> None:
         if not self.ended.done():

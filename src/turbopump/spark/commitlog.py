@@ -44,7 +44,7 @@ from turbopump.spark.plain_errors import hidden_traceback, plain_errors
 from turbopump.spark.reading import keep_what_is_loaded
 from turbopump.store.files import StoreFile, StorePaths, segment_offset
 from turbopump.store.inspection.report import Findings
-from turbopump.store.inspection.store_files import read_run_state
+from turbopump.store.inspection.small_files import read_run_state
 
 LOG_SCHEMA: Final = pa.schema(
     [

@@ -54,7 +54,7 @@ from turbopump.spark.entries import (
 from turbopump.spark.inner_batches import expand_batches
 from turbopump.store.files import StorePaths, segment_offset
 from turbopump.store.inspection.report import Findings
-from turbopump.store.inspection.store_files import crc_rule, read_run_state
+from turbopump.store.inspection.small_files import crc_rule, read_run_state
 from turbopump.store.log.commit_log import BLANK_SIZE_MIN
 from turbopump.store.log.scanner import LogScanner, entry_starts
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT_SIZE

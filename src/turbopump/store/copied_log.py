@@ -24,7 +24,7 @@ from turbopump.store.log.scanner import NO_DIRECTORY, LogScanner
 from turbopump.store.queues.consume_queue import UNIT_SIZE, ConsumeQueue, pack_unit, unpack_unit
 from turbopump.store.queues.consume_queue_table import ConsumeQueueTable
 from turbopump.store.queues.queue_ends import NotedQueueEnds
-from turbopump.store.recovery.recovery import LogReplay
+from turbopump.store.recovery.log_replay import LogReplay
 
 _PREPARED: Final = int(SysFlag.TRANSACTION_PREPARED)
 _NOT_IN_RUNS: Final = int(SysFlag.TRANSACTION_PREPARED | SysFlag.INNER_BATCH)

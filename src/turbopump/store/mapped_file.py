@@ -79,11 +79,11 @@ class MappedFile:
             return self.segment.read_cold(at, size)
         except OSError as error:
             text = (
-                f"{error.strerror or error} between bytes {at} and {at + size}; stop here: "
-                "turbopump store set-apart says which messages that costs, and replaces the file "
-                "by a copy; or copy it to a good disk, with zeros where it cannot be read "
-                "(ddrescue, or dd bs=4096 conv=noerror,sync); a start then sets those messages "
-                "apart as damaged"
+                f"{error.strerror or error} between bytes {at} and {at + size}; stop "
+                "here: turbopump store set-apart lists the messages that this costs, and "
+                "replaces the file by a copy. Or copy it to a good disk, with zeros for "
+                "the unreadable bytes (ddrescue, or dd bs=4096 conv=noerror,sync); a "
+                "start then sets those messages apart as damaged"
             )
             raise OSError(error.errno, text, str(self.segment.path)) from None
 
@@ -202,9 +202,9 @@ class MappedFiles:
                     continue
                 if self._aligned and start % self.file_size and len(found) == 1:
                     raise StoreDamagedError(
-                        f"{path} has {size} bytes and begins at {start}, which is no multiple of "
-                        f"mappedFileSizeCommitLog={self.file_size}: a log goes on with the size "
-                        "that it was begun with, set it to that again"
+                        f"{path} has {size} bytes and begins at {start}, which is no "
+                        f"multiple of mappedFileSizeCommitLog={self.file_size}: set it to "
+                        "the size that the log was begun with"
                     )
                 if not (is_last and self._ahead and size < self.file_size):
                     raise StoreDamagedError(

@@ -1,17 +1,15 @@
 """Front door of the store: opening, appending, reading and closing.
 
-``open`` recovers the directory, and ``close`` leaves it clean. ``put`` and ``put_batch`` append
-messages and dispatch them at once; a slave's ``copied`` does the same with its master's bytes.
-``get`` reads a queue. Everything runs in one thread, without network. The owner of the clock starts
-flushes, and threads finish them.
+``open`` recovers the directory (``opening.py``), and ``close`` leaves it clean. ``put`` and
+``put_batch`` append messages and dispatch them at once; a slave's ``copied`` does the same with its
+master's bytes. ``get`` reads a queue. Everything runs in one thread, without network. The owner of
+the clock starts flushes, and threads finish them.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -19,88 +17,47 @@ from turbopump.clock import Clock
 from turbopump.disk.disk import Disk
 from turbopump.errors import MessageError, StoreClosedError
 from turbopump.message.codec import without_crc, write_entry
-from turbopump.message.delivery_time import SCHEDULE_TOPIC, DelayLevels
+from turbopump.message.delivery_time import SCHEDULE_TOPIC
 from turbopump.message.entry import CRC_NAME, CRC_SUFFIX_SIZE, FIXED_SIZE, TOPIC_SIZE_MAX_V1
 from turbopump.message.properties import PROPERTIES_SIZE_MAX
-from turbopump.store.confirmed import Confirmed
-from turbopump.store.copied_log import CopiedLog
-from turbopump.store.disk_space import SpaceLimits, SpaceWatch, StartReserve, with_free_bytes
-from turbopump.store.dispatcher import Dispatcher
-from turbopump.store.files import StorePaths
-from turbopump.store.flusher import Flusher
-from turbopump.store.index.key_index import KeyIndex
-from turbopump.store.log.cold_reads import ColdReads
-from turbopump.store.log.commit_log import SLOW_S, AppendLatency, CommitLog
+from turbopump.store.disk_space import with_free_bytes
+from turbopump.store.log.commit_log import SLOW_S, AppendLatency
 from turbopump.store.log.commit_log import NewMessage as NewMessage
 from turbopump.store.log.commit_log import PutResult as PutResult
 from turbopump.store.mapped_file import GROWTH_MAX
+from turbopump.store.opening import Opened, StoreHooks, open_parts
 from turbopump.store.packed_batch import PackedBatch, write_batch
-from turbopump.store.provenance import ABORT_MARK, LOCK_MARK, LastRun, Provenance
 from turbopump.store.queues.consume_queue import UNIT_SIZE, ConsumeQueue, unpack_unit
-from turbopump.store.queues.consume_queue_table import (
-    ConsumeQueueTable,
-    DeletionDone,
-    QueueDeletions,
-)
-from turbopump.store.queues.lookup import Lookup
-from turbopump.store.queues.queue_ends import NotedQueueEnds, QueueEnds
-from turbopump.store.queues.queue_reader import QueueReader
-from turbopump.store.queues.read_result import GetResult, ReadLimits
-from turbopump.store.recovery.checkpoint import StoreCheckpoint
-from turbopump.store.recovery.known_log_end import KnownLogEnd
-from turbopump.store.recovery.recovery import Recovery, RecoveryReport
-from turbopump.store.repair.queue_rebuild import QueueRebuild
-from turbopump.store.retention import Retention, RetentionRules
-from turbopump.store.roots import LogRoots, StoreLock, make_directories
+from turbopump.store.queues.consume_queue_table import DeletionDone, QueueDeletions
+from turbopump.store.queues.read_result import GetResult
+from turbopump.store.store_config import StoreConfig
 
-SEGMENT_SIZE: Final = 1024 * 1024 * 1024
 COPY_REFUSAL: Final = (
     "this broker is a slave (brokerRole=SLAVE) and takes no messages; send to its master"
 )
-QUEUE_FILE_SIZE: Final = 6_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class StoreConfig:
-    """Settings of a store; sizes are in bytes.
-
-    - ``flushed_only``: readers see a message only after it is on the disk (SYNC_FLUSH).
-    - ``copied_only``: readers see a message only after enough slaves have it.
-    - ``is_copy``: the log is a copy of the master's log, so ``put`` is refused.
-    - ``index_entries``: 0 if messages are not indexed by key.
-    - ``with_crc``: entries are written with a whole-entry CRC.
-    - ``delay_levels``: delays from which the units of the schedule topic get their delivery
-      times.
-    """
-
-    paths: StorePaths
-    segment_size: int = SEGMENT_SIZE
-    queue_file_size: int = QUEUE_FILE_SIZE
-    flushed_only: bool = False
-    copied_only: bool = False
-    is_copy: bool = False
-    with_crc: bool = False
-    index_slots: int = 0
-    index_entries: int = 0
-    delay_levels: DelayLevels = field(default_factory=DelayLevels)
-    limits: ReadLimits = field(default_factory=ReadLimits)
-    space: SpaceLimits = field(default_factory=SpaceLimits)
-    retention: RetentionRules = field(default_factory=RetentionRules)
 
 
 class MessageStore:
-    """Open store directory. Create it with ``MessageStore.open``."""
+    """Open store directory. Create it with ``MessageStore.open``.
+
+    - ``recovery``: result of the recovery at the start.
+    - ``unchanged``: log offset up to which the log is unchanged since our last run ended.
+    - ``copied``: appends the master's bytes; only a slave has it.
+    - ``properties_size_max``: largest property text of a message in bytes. The CRC needs some of
+      the space, as one more property.
+    """
 
     def __init__(
         self,
         config: StoreConfig,
         disk: Disk,
         clock: Clock,
-        log_error: Callable[[str], None],
-        log_info: Callable[[str], None],
-        is_batch: Callable[[str], bool | None],
+        opened: Opened,
+        ends: ExitStack,
         on_slow_append: Callable[[float], None],
     ) -> None:
+        """Take over the opened parts, and close them with ``ends``, in reverse order."""
+        files, writing, reading = opened.files, opened.writing, opened.reading
         self._config = config
         self._disk = disk
         self._clock = clock
@@ -108,109 +65,38 @@ class MessageStore:
         self._closed = False
         self._sealed = config.is_copy
         """True if ``put`` is refused."""
-        self._parts = ExitStack()
-        """Parts to close, in reverse order."""
-        # a copied entry has a CRC if its master wrote one
-        self.with_crc = config.with_crc and not config.is_copy
-        self._overhead = FIXED_SIZE - 16 + (CRC_SUFFIX_SIZE if self.with_crc else 0)
-        self.properties_size_max = PROPERTIES_SIZE_MAX - (CRC_SUFFIX_SIZE if self.with_crc else 0)
-        """Largest property text of a message in bytes. The CRC needs some of the space, as one more
-        property."""
-        self._log_error = log_error
-        paths = config.paths
-        self.space = SpaceWatch(
-            disk,
-            paths.commit_logs,
-            (paths.consume_queues, paths.index),
-            config.space,
-            log_error,
-            log_info,
-            forcibly=config.retention.forcibly,
-        )
-        self.start_reserve = StartReserve(disk, paths.reserve, log_info)
-        self.provenance = Provenance(disk, paths.provenance)
-        self.log = CommitLog(
-            disk,
-            paths.commit_logs,
-            config.segment_size,
-            paths.read_only_commit_logs,
-            synced_often=config.flushed_only,
-            requires_crc=self.provenance.requires_crc,
-            full_roots=lambda: self.space.full_roots,
-            on_segment=self._segment_begun,
-        )
-        self.roots = LogRoots(disk, self.log.files, self.provenance)
-        self.queues = ConsumeQueueTable(
-            disk,
-            paths,
-            config.queue_file_size,
-            is_batch,
-            lambda topic: self.queue_ends.deleted_until(topic),
-        )
-        self.queue_ends = QueueEnds(disk, paths.queue_ends, self.queues, log_error, log_info)
-        self._deletions = QueueDeletions(self.log, self.queues, self.queue_ends)
-        self.index: KeyIndex | None = None
-        if config.index_entries:
-            self.index = KeyIndex(
-                disk,
-                clock,
-                paths.index,
-                config.index_slots,
-                config.index_entries,
-                self.provenance,
-                self.space,
-                log_error,
-            )
-        self.confirmed = Confirmed(
-            self.log, flushed_only=config.flushed_only, copied_only=config.copied_only
-        )
-        self.durable = self.confirmed.durable
-        self.dispatcher = Dispatcher(self.index, self.confirmed, config.delay_levels)
-        self.checkpoint = StoreCheckpoint(disk, paths.checkpoint)
-        self.flusher = Flusher(
-            disk,
-            self.log,
-            self.queues,
-            self.index,
-            self.dispatcher,
-            self.checkpoint,
-            self.confirmed,
-            log_error,
-        )
-        self.retention = Retention(
-            disk,
-            clock,
-            self.log,
-            self.queues,
-            self.index,
-            config.retention,
-            self.space,
-            self.flusher,
-            self.roots,
-            self.queue_ends,
-            log_error,
-            log_info,
-        )
-        self.cold_reads = ColdReads(disk)
-        self.rebuild = QueueRebuild(
-            self.log, self.queues, ColdReads(disk), self.dispatcher.unit_tags, log_error
-        )
-        self.reader = QueueReader(
-            self.log,
-            self.queues,
-            config.limits,
-            self.cold_reads,
-            self.rebuild.mark,
-            clock.monotonic,
-        )
-        self.lookup = Lookup(self.log, self.queues, self.index, self.confirmed, self.rebuild.mark)
+        self.with_crc = config.writes_crc
+        crc_size = CRC_SUFFIX_SIZE if self.with_crc else 0
+        self._overhead = FIXED_SIZE - 16 + crc_size
+        self.properties_size_max = PROPERTIES_SIZE_MAX - crc_size
+        self.space = files.space
+        self.start_reserve = files.start_reserve
+        self.provenance = files.provenance
+        self.log = files.log
+        self.queues = files.queues
+        self.queue_ends = files.queue_ends
+        self.index = files.index
+        self.confirmed = writing.confirmed
+        self.durable = writing.confirmed.durable
+        self.dispatcher = writing.dispatcher
+        self.flusher = writing.flusher
+        self.retention = writing.retention
+        self.copied = opened.copied
+        self.cold_reads = reading.cold_reads
+        self.rebuild = reading.rebuild
+        self.reader = reading.reader
+        self.lookup = reading.lookup
+        self.recovery = opened.recovery
+        self.unchanged = opened.unchanged
         self.latency = AppendLatency(lambda: self.queues.units, on_slow_append)
-        self.recovery: RecoveryReport | None = None
-        self.unchanged = 0
-        """Log offset up to which the log is unchanged since our last run ended; 0 if another
-        program has used the directory since."""
-        self.copied: CopiedLog | None = None
-        """Appends the master's bytes on a slave. Set by ``open`` if ``is_copy``."""
+        self._deletions = QueueDeletions(self.log, self.queues, self.queue_ends)
+        self._ends = ends
+        ends.push(self._note_clean_stop)
+        for part in (files.index, files.checkpoint, files.queues, files.log):
+            if part is not None:
+                ends.callback(part.close)
+        ends.callback(self._flush_all)
+        ends.callback(self.finish_background)
 
     @classmethod
     def open(
@@ -227,123 +113,20 @@ class MessageStore:
     ) -> MessageStore:
         """Lock the directory, recover it, and leave an abort file until ``close``.
 
-        - ``log_error``: gets a line when something is wrong.
-        - ``log_info``: gets a line when files were deleted or an error is over.
-        - ``on_progress``: gets the progress of ``Recovery``.
-        - ``is_batch``: returns True if a topic has ``queue.type=BatchCQ``, and None if that is
-          unknown.
+        - ``log_error``, ``log_info``, ``on_progress``, ``is_batch``: see ``StoreHooks``.
         - ``on_slow_append``: gets the seconds of each append that took ``SLOW_S`` or longer.
 
         Raises StoreLockedError if another store has locked the directory. Raises StoreDamagedError
         for missing files, or files that cannot belong together. Raises StoreError for an unusable
         directory, and OSError.
         """
-        lock = StoreLock(disk, config.paths)
-        with ExitStack() as parts:
-            parts.callback(lock.release)
+        hooks = StoreHooks(log_error, log_info, on_progress, is_batch)
+        with ExitStack() as ends:
             try:
-                make_directories(disk, config.paths)
-                lock.lock_directories(config.paths)
-                store = cls(config, disk, clock, log_error, log_info, is_batch, on_slow_append)
-                store._open(lock, parts, on_progress)
+                opened = open_parts(config, disk, clock, hooks, ends)
             except OSError as error:
                 raise with_free_bytes(error, disk) from None
-            store._parts = parts.pop_all()
-        return store
-
-    def _open(
-        self, lock: StoreLock, parts: ExitStack, on_progress: Callable[[int, int], None]
-    ) -> None:
-        """Open and recover every part. ``parts`` gets the parts to close, in reverse order.
-
-        Nothing is changed before the log can surely be opened. The notes for the next start are
-        written last: if another broker has used the store, our older notes become true again only
-        after recovery.
-        """
-        disk, abort, log = self._disk, self._config.paths.abort, self.log
-        self.start_reserve.use_if_full()
-        last = LastRun.of(lock.found, disk.read_file(abort), self.provenance)
-        self.provenance.load(crashed_here=last.crashed_here, clean=last.clean)
-        log.load()
-        self.roots.check()
-        known = self.queue_ends.load(trusted=not last.apache)
-        known_end = KnownLogEnd.of(self.checkpoint, known, clean=last.clean, ours=last.ours)
-        known_end.refuse_missing(log)
-        disk.write_file(abort, str(os.getpid()).encode() + ABORT_MARK)
-        self.queues.load()
-        report = self.recovery = self._recover(last, known, known_end, on_progress)
-        if last.ours:
-            holes = [damage.start for damage in report.damages]
-            synced = log.end if last.clean else self.checkpoint.safe_offset
-            self.unchanged = min(log.end, synced, *holes)
-        lock.mark(LOCK_MARK)
-        if not last.clean or log.end < known_end.synced:
-            self.flusher.flush_all_now()
-        elif not report.entries:
-            self.flusher.queues_synced = log.end  # nothing was written since the clean stop
-        self.confirmed.flushed(log.end)
-        self.latency.begin()
-        self.reader.open_at(log.end, after_crash=not last.clean)
-        for queue in self.queues:
-            queue.forget_found()
-            queue.opened_at = queue.max_index
-            queue.deleted_until = self.queue_ends.deleted_until(queue.topic)
-        if self._config.is_copy:
-            self.copied = CopiedLog(log, self.queues, self.dispatcher)
-        if self.index is not None:
-            self.index.warm()
-        parts.push(self._note_clean_stop)
-        for part in (self.index, self.checkpoint, self.queues, log):
-            if part is not None:
-                parts.callback(part.close)
-        parts.callback(self._flush_all)
-        parts.callback(self.finish_background)
-
-    def _recover(
-        self,
-        last: LastRun,
-        known: NotedQueueEnds,
-        known_end: KnownLogEnd,
-        on_progress: Callable[[int, int], None],
-    ) -> RecoveryReport:
-        """Bring all parts to one consistent end, return a report of faults, and start the notes for
-        the next start."""
-        log, index = self.log, self.index
-        recovery = Recovery(
-            log,
-            self.queues,
-            index,
-            self.dispatcher,
-            self.checkpoint,
-            clean=last.clean,
-            derived_complete=index is None or index.load(),
-            index_synced=self.provenance.crashed_here,
-            stopped_here=last.clean and last.ours,
-            copied_again=self._config.is_copy and self._config.flushed_only and not last.clean,
-            on_progress=on_progress,
-            known=known,
-        )
-        report = recovery.run()
-        lost = known_end.lost(log, report.log_end, report.torn, report.queued)
-        if lost is not None:
-            self._log_error(lost)
-        if report.mismatch is not None:
-            part = f"queues are written again from {report.begun_at} on"
-            again = "all queues and indexes are written again" if report.rebuilt else part
-            self._log_error(f"a consume queue was not as it should be, {again}: {report.mismatch}")
-        self.queue_ends.begin(
-            log.start,
-            report.log_end,
-            recovery.known.deleted,
-            agreed=report.mismatch is None and not report.rebuilt,
-            all_read=log.is_young,
-        )
-        names = index.names if index is not None else None
-        self.provenance.begin(report.log_end, names, with_crc=self.with_crc)
-        self.roots.note()
-        if index is not None:
-            index.begin_noting()
-        return report
+            return cls(config, disk, clock, opened, ends.pop_all(), on_slow_append)
 
     def finish_background(self) -> None:
         """Wait for running syncs and saves of tables, and start no more. This is the first step of
@@ -358,7 +141,7 @@ class MessageStore:
         """Sync everything, mark the stop as clean, and release the directory. Raises OSError if a
         sync failed."""
         self._closed = self._sealed = True
-        self._parts.close()
+        self._ends.close()
 
     def _flush_all(self) -> None:
         if self.index is not None and self.index.give_up():
@@ -374,11 +157,6 @@ class MessageStore:
             self.queue_ends.end(self.log.end, all_read=self.log.is_young)
             self.provenance.end(self.log.end)
             self._disk.remove(self._config.paths.abort)
-
-    def _segment_begun(self, start: int) -> None:
-        self.roots.segment_begun()
-        if start > 0:
-            self.queue_ends.note(start)
 
     def put(
         self,
@@ -409,14 +187,18 @@ class MessageStore:
         Hosts have the form of ``codec.encode_host``. Cost: about 6 µs, including 1 for the CRC and
         2 for the key index.
         """
-        short_of_room = self.space.refusal is not None
-        if self._sealed or self.durable.error is not None or (short_of_room and not own):
+        is_short = self.space.refusal is not None
+        if self._sealed or self.durable.error is not None or (is_short and not own):
             raise StoreClosedError(self.refusal)
         began = self._monotonic()
         queue = self.queues.find_or_make(topic, queue_id)
         name = topic.encode()
-        body, properties = message.body, message.properties
-        with_crc, overhead = self.with_crc, self._overhead
+        body = message.body
+        properties = message.properties
+        with_crc = self.with_crc
+        size = self._overhead + len(born_host) + len(store_host) + len(body) + len(name)
+        if len(name) > TOPIC_SIZE_MAX_V1:
+            size += 1
         # Nearly every text ends with a separator, is short, and has no CRC, so it can be stored
         # unchanged. These three checks are cheaper than the call.
         if (
@@ -426,18 +208,12 @@ class MessageStore:
         ):
             properties, with_crc = self._storable(properties, as_stored=as_stored)
             if with_crc != self.with_crc:
-                overhead -= CRC_SUFFIX_SIZE
+                size -= CRC_SUFFIX_SIZE
                 self.provenance.note_without_crc(self.durable.value)
-        size = overhead + len(born_host) + len(store_host) + len(body) + len(name) + len(properties)
-        if len(name) > TOPIC_SIZE_MAX_V1:
-            size += 1
+        size += len(properties)
+        if is_short:
+            self._require_reserve(queue, size)
         log = self.log
-        # Only the broker's own messages get here when space is short, and they must leave a
-        # reserve.
-        if short_of_room and not self.space.has_room_beside_reserve(
-            log.new_file_for(size), queue.room_missing(1)
-        ):
-            raise StoreClosedError(self.refusal)
         try:
             queue.make_room(1)  # operations that may fail come before the first written byte
             offset = log.reserve(size)
@@ -468,15 +244,14 @@ class MessageStore:
         # Only now does the log end behind the entry. If writing had failed, the next message would
         # overwrite it.
         log.written(size)
-        tags = (
-            message.tags_code
-            if topic != SCHEDULE_TOPIC
-            else self.dispatcher.delayed_tags(message, now)
-        )
+        tags = message.tags_code
+        if topic == SCHEDULE_TOPIC:
+            tags = self.dispatcher.delayed_tags(message, now)
         self.dispatcher.dispatch(
             queue, index, offset, size, tags, sys_flag, now, message.unique, message.keys
         )
-        if (took := self._monotonic() - began) >= SLOW_S:
+        took = self._monotonic() - began
+        if took >= SLOW_S:
             self.latency.slow(took)
         return PutResult(index, offset, log.end)
 
@@ -504,13 +279,9 @@ class MessageStore:
         name = topic.encode()
         if batch.properties_size_max > self.properties_size_max:
             raise self._too_long(batch.properties_size_max)
-        fixed = (
-            self._overhead
-            + len(born_host)
-            + len(store_host)
-            + len(name)
-            + (len(name) > TOPIC_SIZE_MAX_V1)
-        )
+        fixed = self._overhead + len(born_host) + len(store_host) + len(name)
+        if len(name) > TOPIC_SIZE_MAX_V1:
+            fixed += 1
         # All sizes are known before anything is written, so that the batch gets one reservation, in
         # one segment: it is stored whole or not at all.
         count = batch.count
@@ -547,7 +318,8 @@ class MessageStore:
         assert sum(unpack_unit(units, -UNIT_SIZE)[:2]) == offset + size
         log.written(size)
         self.dispatcher.dispatch_many([(queue, units)], keys, log.end, sys_flag, now)
-        if (took := self._monotonic() - began) >= SLOW_S:
+        took = self._monotonic() - began
+        if took >= SLOW_S:
             self.latency.slow(took)
         return PutResult(index, offset, log.end), units
 
@@ -615,16 +387,21 @@ class MessageStore:
         is too long."""
         if CRC_NAME in properties:
             properties = without_crc(properties)
-        ended = (
-            properties + b"\x02"
-            if self.with_crc and properties and not properties.endswith(b"\x02")
-            else properties
-        )
+        ended = properties
+        if self.with_crc and properties and not properties.endswith(b"\x02"):
+            ended += b"\x02"
         if len(ended) <= self.properties_size_max:
             return ended, self.with_crc
         if as_stored and len(properties) <= PROPERTIES_SIZE_MAX:
             return properties, False
         raise self._too_long(len(ended))
+
+    def _require_reserve(self, queue: ConsumeQueue, size: int) -> None:
+        """Raise StoreClosedError if a message of the broker's own would use up the reserve."""
+        if not self.space.has_room_beside_reserve(
+            self.log.new_file_for(size), queue.room_missing(1)
+        ):
+            raise StoreClosedError(self.refusal)
 
     def _too_long(self, size: int) -> MessageError:
         return MessageError(

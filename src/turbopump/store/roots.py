@@ -67,8 +67,8 @@ def make_directories(disk: Disk, paths: StorePaths) -> None:
     for root in paths.read_only_commit_logs:
         if not disk.is_directory(root):
             raise StoreError(
-                f"{root} is no directory: readOnlyCommitLogStorePaths names it, "
-                "mount its disk or leave it out"
+                f"{root} in readOnlyCommitLogStorePaths is no directory: mount its disk, "
+                "or leave it out"
             )
     for root in paths.commit_logs:
         if str(root) in known and not disk.is_directory(root):
@@ -91,8 +91,8 @@ def _make(disk: Disk, directory: Path, key: str) -> None:
         ) from None
     if not disk.is_writable(directory):
         raise StoreError(
-            f"{directory} cannot be written by this user, or lies on a read-only "
-            f"file system: see {key}"
+            f"{directory} is not writable for this user, or lies on a read-only file "
+            f"system: see {key}"
         )
 
 
@@ -148,10 +148,9 @@ class LogRoots:
         for root, start in self._provenance.roots.items():
             if root not in there and all(file.start != start for file in self._files):
                 raise StoreDamagedError(
-                    f"segment {segment_name(start)} of the log, which was in {root}, is not in "
-                    f"{', '.join(map(str, self._files.roots))}: "
-                    "is a directory missing in storePathCommitLog, or a disk not mounted? If it "
-                    "is meant to be gone, remove "
+                    f"segment {segment_name(start)} of the log was in {root}, and is missing in "
+                    f"{', '.join(map(str, self._files.roots))}: is its disk mounted? Mount it, or "
+                    "complete storePathCommitLog; if the segment was removed on purpose, remove "
                     f"{self._provenance.path}"
                 )
 

@@ -19,6 +19,7 @@ from tests.simulation.world.loop import (
     run_in,
 )
 from tests.simulation.world.process import ProcessKilled
+from tests.stand_ins import async_raises
 
 T = TypeVar("T")
 
@@ -95,20 +96,22 @@ def test_what_one_callback_schedules_runs_in_the_order_it_was_scheduled() -> Non
         assert run(main, seed) == (list(range(10)), list(range(10)))
 
 
-def test_waiting_for_what_nobody_will_do_is_a_deadlock_that_names_who_waits() -> None:
-    async def waits_for_godot() -> None:
-        await asyncio.get_running_loop().create_future()
+async def waits_for_godot() -> None:
+    await asyncio.get_running_loop().create_future()
 
+
+def test_waiting_for_what_nobody_will_do_is_a_deadlock_that_names_who_waits() -> None:
     with pytest.raises(DeadlockError, match=r"waits_for_godot at .*test_loop\.py:\d+"):
         run(waits_for_godot)
 
 
-def test_callbacks_that_never_let_time_pass_are_a_livelock(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def spins() -> None:
-        loop = asyncio.get_running_loop()
-        loop.call_soon(again := lambda: loop.call_soon(again))
-        await asyncio.sleep(1)
+async def spins() -> None:
+    loop = asyncio.get_running_loop()
+    loop.call_soon(again := lambda: loop.call_soon(again))
+    await asyncio.sleep(1)
 
+
+def test_callbacks_that_never_let_time_pass_are_a_livelock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.simulation.world.loop.TURNS_PER_INSTANT_MAX", 100)
     with pytest.raises(LivelockError, match="100 turns at virtual second 0"):
         run(spins)
@@ -274,21 +277,19 @@ async def test_cancelling_what_a_process_was_asked_to_do_cancels_its_task() -> N
     assert seen == ["cancelled"]
 
 
+async def answers() -> int:
+    await asyncio.sleep(1)
+    return 42
+
+
 @in_loop(run)
 async def test_a_started_thing_hands_back_its_result_or_its_failure() -> None:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SimulatedLoop)
     process = loop.create_process("10.0.0.1")
 
-    async def answers() -> int:
-        await asyncio.sleep(1)
-        return 42
-
-    async def fails() -> int:
-        raise LookupError("mine")
-
     with pytest.raises(LookupError, match="mine"):
-        await process.start(fails())
+        await process.start(async_raises(LookupError("mine"))())
     assert await process.start(answers()) == 42
 
 

@@ -21,7 +21,7 @@ def with_ann(**changed: object) -> Accounts:
 
 
 def having(*entries: object) -> Accounts:
-    return HERE.having("ann", Policies(entries))  # type: ignore[arg-type]
+    return HERE.with_policies("ann", Policies(entries))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.loops import in_loop
 from tests.ports import free_ports
-from tests.stand_ins import returns
+from tests.stand_ins import raises, returns
 
 from turbopump import ConsumeFrom, Producer, PushConsumer
 from turbopump.admin.cluster import Servers
@@ -294,14 +294,11 @@ async def test_a_full_disk() -> None:
 
 @in_loop
 async def test_a_disk_that_cannot_be_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_fd: int) -> None:
-        raise OSError(5, "Input/output error")
-
     async with world() as servers:
         namesrv = await servers.name_server()
         broker = await servers.broker(namesrv)
         await servers.topic(broker, "orders")
-        monkeypatch.setattr(mapped_segments, "_fdatasync", fail)
+        monkeypatch.setattr(mapped_segments, "_fdatasync", raises(OSError(5, "Input/output error")))
         monkeypatch.setattr(system_disk.KernelSyncs, "start", returns(False))
         await fill(namesrv, count=1)
         async with asyncio.timeout(30):
@@ -322,13 +319,14 @@ async def test_a_broker_that_takes_no_messages_yet() -> None:
     assert re.match(r"it accepts no sends for another 3[56]\d\d s", finding.message)
 
 
+def deny(request: object, _context: object) -> Refusal | None:
+    if isinstance(request, GetBrokerRuntimeInfo):
+        return refusal(ResponseCode.NO_PERMISSION, "not you")
+    return None
+
+
 @in_loop
 async def test_a_request_that_is_denied() -> None:
-    def deny(request: object, _context: object) -> Refusal | None:
-        if isinstance(request, GetBrokerRuntimeInfo):
-            return refusal(ResponseCode.NO_PERMISSION, "not you")
-        return None
-
     async with world() as servers:
         namesrv = await servers.name_server()
         await servers.broker(namesrv, authorise=deny)

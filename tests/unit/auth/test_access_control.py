@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from tests.loops import in_loop
 from tests.stand_ins import returns
+from tests.unit.auth.rules_page import page
 from tests.unit.auth.signed import (
     ADMIN,
     ADMINISTRATOR,
@@ -33,7 +34,6 @@ from tests.unit.protocol.headers import REQUESTS, filled
 from turbopump.auth.access_control import NOT_KNOWN, AccessControl, AccessSettings
 from turbopump.auth.accounts import Accounts, User
 from turbopump.auth.policies import Action, Decision, Entry, Policies
-from turbopump.auth.reference import page
 from turbopump.auth.rules import RULES, Who
 from turbopump.auth.signatures import Credentials, RequestSigner
 from turbopump.protocol.codes import RequestCode, ResponseCode
@@ -91,7 +91,7 @@ def request(code: int) -> Request[Any]:
 def test_every_code_has_a_rule_and_every_rule_a_line_in_the_docs() -> None:
     assert BY_CODE.keys() - RULES.keys() == TO_CLIENTS - {307, 309}
     assert DOC.read_text("utf-8") == page(), (
-        "docs/reference/access-rules.md is stale: python -m turbopump.auth.reference > "
+        "docs/reference/access-rules.md is stale: python -m tests.unit.auth.rules_page > "
         "docs/reference/access-rules.md"
     )
 

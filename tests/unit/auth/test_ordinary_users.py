@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 from tests.loops import in_loop
-from tests.stand_ins import returns
+from tests.stand_ins import async_returns, returns
 from tests.unit.auth.signed import ADMINISTRATOR, ON, asking
 
 from turbopump import (
@@ -179,14 +180,10 @@ async def test_a_transaction_is_committed_by_who_may_only_publish(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with serving() as running:
-
-        async def local(message: Message, _what: object) -> TransactionState:
-            return TransactionState.COMMIT
-
         async with TransactionProducer(
             running.namesrv,
             group="writers",
-            executor=local,
+            executor=async_returns(TransactionState.COMMIT),
             checker=returns(TransactionState.COMMIT),
             topics=["T"],
             credentials=PUB,
@@ -221,28 +218,28 @@ async def test_who_may_publish_nothing_is_asked_about_no_half_message() -> None:
         assert await writers(admin, at) == ["pub's"]
 
 
+def note(
+    asked: list[CheckTransactionState], request: CheckTransactionState, _context: RequestContext
+) -> Outcome[None]:
+    asked.append(request)
+    return HELD
+
+
 @in_loop
 async def test_half_messages_go_to_nobody_who_may_not_publish_to_their_topic() -> None:
     asked: list[CheckTransactionState] = []
-
-    async def local(_message: Message, _what: object) -> TransactionState:
-        return TransactionState.UNKNOWN
-
-    def note(request: CheckTransactionState, _context: RequestContext) -> Outcome[None]:
-        asked.append(request)
-        return HELD
 
     async with (
         serving(transaction_time_out=1, transaction_check_interval=50) as running,
         asking(OTHER) as other,
     ):
-        other.router.add(CheckTransactionState, note)
+        other.router.add(CheckTransactionState, partial(note, asked))
         await other.call(running.broker_address, Heartbeat(), beat("other's"))
         async with (
             TransactionProducer(
                 running.namesrv,
                 group="writers",
-                executor=local,
+                executor=async_returns(TransactionState.UNKNOWN),
                 checker=returns(TransactionState.COMMIT),
                 topics=["T"],
                 credentials=PUB,

@@ -4,6 +4,7 @@ itself, offsets that move."""
 import asyncio
 from collections.abc import Callable, Coroutine
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,19 +32,24 @@ SEND = SendMessageV2(topic="T", queue_id=0)
 KIB = b"x" * 1024
 
 
+async def on_host(
+    scene: Callable[[Talk, SimulatedDisk], Coroutine[Any, Any, None]],
+    talk: Talk,
+    simulation: Simulation,
+) -> None:
+    await talk.client.create()
+    await asyncio.sleep(1)
+    disk = simulation.disk("10.0.0.1")
+    capacity = disk.capacity
+    await scene(talk, disk)
+    disk.capacity = capacity
+
+
 def on_disk(
     scene: Callable[[Talk, SimulatedDisk], Coroutine[Any, Any, None]],
     delete_when: str = "04",
     **config: Any,
 ) -> None:
-    async def on_host(talk: Talk, simulation: Simulation) -> None:
-        await talk.client.create()
-        await asyncio.sleep(1)
-        disk = simulation.disk("10.0.0.1")
-        capacity = disk.capacity
-        await scene(talk, disk)
-        disk.capacity = capacity
-
     settings = {
         "mapped_file_size_commit_log": SEGMENT,
         "max_message_size": 4096,
@@ -51,7 +57,7 @@ def on_disk(
         "disk_free_space_min": 0,
         "delete_when": delete_when,
     }
-    in_virtual_time(on_host, **{**settings, **config})
+    in_virtual_time(partial(on_host, scene), **{**settings, **config})
 
 
 def use(disk: SimulatedDisk, percent: float) -> None:

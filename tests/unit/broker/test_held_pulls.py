@@ -112,14 +112,15 @@ async def test_a_broker_that_stops_answers_also_those_that_are_woken_and_not_rea
     assert len(held) == 0
 
 
+async def hold_two() -> None:
+    queue, held, answered = cast("ConsumeQueue", Queue()), HeldPulls(Turns()), asyncio.Event()
+    held.hold(queue, 0, -1, does_nothing, peer())
+    held.hold(queue, 0, 0, lambda _expired: answered.set(), peer())
+    await answered.wait()
+
+
 def test_a_pull_whose_time_is_up_at_once_harms_no_other_on_uvloop() -> None:
     uvloop = pytest.importorskip("uvloop")
-
-    async def hold_two() -> None:
-        queue, held, answered = cast("ConsumeQueue", Queue()), HeldPulls(Turns()), asyncio.Event()
-        held.hold(queue, 0, -1, does_nothing, peer())
-        held.hold(queue, 0, 0, lambda _expired: answered.set(), peer())
-        await answered.wait()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(hold_two())

@@ -32,12 +32,11 @@ def destination(**properties: str) -> Destination:
 
 
 def test_each_rule_sees_what_the_one_before_has_made_of_the_message() -> None:
-    interceptors = Interceptors()
-    interceptors.add(lambda _request, one: msgspec.structs.replace(one, topic="Half"))
-    interceptors.add(
+    interceptors = Interceptors(
+        lambda _request, one: msgspec.structs.replace(one, topic="Half"),
         lambda request, one: msgspec.structs.replace(
             one, queue_id=7, properties=f"{request.topic}>{one.topic}"
-        )
+        ),
     )
     assert interceptors.find(REQUEST, destination(DELAY="3")) == Destination(
         "Half", 7, "Orders>Half", 0
@@ -45,9 +44,10 @@ def test_each_rule_sees_what_the_one_before_has_made_of_the_message() -> None:
 
 
 def test_a_refusal_ends_the_way() -> None:
-    interceptors = Interceptors()
-    interceptors.add(lambda _request, _one: Response(code=ResponseCode.NO_PERMISSION))
-    interceptors.add(lambda _request, _one: 1 / 0)  # type: ignore[arg-type, return-value]
+    interceptors = Interceptors(
+        lambda _request, _one: Response(code=ResponseCode.NO_PERMISSION),
+        lambda _request, _one: 1 / 0,  # type: ignore[arg-type, return-value]
+    )
     answer = interceptors.find(REQUEST, destination())
     assert isinstance(answer, Response)
     assert answer.code == ResponseCode.NO_PERMISSION
@@ -73,7 +73,7 @@ def test_a_batch_holds_plain_messages_only() -> None:
     assert kind_in_batch(encode_properties({"TAGS": "a"})) is None
     answer = kind_in_batch(encode_properties({"TRAN_MSG": "true"}))
     assert answer is not None
-    assert "by itself" in str(answer.remark)
+    assert "in a request of its own" in str(answer.remark)
 
 
 @in_loop

@@ -10,13 +10,7 @@ from tests.loops import in_loop
 from tests.simulation.one_broker import HOST, OneBroker, with_one_broker
 from tests.unit.broker.talking import Client, Talk, converse
 
-from turbopump.broker.queue_locks import (
-    FORGOTTEN_AT_ONCE,
-    LIFE_S,
-    LOCKS_MAX,
-    RELIANCE_S,
-    QueueLocks,
-)
+from turbopump.broker.queue_locks import CLEAN_UP_MAX, LIFE_S, LOCKS_MAX, RELIANCE_S, QueueLocks
 from turbopump.message.message import MessageQueue
 from turbopump.protocol import fastjson
 from turbopump.protocol.command import encode_command, request_command
@@ -89,7 +83,7 @@ def test_the_table_has_a_bound_and_forgets_what_has_expired() -> None:
     assert set(locks.lock("g", [ONE], "a", 1.0)) == {ONE}
     assert locks.lock("h", [ONE], "a", 1.0) == {}
     assert set(locks.lock("h", [ONE], "a", LIFE_S)) == {ONE}
-    for _ in range(LOCKS_MAX // 2 // FORGOTTEN_AT_ONCE):
+    for _ in range(LOCKS_MAX // 2 // CLEAN_UP_MAX):
         locks.lock("h", [ONE], "a", LIFE_S)
     assert len(locks) <= LOCKS_MAX // 2
     locks.lock("h", [ONE], "a", 2 * LIFE_S)

@@ -305,14 +305,15 @@ async def test_a_send_makes_a_new_retry_topic_with_the_queues_that_any_new_topic
     await talk.client.send(topic="%RETRY%other")
 
 
+async def groups(talk: Talk) -> set[str]:
+    answer = await talk.client.ask(GetAllGroups())
+    return set(fastjson.decode(answer.body, SubscriptionGroupWrapper).subscription_group_table)
+
+
 @in_loop(converse)
 async def test_a_send_to_a_retry_topic_makes_the_group_of_its_whole_name_as_apaches_brokers_do(
     talk: Talk, /
 ) -> None:
-    async def groups(talk: Talk) -> set[str]:
-        answer = await talk.client.ask(GetAllGroups())
-        return set(fastjson.decode(answer.body, SubscriptionGroupWrapper).subscription_group_table)
-
     before = await groups(talk)
     # 4.9.7 and 5.3.3 make it, too, though POP calls a retry topic so
     await talk.client.send(topic="%RETRY%g_orders")

@@ -7,12 +7,13 @@ import json
 import logging
 import stat
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from tests.loops import in_loop
-from tests.stand_ins import returns
+from tests.stand_ins import raises, returns
 from tests.unit.broker.replicas import (
     MASTER,
     NAMESRV,
@@ -315,6 +316,10 @@ async def test_a_tool_that_changes_all_brokers_one_by_one_may_come_after_the_cop
     assert again.code == ResponseCode.NO_PERMISSION, "a master's answer is Apache's"
 
 
+def noted(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [line for line in caplog.messages if "stay as they are" in line]
+
+
 @pytest.mark.parametrize(
     ("of_master", "of_slave", "cause"),
     [
@@ -338,17 +343,20 @@ async def test_accounts_go_only_to_who_has_the_brokers_credentials(
     slave = await replicas.slave(**of_slave)
     before = accounts_of(slave)
 
-    def noted() -> list[str]:
-        return [line for line in caplog.messages if "stay as they are" in line]
-
     if cause is None:
         await eventually(lambda: "admin" not in accounts_of(slave).users)
         return
-    await eventually(noted)
-    (line,) = noted()
+    await eventually(partial(noted, caplog))
+    (line,) = noted(caplog)
     assert cause in line
     assert accounts_of(slave) == before
     assert not any(one in caplog.text for one in (BROKER.secret_key, "another secret"))
+
+
+async def problems(credentials: Credentials) -> list[str]:
+    async with Servers([f"{NAMESRV}:9876"], credentials) as servers:
+        found = replication_problems(await ha_status(servers), "-n ns")
+        return [one.message for one in found if "users and policies" in one.message]
 
 
 @in_loop(with_replicas)
@@ -359,11 +367,6 @@ async def test_a_slave_with_other_accounts_is_reported_to_the_operator(
     slave = await replicas.slave(**ON)
     await make_billing(MASTER)
     await until_same_accounts(slave, master)
-
-    async def problems(credentials: Credentials) -> list[str]:
-        async with Servers([f"{NAMESRV}:9876"], credentials) as servers:
-            found = replication_problems(await ha_status(servers), "-n ns")
-            return [one.message for one in found if "users and policies" in one.message]
 
     looker = Credentials("looker", "l")
     await changed(MASTER, CreateUser(username="looker"), UserInfo(password="l"))
@@ -507,10 +510,7 @@ async def test_a_disk_that_cannot_be_written_to_keeps_what_is_there(
     before, file = access.control.accounts, (tmp_path / FILE_NAME).read_bytes()
     (tmp_path / FILE_NAME).chmod(0o644)
 
-    def full(*_arguments: object, **_more: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(disk, "replace_file", full)
+    monkeypatch.setattr(disk, "replace_file", raises(OSError(28, "No space left on device")))
     forger: Any = Forger(lambda request: sealed(GOOD.encode(), OWN, request.nonce or ""))
     copy = SlaveAccounts(access, BROKER, forger, returns("h:1"))
     copy.start()

@@ -17,12 +17,12 @@ def test_a_turn_of_more_than_a_second_is_logged_and_a_punctual_one_is_not(
     with caplog.at_level(logging.WARNING, "turbopump.broker.housekeeping"):
         for late in (0.0, 0.9, 0.0):
             now += LOOK_INTERVAL_S + late
-            watch.look()
+            watch.check_delay()
         assert caplog.records == []
         now += LOOK_INTERVAL_S + 3.5
-        watch.look()
+        watch.check_delay()
         now += LOOK_INTERVAL_S
-        watch.look()
+        watch.check_delay()
     assert [record.getMessage() for record in caplog.records] == [
         "the event loop was blocked seconds=3.5: check the latency of the disk and the load of "
         "this machine"

@@ -136,12 +136,12 @@ def test_an_hour_is_sampled_every_ten_minutes_and_a_day_every_hour(tmp_path: Pat
 def test_what_a_group_was_given_is_counted_by_message_byte_and_pull(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     for _ in range(4):
-        scene.statistics.got("g", "T", 5, 500)
+        scene.statistics.count_get("g", "T", 5, 500)
     scene.ticks()
     assert scene.over(GROUP_GET_NUMS, "T@g")[0] == (20, 2.0, 5.0)
     assert scene.over(GROUP_GET_SIZE, "T@g")[0] == (2000, 200.0, 500.0)
     assert scene.over(BROKER_GET_NUMS, "C")[0][0] == 20
-    scene.statistics.got("g", "T", 1, 1)
+    scene.statistics.count_get("g", "T", 1, 1)
     scene.ticks()
     assert scene.over(GROUP_GET_NUMS, "T@g")[0] == (21, 1.05, 21 / 5)
     assert (scene.statistics.totals.found, scene.statistics.totals.given) == (5, 21)
@@ -186,7 +186,7 @@ def test_what_was_there_before_the_start_does_not_count(tmp_path: Path) -> None:
 def test_a_deleted_topic_s_counts_are_gone_and_the_broker_s_stay(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.put(3)
-    scene.statistics.got("g", "T", 1, 1)
+    scene.statistics.count_get("g", "T", 1, 1)
     scene.ticks()
     scene.statistics.forget_topic("T")
     assert [
@@ -206,8 +206,8 @@ def test_the_first_sample_of_a_day_notes_what_there_was(tmp_path: Path) -> None:
         scene.wall_ms = int(datetime(2024, 5, day, 0, 0, 1).timestamp() * 1000)
         scene.ticks(2)
         assert (
-            scene.statistics.mornings.put_yesterday,
-            scene.statistics.mornings.put_today,
+            scene.statistics.midnight_totals.put_yesterday,
+            scene.statistics.midnight_totals.put_today,
         ) == expected
 
 
@@ -303,45 +303,46 @@ async def test_a_broker_tells_of_itself_under_apache_s_keys(talk: Talk, /) -> No
     assert (await runtime_info(talk))["timerReadBehind"] == "7"
 
 
+async def told(talk: Talk) -> tuple[str, ...]:
+    table = await runtime_info(talk)
+    return tuple(
+        table[f"timer{name}"]
+        for name in ("CongestNum", "OffsetBehind", "ReadBehind", "EnqueueTps", "DequeueTps")
+    )
+
+
 @in_loop(in_virtual_time)
 async def test_a_broker_reports_what_waits_in_its_timers_their_rates_and_what_is_late(
     talk: Talk, simulation: Simulation, /
 ) -> None:
-    async def told() -> tuple[str, ...]:
-        table = await runtime_info(talk)
-        return tuple(
-            table[f"timer{name}"]
-            for name in ("CongestNum", "OffsetBehind", "ReadBehind", "EnqueueTps", "DequeueTps")
-        )
-
     await talk.client.create()
-    assert await told() == ("0", "0", "0", "0.0", "0.0")
+    assert await told(talk) == ("0", "0", "0", "0.0", "0.0")
     for number in range(60):
         seconds = 30 if number < 30 else 300 + number
         sent = await talk.client.send(
             properties=f"UNIQ_KEY\x01U{number}\x02TIMER_DELAY_SEC\x01{seconds}\x02"
         )
     await asyncio.sleep(12)
-    waiting, behind, late, came, went = await told()
+    waiting, behind, late, came, went = await told(talk)
     assert (waiting, behind, late, went) == ("60", "0", "0", "0.0")
     assert float(came) == pytest.approx(6.0)
     assert (
         await talk.client.ask(RecallMessage(topic="T", recall_handle=sent.recall_handle))
     ).code == 0
     await asyncio.sleep(30)
-    waiting, behind, late, came, went = await told()
+    waiting, behind, late, came, went = await told(talk)
     assert (waiting, behind, late) == ("29", "0", "0"), (
         "those that were delivered and the one recalled do not wait"
     )
     assert float(went) == pytest.approx(30 / 40)
     await asyncio.sleep(120)
-    assert (await told())[3:] == ("0.0", "0.0"), "the rates are of the last minute"
+    assert (await told(talk))[3:] == ("0.0", "0.0"), "the rates are of the last minute"
     assert talk.broker.parts.delivering.timers is not None
     await talk.broker.parts.delivering.timers.stop()
     await talk.client.send(properties="UNIQ_KEY\x01last\x02TIMER_DELAY_SEC\x0130\x02")
-    assert (await told())[:3] == ("29", "1", "0")
+    assert (await told(talk))[:3] == ("29", "1", "0")
     await asyncio.sleep(300)
-    waiting, behind, late, *_ = await told()
+    waiting, behind, late, *_ = await told(talk)
     assert (waiting, behind) == ("29", "1")
     assert 100 < int(late) < 200
 

@@ -17,17 +17,18 @@ BODIES = [b"0", b"1", b"2", b"3", b"4"]
 
 
 class HeldWalk:
-    """Stands for a walk over many terabytes: it ends when the test says so."""
+    """Stands for a walk over many terabytes: it goes on when the test says so."""
 
     def __init__(self, talk: Talk) -> None:
-        self._steps: list[Callable[[], object]] = []
-        talk.broker.store.rebuild.reads.take_turns(
-            self._steps.append, asyncio.get_running_loop().time
-        )
+        self._held: list[Callable[[], object]] = []
+        self._loop = asyncio.get_running_loop()
+        self._reads = talk.broker.store.rebuild.reads
+        self._reads.take_turns(self._held.append, self._loop.time)
 
-    def finish(self) -> None:
-        while self._steps:
-            self._steps.pop(0)()
+    def resume(self) -> None:
+        self._reads.take_turns(self._loop.call_soon, self._loop.time)
+        for step in self._held:
+            step()
 
 
 async def with_a_damaged_unit(talk: Talk) -> HeldWalk:
@@ -53,7 +54,7 @@ async def test_a_pull_that_waits_too_long_for_a_rebuild_gets_an_error_and_skips_
     assert REBUILD_WAIT_S <= loop.time() - began < REBUILD_WAIT_S + 1
     assert (refused.code, refused.remark) == (ResponseCode.SYSTEM_ERROR, REBUILDING)
 
-    walk.finish()
+    walk.resume()
     found = await talk.client.ask(pull(), timeout=60)
 
     assert [one.body for one in decode_entries(found.body)] == BODIES
@@ -70,7 +71,7 @@ async def test_a_pull_is_answered_with_its_messages_as_soon_as_the_rebuild_is_ov
     await asyncio.sleep(1)
     assert not pulled.done()
 
-    walk.finish()
+    walk.resume()
     found = await pulled
 
     assert [one.body for one in decode_entries(found.body)] == BODIES
@@ -91,6 +92,6 @@ async def test_a_pop_that_waits_too_long_for_a_rebuild_gets_its_messages_later(
     assert REBUILD_WAIT_S <= loop.time() - began < REBUILD_WAIT_S + 1
     assert refused.code != ResponseCode.SUCCESS
 
-    walk.finish()
+    walk.resume()
 
     assert [one.body for one in await popper.pop()] == BODIES

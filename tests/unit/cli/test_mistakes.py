@@ -147,17 +147,18 @@ def test_a_group_that_is_nowhere_is_not_said_to_be_up_to_date(
     assert "behind by" not in done.stdout
 
 
+async def make_group(rocketmq: Any) -> None:
+    client = RemotingClient()
+    group = fastjson.encode(SubscriptionGroupConfig(group_name="billing"))
+    await client.call(rocketmq.broker_address, CreateGroup(), group)
+    await client.close()
+
+
 @pytest.mark.parametrize("command", ["consumer show", "offset show", "consumer status"])
 def test_a_group_that_is_nowhere_is_answered_with_the_nearest_name(
     rocketmq: Any, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def make_group() -> None:
-        client = RemotingClient()
-        group = fastjson.encode(SubscriptionGroupConfig(group_name="billing"))
-        await client.call(rocketmq.broker_address, CreateGroup(), group)
-        await client.close()
-
-    rocketmq.run(make_group())
+    rocketmq.run(make_group(rocketmq))
     assert main([*command.split(), "biling", "-n", rocketmq.namesrv]) == 3
     assert "the group biling (did you mean billing?)" in capsys.readouterr().err
 

@@ -19,27 +19,29 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 SENTENCE = "this user has no home directory (no HOME, no entry in /etc/passwd): set HOME or "
 
 
+def no_entry(uid: int) -> object:
+    raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+
 @pytest.fixture(autouse=True)
 def _homeless(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_entry(uid: int) -> object:
-        raise KeyError(f"getpwuid(): uid not found: {uid}")
-
     monkeypatch.delenv("HOME", raising=False)
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     monkeypatch.setattr(pwd, "getpwuid", no_entry)
 
 
+async def start_and_stop(servers: AbstractAsyncContextManager[None]) -> None:
+    async with servers:
+        pass
+
+
+def serve(servers: AbstractAsyncContextManager[None]) -> None:
+    asyncio.run(start_and_stop(servers))
+
+
 @pytest.fixture
 def _serving_shortly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Servers stop as soon as they are ready."""
-
-    def serve(start: Callable[[], AbstractAsyncContextManager[None]]) -> None:
-        async def run() -> None:
-            async with start():
-                pass
-
-        asyncio.run(run())
-
     monkeypatch.setattr(serving, "serve", serve)
 
 

@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 
@@ -22,9 +23,14 @@ def test_python_s_collector_passes_over_what_a_start_has_made() -> None:
         frozen.append(gc.get_freeze_count())
         assert tables
 
-    serve(servers)
+    serve(servers())
     assert frozen[0] >= 2000
     assert gc.get_freeze_count() < frozen[0]
+
+
+def watch(found: list[int], phase: str, info: dict[str, int]) -> None:
+    if phase == "stop" and info["generation"] == 2:
+        found.append(info["collected"])
 
 
 @pytest.fixture
@@ -32,13 +38,10 @@ def full_collections() -> Iterator[list[int]]:
     """The dead objects that each full collection has found."""
     found: list[int] = []
 
-    def watch(phase: str, info: dict[str, int]) -> None:
-        if phase == "stop" and info["generation"] == 2:
-            found.append(info["collected"])
-
-    gc.callbacks.append(watch)
+    watching = partial(watch, found)
+    gc.callbacks.append(watching)
     yield found
-    gc.callbacks.remove(watch)
+    gc.callbacks.remove(watching)
 
 
 def table(entries: int) -> list[list[int]]:
@@ -91,10 +94,11 @@ def test_objects_that_died_when_they_were_passed_over_are_found_once_others_die_
         assert gc.get_freeze_count() > 0
 
 
-def test_thresholds_and_callbacks_are_as_before_afterwards() -> None:
-    def state() -> tuple[tuple[int, int, int], list[Callable[..., object]], int]:
-        return gc.get_threshold(), list(gc.callbacks), gc.get_freeze_count()
+def state() -> tuple[tuple[int, int, int], list[Callable[..., object]], int]:
+    return gc.get_threshold(), list(gc.callbacks), gc.get_freeze_count()
 
+
+def test_thresholds_and_callbacks_are_as_before_afterwards() -> None:
     before = state()
     with short_collections():
         assert state() != before

@@ -105,14 +105,15 @@ def shown_default(known: Field[Any]) -> str:
     return f"{value:,}{unit}" if isinstance(value, int) else f"{value:,g}{unit}"
 
 
+def link(found: re.Match[str]) -> str:
+    page, anchor = found.groups()
+    title = (anchor or page.split("/")[-1]).replace("-", " ")
+    file = "" if page == "reference/client-settings" else f"../{page}.md"
+    return f"[{title}]({file}{'#' + anchor if anchor else ''})"
+
+
 def shown_text(text: str) -> str:
     """Markdown of a text: code in single backticks, pages as links."""
-
-    def link(found: re.Match[str]) -> str:
-        page, anchor = found.groups()
-        title = (anchor or page.split("/")[-1]).replace("-", " ")
-        file = "" if page == "reference/client-settings" else f"../{page}.md"
-        return f"[{title}]({file}{'#' + anchor if anchor else ''})"
 
     return _PAGE_NAME.sub(link, text.replace("``", "`").replace("|", r"\|"))
 

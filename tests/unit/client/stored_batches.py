@@ -84,6 +84,11 @@ def serve_batches_in(thread: BrokerThread, *batches: InnerBatch, topic: str = "B
     thread.run(serve_batches(broker, topic, list(batches) or None))
 
 
+def in_steps(result: GetResult) -> ReadSteps[GetResult]:
+    yield []
+    return result
+
+
 def _read_whole(store: MessageStore, topic: str, batches: list[InnerBatch]) -> None:
     reader: Any = store.reader
     entries: list[tuple[int, bytes]] = []
@@ -107,10 +112,6 @@ def _read_whole(store: MessageStore, topic: str, batches: list[InnerBatch]) -> N
             return plain(of, queue_id, offset, *rest, **more)
 
         setattr(reader, name, read)
-
-    def in_steps(result: GetResult) -> ReadSteps[GetResult]:
-        yield []
-        return result
 
     replaced("at_once", lambda result: result)
     replaced("steps", in_steps)

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 from tests.loops import in_loop
-from tests.stand_ins import does_nothing, returns
+from tests.stand_ins import async_raises, does_nothing, returns
 from tests.unit.client.transacting import (
     BROKER,
     COMMIT,
@@ -200,10 +200,9 @@ async def test_an_executor_that_outlasts_the_close_ends_and_the_broker_is_not_to
 async def test_nothing_is_executed_for_a_half_message_whose_answer_comes_after_the_close(
     world: World, /
 ) -> None:
-    async def execute(_message: Message, _arg: object) -> TransactionState:
-        raise AssertionError("not to be executed")
-
-    producer, other = await two_of_one_instance(world, executor=execute, send_timeout=1.0)
+    producer, other = await two_of_one_instance(
+        world, executor=async_raises(AssertionError("not to be executed")), send_timeout=1.0
+    )
     world.simulation.network.cut(BROKER, SELLER)
     sending = asyncio.create_task(producer.send_in_transaction(Message("orders", b"x"), timeout=30))
     await asyncio.sleep(0.5)

@@ -8,6 +8,7 @@ import logging
 import pytest
 from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import Simulation
+from tests.stand_ins import async_does_nothing
 from tests.unit.client.producers import producer_of
 from tests.unit.client.scripted_cluster import scripted_cluster
 from tests.waits import until
@@ -29,8 +30,6 @@ from turbopump.protocol.requests.offsets import UpdateConsumerOffset
 async def test_a_client_beats_commits_and_polls_routes_as_often_as_asked_for(
     simulation: Simulation, /, heartbeat_s: float, commit_s: float, route_s: float
 ) -> None:
-    async def handle(message: Message) -> None: ...
-
     async with scripted_cluster(simulation) as cluster:
         async with producer_of(cluster) as producer:
             await producer.send("orders", b"x")
@@ -39,7 +38,7 @@ async def test_a_client_beats_commits_and_polls_routes_as_often_as_asked_for(
             cluster.name_server.address,
             group="g",
             topic="orders",
-            handler=handle,
+            handler=async_does_nothing,
             consume_from=ConsumeFrom.FIRST,
             heartbeat_interval=heartbeat_s,
             commit_interval=commit_s,

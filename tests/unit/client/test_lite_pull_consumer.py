@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -321,24 +322,24 @@ async def test_a_queue_stays_paused_when_other_tags_are_wanted_of_its_topic(
             assert await bodies(consumer, 2) == [b"0:0", b"0:2"]
 
 
+async def ahead(simulation: Simulation, expected: int, **settings: Any) -> None:
+    async with (
+        scripted_cluster(simulation, queues=2) as cluster,
+        consumer_of(cluster, **settings) as consumer,
+    ):
+        fill(cluster, 300)
+        fill(cluster, 300, queue_id=1)
+        await asyncio.sleep(5)
+        pulls = cluster.broker.requests(PullMessage)
+        far = (
+            sum(max(pull.queue_offset for pull in pulls if pull.queue_id == i) for i in (0, 1)) + 20
+        )
+        assert expected <= far <= expected + 40, far
+        assert len(await bodies(consumer, 600)) == 600
+
+
 @in_loop(simulated)
 async def test_no_more_is_pulled_ahead_than_the_bounds_allow(simulation: Simulation, /) -> None:
-    async def ahead(simulation: Simulation, expected: int, **settings: Any) -> None:
-        async with (
-            scripted_cluster(simulation, queues=2) as cluster,
-            consumer_of(cluster, **settings) as consumer,
-        ):
-            fill(cluster, 300)
-            fill(cluster, 300, queue_id=1)
-            await asyncio.sleep(5)
-            pulls = cluster.broker.requests(PullMessage)
-            far = (
-                sum(max(pull.queue_offset for pull in pulls if pull.queue_id == i) for i in (0, 1))
-                + 20
-            )
-            assert expected <= far <= expected + 40, far
-            assert len(await bodies(consumer, 600)) == 600
-
     await ahead(simulation, 200, queue_messages_max=100, pull_batch=10)
     await ahead(simulation, 150, messages_max=150, pull_batch=10)
     await ahead(simulation, 40, queue_bytes_max=2000, pull_batch=10)
@@ -447,19 +448,20 @@ async def test_an_offset_that_the_broker_does_not_have_goes_on_where_it_says(
             assert await bodies(consumer, 2) == [b"0:3", b"0:4"]
 
 
+async def listen(heard: list[tuple[str, int]], topic: str, queues: Sequence[MessageQueue]) -> None:
+    heard.append((topic, len(queues)))
+    raise ZeroDivisionError
+
+
 @in_loop(simulated)
 async def test_a_listener_hears_of_new_queues_within_half_a_minute(
     simulation: Simulation, /
 ) -> None:
     heard: list[tuple[str, int]] = []
 
-    async def listen(topic: str, queues: Sequence[MessageQueue]) -> None:
-        heard.append((topic, len(queues)))
-        raise ZeroDivisionError
-
     async with scripted_cluster(simulation, queues=1) as cluster:
         consumer = consumer_of(cluster)
-        await consumer.on_queue_change("orders", listen)
+        await consumer.on_queue_change("orders", partial(listen, heard))
         async with consumer:
             await asyncio.sleep(70)
             assert heard == []

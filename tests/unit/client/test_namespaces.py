@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -66,6 +67,16 @@ async def test_a_push_consumer_s_names_are_wrapped_on_the_wire_and_its_messages_
         }
 
 
+async def fails(doing: Awaitable[object]) -> None:
+    with pytest.raises(
+        (SendError, MessageError, RouteNotFoundError, RequestTimeoutError)
+    ) as caught:
+        await doing
+    assert "space%" not in str(caught.value).partition("turbopump topic create")[0]
+    assert "orders'" in str(caught.value)
+    assert getattr(caught.value, "topic", "orders") == "orders"
+
+
 @pytest.mark.parametrize(
     "settings", [{}, {"auto_batch": AutoBatch()}, {"back_pressure": BackPressure(messages=1)}]
 )
@@ -85,15 +96,6 @@ async def test_what_goes_wrong_when_sending_is_told_with_the_names_that_the_user
         for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
             cluster.broker.script[code].extend([None] * 20)
 
-        async def fails(doing: Awaitable[object]) -> None:
-            with pytest.raises(
-                (SendError, MessageError, RouteNotFoundError, RequestTimeoutError)
-            ) as caught:
-                await doing
-            assert "space%" not in str(caught.value).partition("turbopump topic create")[0]
-            assert "orders'" in str(caught.value)
-            assert getattr(caught.value, "topic", "orders") == "orders"
-
         other = MessageQueue("other", "broker-a", 0)
         await asyncio.gather(
             fails(producer.send(message)),
@@ -110,6 +112,12 @@ async def test_what_goes_wrong_when_sending_is_told_with_the_names_that_the_user
         await fails(producer.send("preorders", b"x"))
 
 
+async def handle(handled: list[tuple[str, int]], message: Delivery) -> None:
+    handled.append((message.topic, message.attempt))
+    if len(handled) == 1:
+        raise ValueError("not now")
+
+
 @in_loop(simulated)
 async def test_a_failed_message_goes_back_under_its_namespace_and_comes_again_without_it(
     simulation: Simulation, /
@@ -119,11 +127,6 @@ async def test_a_failed_message_goes_back_under_its_namespace_and_comes_again_wi
         cluster.broker.store("space%orders", 0, b"body")
         handled: list[tuple[str, int]] = []
 
-        async def handle(message: Delivery) -> None:
-            handled.append((message.topic, message.attempt))
-            if len(handled) == 1:
-                raise ValueError("not now")
-
         settings: dict[str, Any] = {
             "group": "readers",
             "topic": "orders",
@@ -131,7 +134,10 @@ async def test_a_failed_message_goes_back_under_its_namespace_and_comes_again_wi
             **cluster.settings,
         }
         async with PushConsumer(
-            cluster.name_server.address, consume_from=ConsumeFrom.FIRST, handler=handle, **settings
+            cluster.name_server.address,
+            consume_from=ConsumeFrom.FIRST,
+            handler=partial(handle, handled),
+            **settings,
         ):
             await until_count(handled, 2)
         assert [topic for topic, _ in handled] == ["orders"] * 2

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import Simulation
+from tests.stand_ins import async_raises
 from tests.unit.client.producers import a_request, producer_of
 from tests.unit.client.scripted_cluster import ScriptedBroker, ScriptedCluster, scripted_cluster
 
-from turbopump import Message, Producer, PushConsumer, ReceivedMessage
+from turbopump import Message, Producer, PushConsumer
 from turbopump.client.sending.accumulator import AutoBatch
 from turbopump.client.sending.back_pressure import BackPressure
 from turbopump.errors import ReplyError, TurbopumpError
@@ -131,14 +132,11 @@ async def test_a_consumer_replies_nothing_after_its_close(simulation: Simulation
         prepare(cluster)
         await other.send("other", b"x")
 
-        async def handle(_request: ReceivedMessage) -> None:
-            raise AssertionError("there is nothing to consume")
-
         consumer = PushConsumer(
             cluster.name_server.address,
             group="g",
             topic="orders",
-            handler=handle,
+            handler=async_raises(AssertionError("there is nothing to consume")),
             **cluster.settings,
         )
         await consumer.start()

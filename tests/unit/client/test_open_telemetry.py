@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
@@ -291,15 +292,17 @@ async def test_a_list_of_messages_has_one_span_linked_to_those_that_sent_them(
     assert "messaging.message.id" not in attributes
 
 
+def plain(message: ReceivedMessage) -> object:
+    if message.body == b"body":
+        raise ValueError("not this one")
+    return None
+
+
+async def awaited(message: ReceivedMessage) -> object:
+    return plain(message)
+
+
 def test_what_a_handler_raises_marks_its_span_and_goes_on(spans: Spans) -> None:
-    def plain(message: ReceivedMessage) -> object:
-        if message.body == b"body":
-            raise ValueError("not this one")
-        return None
-
-    async def awaited(message: ReceivedMessage) -> object:
-        return plain(message)
-
     with pytest.raises(ValueError, match="not this one"):
         spans.telemetry.traced(plain)(received())  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="not this one"):
@@ -325,22 +328,20 @@ def test_without_a_handler_a_block_makes_the_span(spans: Spans) -> None:
     assert (ended.attributes or {})["own"] == 1
 
 
+def send(producer: blocking.Producer, spans: Spans) -> None:
+    with spans.tracer.start_as_current_span("the thread's"):
+        producer.send(
+            "orders",
+            b"x",
+            queue=MessageQueue("orders", producer.publish_queues("orders")[0].broker_name, 0),
+        )
+
+
 def test_the_context_of_a_plain_thread_reaches_the_blocking_producer(spans: Spans) -> None:
     with BrokerThread() as broker:
         broker.create_topic("orders", queues=1)
         with blocking.Producer(broker.namesrv, hooks=[spans.telemetry]) as producer:
-
-            def send() -> None:
-                with spans.tracer.start_as_current_span("the thread's"):
-                    producer.send(
-                        "orders",
-                        b"x",
-                        queue=MessageQueue(
-                            "orders", producer.publish_queues("orders")[0].broker_name, 0
-                        ),
-                    )
-
-            thread = threading.Thread(target=send)
+            thread = threading.Thread(target=partial(send, producer, spans))
             thread.start()
             thread.join()
         sent, outer = spans.ended

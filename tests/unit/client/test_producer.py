@@ -600,16 +600,18 @@ async def test_use_before_start_or_in_a_fork_is_refused_in_one_sentence(
             await producer.send("orders", b"x")
 
 
+async def start() -> Producer:
+    producer = Producer("127.0.0.1:1")
+    await producer.start()
+    return producer
+
+
+async def use(producer: Producer) -> None:
+    with pytest.raises(NotStartedError, match="another event loop"):
+        await producer.send("orders", b"x")
+
+
 def test_use_on_another_loop_is_refused_in_one_sentence() -> None:
-    async def start() -> Producer:
-        producer = Producer("127.0.0.1:1")
-        await producer.start()
-        return producer
-
-    async def use(producer: Producer) -> None:
-        with pytest.raises(NotStartedError, match="another event loop"):
-            await producer.send("orders", b"x")
-
     producer = asyncio.run(start())
     asyncio.run(use(producer))
 

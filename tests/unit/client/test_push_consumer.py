@@ -10,6 +10,7 @@ from itertools import pairwise
 import pytest
 from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import START_MS, Simulation
+from tests.stand_ins import async_does_nothing, async_raises
 from tests.unit.client.push_consumers import committed, consumer_of, fill
 from tests.unit.client.scripted_cluster import refusal, scripted_cluster
 from tests.waits import until, until_count, until_some
@@ -542,10 +543,7 @@ async def test_offsets_are_committed_again_after_the_connection_was_lost(
     async with scripted_cluster(simulation, queues=1) as cluster:
         fill(cluster, 3)
 
-        async def handle(message: Delivery) -> None:
-            pass
-
-        async with consumer_of(cluster, handler=handle):
+        async with consumer_of(cluster, handler=async_does_nothing):
             await asyncio.sleep(6)
             assert committed(cluster) == 3
             await cluster.broker.stop()
@@ -560,11 +558,7 @@ async def test_a_pull_commits_only_in_a_queue_whose_place_has_been_answered_for(
     simulation: Simulation, /
 ) -> None:
     async with scripted_cluster(simulation, queues=2) as cluster:
-
-        async def handle(message: Delivery) -> None:
-            pass
-
-        async with consumer_of(cluster, handler=handle):
+        async with consumer_of(cluster, handler=async_does_nothing):
             for _ in range(12):
                 fill(cluster, 2)
                 fill(cluster, 2, queue_id=1)
@@ -587,21 +581,19 @@ async def test_a_pull_commits_only_in_a_queue_whose_place_has_been_answered_for(
 async def test_a_broker_that_has_forgotten_all_places_is_told_the_first_one_alone_again(
     simulation: Simulation, /
 ) -> None:
-    async with scripted_cluster(simulation, queues=4) as cluster:
-
-        async def handle(message: Delivery) -> None:
-            pass
-
-        async with consumer_of(cluster, handler=handle):
-            for queue_id in range(4):
-                fill(cluster, 3, queue_id=queue_id)
-            await asyncio.sleep(6)
-            await cluster.broker.stop()
-            cluster.broker.committed.clear()  # killed before it had saved them
-            cluster.broker.update_delays += [0.4, 0.3, 0.2, 0.1]
-            await cluster.broker.start()
-            await asyncio.sleep(12)
-            assert [committed(cluster, queue_id) for queue_id in range(4)] == [3, 3, 3, 3]
+    async with (
+        scripted_cluster(simulation, queues=4) as cluster,
+        consumer_of(cluster, handler=async_does_nothing),
+    ):
+        for queue_id in range(4):
+            fill(cluster, 3, queue_id=queue_id)
+        await asyncio.sleep(6)
+        await cluster.broker.stop()
+        cluster.broker.committed.clear()  # killed before it had saved them
+        cluster.broker.update_delays += [0.4, 0.3, 0.2, 0.1]
+        await cluster.broker.start()
+        await asyncio.sleep(12)
+        assert [committed(cluster, queue_id) for queue_id in range(4)] == [3, 3, 3, 3]
 
 
 @pytest.mark.parametrize("code", [24, 25, 1, 2, 14, 16, 215])
@@ -745,10 +737,7 @@ async def test_wrong_use_is_said_in_a_sentence(simulation: Simulation, /) -> Non
         with pytest.raises(NotStartedError, match="async with PushConsumer"):
             aiter(consumer)
 
-        async def handle(message: Delivery) -> None:
-            pass
-
-        async with consumer_of(cluster, handler=handle) as handling:
+        async with consumer_of(cluster, handler=async_does_nothing) as handling:
             with pytest.raises(ConfigError, match="has a handler"):
                 aiter(handling)
         with pytest.raises(ConfigError, match="nothing to consume"):
@@ -815,13 +804,10 @@ async def test_a_handler_may_close_its_consumer_and_its_message_is_done(
 async def test_a_consumer_leaves_its_group_though_closing_it_fails(
     simulation: Simulation, /, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def failing(self: Assignment, timeout: float, *, give_back_taken: bool) -> None:
-        raise ZeroDivisionError
-
     async with scripted_cluster(simulation, queues=1) as cluster:
         consumer = consumer_of(cluster)
         await consumer.start()
-        monkeypatch.setattr(Assignment, "close", failing)
+        monkeypatch.setattr(Assignment, "close", async_raises(ZeroDivisionError))
         for _ in range(2):
             with pytest.raises(ZeroDivisionError):
                 await consumer.close()

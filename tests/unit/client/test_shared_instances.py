@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import Simulation
+from tests.stand_ins import async_does_nothing
 from tests.unit.client.push_consumers import broadcasting
 from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster
 from tests.waits import until
@@ -283,35 +284,39 @@ def test_a_name_in_use_on_one_loop_is_refused_on_another_until_it_is_free(kind: 
     asyncio.run(on_two_loops())
 
 
-def test_a_name_is_free_again_when_the_loop_of_who_had_it_is_closed() -> None:
-    async def left_open() -> str:
-        producer = Producer(NOBODY, instance_name="left-open")
-        await producer.start()
-        kept.append(producer)
-        return producer.client_id
+async def left_open(kept: list[Producer]) -> str:
+    producer = Producer(NOBODY, instance_name="left-open")
+    await producer.start()
+    kept.append(producer)
+    return producer.client_id
 
+
+def test_a_name_is_free_again_when_the_loop_of_who_had_it_is_closed() -> None:
     kept: list[Producer] = []
-    assert asyncio.run(left_open()) == asyncio.run(left_open())
+    assert asyncio.run(left_open(kept)) == asyncio.run(left_open(kept))
+
+
+def dropped() -> str:
+    loop = asyncio.SelectorEventLoop()
+    producer = Producer(NOBODY, instance_name="dropped")
+    loop.run_until_complete(producer.start())
+    return producer.client_id
+
+
+async def joins(settings: ClientSettings) -> tuple[ClientSettings, ClientInstance]:
+    member = InstanceMember("readers", consumer=partial(ConsumerData, "readers"))
+    return join_broadcasting(settings, settings.environment(), member)
+
+
+def dropped_while_it_broadcasts() -> str:
+    loop = asyncio.SelectorEventLoop()
+    settings = ClientSettings((NOBODY,))
+    _, instance = loop.run_until_complete(joins(settings))
+    return instance.client_id
 
 
 def test_a_name_is_free_again_when_the_loop_of_who_had_it_is_dropped() -> None:
     """It was held for ever: what was to be forgotten with the loop knew the loop."""
-
-    def dropped() -> str:
-        loop = asyncio.SelectorEventLoop()
-        producer = Producer(NOBODY, instance_name="dropped")
-        loop.run_until_complete(producer.start())
-        return producer.client_id
-
-    def dropped_while_it_broadcasts() -> str:
-        loop = asyncio.SelectorEventLoop()
-        settings = ClientSettings((NOBODY,))
-        _, instance = loop.run_until_complete(joins(settings))
-        return instance.client_id
-
-    async def joins(settings: ClientSettings) -> tuple[ClientSettings, ClientInstance]:
-        member = InstanceMember("readers", consumer=partial(ConsumerData, "readers"))
-        return join_broadcasting(settings, settings.environment(), member)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
@@ -348,13 +353,10 @@ async def test_broadcasting_consumers_without_a_name_share_one_unless_of_one_gro
 def test_two_of_a_group_that_broadcast_on_two_loops_are_both_served(tmp_path: Path) -> None:
     """The second once was refused for the name DEFAULT, which nobody had given."""
 
-    async def handle(_message: object) -> None:
-        return
-
     settings: dict[str, Any] = {
         "group": "readers",
         "topic": "orders",
-        "handler": handle,
+        "handler": async_does_nothing,
         "broadcast": True,
         "offsets_directory": tmp_path,
         "local_ip": "10.0.0.7",

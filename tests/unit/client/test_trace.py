@@ -280,14 +280,13 @@ async def test_a_large_batch_takes_no_other_messages_traces_with_it(
         )
 
 
-def test_the_keys_of_a_trace_message_fit_its_properties_however_many_or_long() -> None:
-    def keys_of(records: list[TraceRecord]) -> list[list[str]]:
-        messages = messages_of(records)
-        assert all(
-            len(message.properties["KEYS"].encode()) <= KEYS_SIZE_MAX for message in messages
-        )
-        return [message.keys for message in messages]
+def keys_of(records: list[TraceRecord]) -> list[list[str]]:
+    messages = messages_of(records)
+    assert all(len(message.properties["KEYS"].encode()) <= KEYS_SIZE_MAX for message in messages)
+    return [message.keys for message in messages]
 
+
+def test_the_keys_of_a_trace_message_fit_its_properties_however_many_or_long() -> None:
     many = keys_of([(TracedMessage("t", f"{i:032}"), "r\x02") for i in range(1500)])
     assert [len(keys) for keys in many] == [727, 727, 46]
     assert [key for keys in many for key in keys] == [f"{i:032}" for i in range(1500)]

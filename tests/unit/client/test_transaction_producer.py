@@ -8,6 +8,7 @@ import threading
 
 import pytest
 from tests.loops import in_loop
+from tests.stand_ins import async_does_nothing, async_raises, async_returns, raises
 from tests.unit.client.transacting import COMMIT, OTHER, ROLLBACK, UNKNOWN, World, in_a_world
 
 from turbopump import Message, TransactionProducer, TransactionResult, TransactionState
@@ -76,25 +77,20 @@ async def test_a_broker_that_was_told_nothing_asks_the_checker(world: World, /) 
         assert world.delivered() == [b"a"]
 
 
+async def dying(world: World) -> None:
+    producer = world.producer(OTHER, executor=async_does_nothing)
+    await producer.start()
+    await producer.send_in_transaction(Message("orders", b"orphan"))
+
+
 @in_loop(in_a_world)
 async def test_another_producer_of_the_group_answers_for_a_dead_one_even_if_it_never_sent(
     world: World, /
 ) -> None:
-    async def undecided(_message: Message, _arg: object) -> None:
-        return None
-
-    async def dying() -> None:
-        producer = world.producer(OTHER, executor=undecided)
-        await producer.start()
-        await producer.send_in_transaction(Message("orders", b"orphan"))
-
-    await world.simulation.boot(OTHER).start(dying())
+    await world.simulation.boot(OTHER).start(dying(world))
     world.simulation.end(OTHER, power_cut=False)
 
-    async def check(_message: ReceivedMessage) -> TransactionState:
-        return COMMIT
-
-    async with world.producer(checker=check):
+    async with world.producer(checker=async_returns(COMMIT)):
         await asyncio.sleep(100)
     assert world.delivered() == [b"orphan"]
 
@@ -110,10 +106,7 @@ async def test_a_checker_that_fails_is_asked_again(world: World, /) -> None:
             raise OSError("away")
         return "yes" if times == 2 else COMMIT
 
-    async def execute(_message: Message, _arg: object) -> None:
-        return None
-
-    async with world.producer(executor=execute, checker=check) as producer:
+    async with world.producer(executor=async_does_nothing, checker=check) as producer:
         await producer.send_in_transaction(Message("orders", b"x"))
         await asyncio.sleep(130)
     assert times == 3
@@ -131,11 +124,8 @@ async def test_hooks_and_traces_tell_how_transactions_end(world: World, /) -> No
     async def execute(_message: Message, arg: object) -> object:
         return arg
 
-    async def check(_message: ReceivedMessage) -> TransactionState:
-        return ROLLBACK
-
     async with world.producer(
-        executor=execute, checker=check, hooks=[Hook()], trace=True
+        executor=execute, checker=async_returns(ROLLBACK), hooks=[Hook()], trace=True
     ) as producer:
         done = await producer.send_in_transaction(
             Message("orders", b"x", keys="k", tags="t"), COMMIT
@@ -159,15 +149,13 @@ async def test_hooks_and_traces_tell_how_transactions_end(world: World, /) -> No
 async def test_what_cannot_be_a_transaction_is_refused_before_anything_is_sent(
     world: World, /
 ) -> None:
-    async def execute(_message: Message, _arg: object) -> None:
-        raise AssertionError("not to be executed")
-
     async with world.producer() as producer:
         with pytest.raises(ConfigError, match="needs an executor"):
             await producer.send_in_transaction(Message("orders", b"x"))
         with pytest.raises(MessageError, match="cannot be delayed"):
             await producer.send_in_transaction(
-                Message("orders", b"x", delay_level=3), executor=execute
+                Message("orders", b"x", delay_level=3),
+                executor=async_raises(AssertionError("not to be executed")),
             )
 
 
@@ -175,10 +163,9 @@ async def test_what_cannot_be_a_transaction_is_refused_before_anything_is_sent(
 async def test_nothing_is_executed_for_a_half_message_that_the_broker_refuses(
     world: World, /
 ) -> None:
-    async def execute(_message: Message, _arg: object) -> None:
-        raise AssertionError("not to be executed")
-
-    async with world.producer(executor=execute, retries=0) as producer:
+    async with world.producer(
+        executor=async_raises(AssertionError("not to be executed")), retries=0
+    ) as producer:
         with pytest.raises(SendError) as refused:
             await producer.send_in_transaction(Message("orders", b"x"))
     assert str(int(ResponseCode.NO_PERMISSION)) in str(refused.value)
@@ -234,11 +221,11 @@ async def test_plain_functions_run_in_threads_and_never_hold_the_loop() -> None:
             assert inside.wait(60), "the loop is held"
             return COMMIT
 
-        def check(_message: ReceivedMessage) -> TransactionState:
-            raise AssertionError("not asked")
-
         async with TransactionProducer(
-            running.namesrv, group="sellers", checker=check, executor=execute
+            running.namesrv,
+            group="sellers",
+            checker=raises(AssertionError("not asked")),
+            executor=execute,
         ) as producer:
             sending = asyncio.ensure_future(producer.send_in_transaction(Message("orders", b"x")))
             async with asyncio.timeout(60):

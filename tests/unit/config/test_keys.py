@@ -4,11 +4,11 @@ import re
 from pathlib import Path
 
 import pytest
+from tests.unit.config.settings_page import page
 
 from turbopump.config.broker_config import BROKER_KEYS, BrokerConfig
 from turbopump.config.keys import KeyClass, KeyTable, classify
 from turbopump.config.namesrv_config import NAMESRV_KEYS, NamesrvConfig
-from turbopump.config.reference import page
 from turbopump.config.running import RunningConfiguration
 from turbopump.config.setting import SettingsClass, effective, settings_of
 
@@ -99,7 +99,7 @@ def test_defaults_are_given_per_version() -> None:
 
 def test_the_page_is_up_to_date() -> None:
     assert DOC.read_text("utf-8") == page(), (
-        "docs/reference/configuration.md is stale: python -m turbopump.config.reference > "
+        "docs/reference/configuration.md is stale: python -m tests.unit.config.settings_page > "
         "docs/reference/configuration.md"
     )
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.loops import in_loop
-from tests.stand_ins import does_nothing
+from tests.stand_ins import does_nothing, raises
 
 from turbopump.disk.system_disk import SystemDisk
 from turbopump.errors import StoreError, StoreLockedError
@@ -66,10 +66,10 @@ def test_how_far_the_system_reads_ahead_in_a_file_is_said_of_that_file(
 def test_a_segment_that_does_not_fit_leaves_no_file(
     disk: SystemDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(_fd: int, _size: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("turbopump.disk.system_disk._allocate", full)
+    monkeypatch.setattr(
+        "turbopump.disk.system_disk._allocate",
+        raises(OSError(errno.ENOSPC, "No space left on device")),
+    )
     with pytest.raises(OSError, match="No space left"):
         disk.create_segment(tmp_path / "a", 10_000)
     assert list(tmp_path.iterdir()) == []
@@ -164,6 +164,11 @@ def test_a_lock_that_another_process_holds_is_refused(disk: SystemDisk, tmp_path
     disk.lock(path).release()
 
 
+def work(workers: list[int]) -> None:
+    workers.append(threading.get_ident())
+    raise OSError(errno.EIO, "broken")
+
+
 @in_loop
 async def test_work_is_done_in_another_thread_and_told_in_the_owner_s(tmp_path: Path) -> None:
     loop = asyncio.get_running_loop()
@@ -171,11 +176,9 @@ async def test_work_is_done_in_another_thread_and_told_in_the_owner_s(tmp_path: 
     told: asyncio.Future[tuple[int, OSError | None]] = loop.create_future()
     workers: list[int] = []
 
-    def work() -> None:
-        workers.append(threading.get_ident())
-        raise OSError(errno.EIO, "broken")
-
-    disk.start(work, lambda error: told.set_result((threading.get_ident(), error)))
+    disk.start(
+        partial(work, workers), lambda error: told.set_result((threading.get_ident(), error))
+    )
     thread, error = await told
     assert thread == threading.get_ident() != workers[0]
     assert error is not None

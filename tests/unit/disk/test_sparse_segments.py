@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.stand_ins import returns
+from tests.stand_ins import raises, returns
 
 from turbopump.disk import mapped_segments
 from turbopump.disk.disk import Piece
@@ -73,10 +73,11 @@ def test_what_is_written_through_the_map_is_in_the_file_and_no_descriptor_is_kep
 def test_a_full_disk_is_an_error_of_allocating(
     segment: MappedSparseSegment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(_fd: int, _at: int, _size: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(mapped_segments.os, "posix_fallocate", full)
+    monkeypatch.setattr(
+        mapped_segments.os,
+        "posix_fallocate",
+        raises(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))),
+    )
     with pytest.raises(OSError, match="No space left") as failed:
         segment.allocate(0, 4096)
     assert failed.value.filename == str(segment.path)

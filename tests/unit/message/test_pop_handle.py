@@ -70,7 +70,7 @@ def test_order_counts_name_a_queue_or_one_message() -> None:
 
 
 def test_a_queue_named_twice_is_refused() -> None:
-    with pytest.raises(MessageError, match="twice"):
+    with pytest.raises(MessageError, match="two entries"):
         decode_numbers("0 0 10;0 0 11")
 
 

@@ -163,14 +163,15 @@ async def test_a_received_message_is_sent_on_with_its_senders_properties_not_the
             assert not any(name.startswith(("TIMER", "REAL_")) for name in copy.properties)
 
 
+async def execute(message: Message, _arg: object) -> TransactionState:
+    assert message.properties["TRAN_MSG"] == "true"
+    return TransactionState.COMMIT
+
+
 @in_loop
 async def test_a_message_with_everything_can_still_be_the_one_of_a_transaction() -> None:
     async with running_broker() as broker:
         await broker.create_topic("orders", 1)
-
-        async def execute(message: Message, _arg: object) -> TransactionState:
-            assert message.properties["TRAN_MSG"] == "true"
-            return TransactionState.COMMIT
 
         async with TransactionProducer(
             broker.namesrv, group="shop", checker=does_nothing, executor=execute

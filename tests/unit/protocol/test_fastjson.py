@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from enum import IntEnum, StrEnum
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.loops import outcome_of
+from tests.stand_ins import raises
 from tests.unit.metered_loop import TURN_MAX_S, cpu_seconds_of
 
 from turbopump.errors import BodyError, ProtocolError
@@ -106,10 +108,9 @@ def test_parse_gives_builtins_with_texts_as_keys() -> None:
 def test_an_offset_file_with_bare_keys_is_read_as_it_is_once_they_are_quoted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def refuse(value: Any, wanted: Any) -> Any:
-        raise AssertionError("its values were looked at one by one")
-
-    monkeypatch.setattr(fastjson, "shape", refuse)
+    monkeypatch.setattr(
+        fastjson, "shape", raises(AssertionError("its values were looked at one by one"))
+    )
     text = b'{"offsetTable":{"t,5:\\"{1:@g":{0:5,1:6\n\t\t},"u@g":{-2:7}}}'
     assert fastjson.decode(text, dict[str, dict[str, dict[int, int]]]) == {
         "offsetTable": {'t,5:"{1:@g': {0: 5, 1: 6}, "u@g": {-2: 7}}
@@ -250,6 +251,11 @@ def test_what_is_built_to_exhaust_is_refused_in_bounded_time(text: bytes) -> Non
     assert time.process_time() - began < 5
 
 
+def read(text: bytes) -> None:
+    with pytest.raises(FastjsonError):
+        fastjson.decode_request(text, Bean)
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -266,11 +272,7 @@ def test_what_is_built_to_exhaust_is_refused_in_bounded_time(text: bytes) -> Non
     ids=range(len(EXHAUSTING) + 8),
 )
 def test_no_body_of_a_request_takes_longer_than_a_turn_of_the_loop(text: bytes) -> None:
-    def read() -> None:
-        with pytest.raises(FastjsonError):
-            fastjson.decode_request(text, Bean)
-
-    assert cpu_seconds_of(read) <= TURN_MAX_S
+    assert cpu_seconds_of(partial(read, text)) <= TURN_MAX_S
 
 
 def test_a_request_has_a_number_of_bytes_and_entries() -> None:

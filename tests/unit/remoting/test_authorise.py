@@ -59,21 +59,24 @@ def answers(connection: Wire, transport: KeptTransport, frame: bytes) -> list[Co
     return [decode_command(each) for each in FrameReader().feed(bytes(transport.written))]
 
 
+def refuse(
+    asked: list[tuple[Request[Any], RequestContext]], request: Request[Any], context: RequestContext
+) -> Response:
+    asked.append((request, context))
+    return Response(code=ResponseCode.NO_PERMISSION, remark="not for you")
+
+
 @pytest.mark.parametrize("form", FORMS)
 @in_loop
 async def test_a_refusal_stops_every_request_in_every_form(form: str) -> None:
     asked: list[tuple[Request[Any], RequestContext]] = []
     handled: list[Request[Any]] = []
 
-    def refuse(request: Request[Any], context: RequestContext) -> Response:
-        asked.append((request, context))
-        return Response(code=ResponseCode.NO_PERMISSION, remark="not for you")
-
     def handle(request: Request[Any], _context: RequestContext) -> Response:
         handled.append(request)
         return Response()
 
-    router, transport = Router(refuse), KeptTransport()
+    router, transport = Router(partial(refuse, asked)), KeptTransport()
     for declared in REQUESTS:
         router.add(declared, handle)
     connection = Served(router).wire
@@ -147,14 +150,15 @@ async def test_a_header_with_two_codes_is_judged_and_handled_as_one_and_the_same
     assert handled == [last] * 2
 
 
+def no_pulls(request: Request[Any], context: RequestContext) -> Response | None:
+    assert context.peer.peer.startswith("127.0.0.1")
+    if isinstance(request, PullMessage | GetRouteInfo):
+        return Response(code=ResponseCode.NO_PERMISSION, remark="not for you")
+    return None
+
+
 @in_loop
 async def test_a_broker_and_a_name_server_ask_who_may_do_what(tmp_path: Path) -> None:
-    def no_pulls(request: Request[Any], context: RequestContext) -> Response | None:
-        assert context.peer.peer.startswith("127.0.0.1")
-        if isinstance(request, PullMessage | GetRouteInfo):
-            return Response(code=ResponseCode.NO_PERMISSION, remark="not for you")
-        return None
-
     async with talking(tmp_path, partial(Broker, authorise=no_pulls)) as talk:
         await talk.client.send(b"permitted")
         answer = await talk.client.ask(pull(0))

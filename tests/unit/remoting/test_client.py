@@ -13,6 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.loops import in_loop, on_a_client_s_host
 from tests.simulation.world.simulation import Simulation
+from tests.stand_ins import async_raises
 from tests.unit.remoting.serving import serving
 from tests.waits import until, until_count, until_none, until_some
 
@@ -125,13 +126,14 @@ async def test_an_error_code_is_raised_with_its_remark_and_given_raw_to_who_want
     assert command.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
 
+def lock(
+    _request: LockBatchMq, body: LockBatchRequestBody, _context: RequestContext
+) -> Response[LockBatchResponseBody]:
+    return Response(LockBatchResponseBody(locked=body.mq_set))
+
+
 @in_loop
 async def test_a_json_body_reaches_the_handler_typed_and_so_does_its_answer_the_caller() -> None:
-    def lock(
-        _request: LockBatchMq, body: LockBatchRequestBody, _context: RequestContext
-    ) -> Response[LockBatchResponseBody]:
-        return Response(LockBatchResponseBody(locked=body.mq_set))
-
     router = Router()
     router.add_with_body(LockBatchMq, lock)
     queues = (MessageQueue("T", "a", 3), MessageQueue("T", "a", 4))
@@ -327,10 +329,11 @@ async def test_a_name_is_looked_up_again_when_its_connection_has_ended(
 async def test_a_name_that_nobody_knows_is_told_in_the_system_s_words(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def unknown(*_: object, **_options: object) -> list[Any]:
-        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", unknown)
+    monkeypatch.setattr(
+        asyncio.get_running_loop(),
+        "getaddrinfo",
+        async_raises(socket.gaierror(socket.EAI_NONAME, "Name or service not known")),
+    )
     client = RemotingClient()
     with pytest.raises(ConnectError, match=r"to server\.invalid:1: Name or service not known"):
         await client.connect("server.invalid:1")
@@ -384,6 +387,13 @@ async def test_a_oneway_request_arrives_and_wants_nothing(
     assert not connection.calls.waiting
 
 
+def notice(
+    heard: list[str], request: NotifyConsumerIdsChanged, _context: RequestContext
+) -> Outcome:
+    heard.append(request.consumer_group)
+    return HELD
+
+
 @in_loop
 async def test_the_server_may_ask_the_client_on_the_same_connection() -> None:
     patient = Patient()
@@ -392,11 +402,7 @@ async def test_the_server_may_ask_the_client_on_the_same_connection() -> None:
         heard: list[str] = []
         router = Router()
 
-        def notice(request: NotifyConsumerIdsChanged, _context: RequestContext) -> Outcome:
-            heard.append(request.consumer_group)
-            return HELD
-
-        router.add(NotifyConsumerIdsChanged, notice)
+        router.add(NotifyConsumerIdsChanged, partial(notice, heard))
         client = RemotingClient(router)
 
         await client.connect(address)
@@ -480,22 +486,29 @@ async def test_both_sides_may_send_more_than_their_buffers_hold() -> None:
         await client.close()
 
 
+async def slow(
+    ending: str,
+    go_on: asyncio.Event,
+    over: asyncio.Event,
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+) -> None:
+    await go_on.wait()
+    if ending == "the peer reads":
+        while await reader.read(1 << 20):
+            pass
+    writer.transport.abort()
+    with contextlib.suppress(ConnectionError):
+        await writer.wait_closed()
+    over.set()
+
+
 @pytest.mark.parametrize("ending", ["the peer reads", "the connection is lost"])
 @in_loop
 async def test_a_sender_can_wait_until_a_slow_peer_has_read(ending: str) -> None:
     go_on, over = asyncio.Event(), asyncio.Event()
 
-    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await go_on.wait()
-        if ending == "the peer reads":
-            while await reader.read(1 << 20):
-                pass
-        writer.transport.abort()
-        with contextlib.suppress(ConnectionError):
-            await writer.wait_closed()
-        over.set()
-
-    server = await asyncio.start_server(slow, "127.0.0.1", 0)
+    server = await asyncio.start_server(partial(slow, ending, go_on, over), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     client = RemotingClient()
     connection = await client.connect(f"127.0.0.1:{port}")

@@ -426,18 +426,20 @@ async def test_more_large_frames_than_fit_are_slowed_down_and_none_is_refused(
     assert peak <= 24 * MIB
 
 
+def large(_request: GetMinOffset, _context: RequestContext) -> Response[OffsetReply]:
+    return Response(OffsetReply(offset=0), body=bytes(MIB))
+
+
+async def later(request: GetMaxOffset, _context: RequestContext) -> Response[OffsetReply]:
+    return Response(OffsetReply(offset=0), body=bytes(MIB))
+
+
 @pytest.mark.parametrize("ask", [requests, later_requests])
 @in_loop
 async def test_silent_readers_of_a_real_server_take_no_more_memory_than_they_may(
     ask: Callable[[int, int], bytes],
 ) -> None:
     router = Router()
-
-    def large(_request: GetMinOffset, _context: RequestContext) -> Response[OffsetReply]:
-        return Response(OffsetReply(offset=0), body=bytes(MIB))
-
-    async def later(request: GetMaxOffset, _context: RequestContext) -> Response[OffsetReply]:
-        return Response(OffsetReply(offset=0), body=bytes(MIB))
 
     router.add(GetMinOffset, large)
     router.add(GetMaxOffset, later)

@@ -59,7 +59,7 @@ def compared(
         if there.asked is not before and there.asked is not None:
             asked.append(there.asked)
             if master_first:
-                to_slave += there.read(digest(master, there.asked))
+                to_slave += there.set_digest(digest(master, there.asked))
         if there.found is not None:
             to_slave, stream = to_slave + stream, b""
         said, to_slave = to_slave[:piece], to_slave[piece:]
@@ -68,7 +68,7 @@ def compared(
             to_master += digest(slave, found)
             if not master_first:
                 last = there.asked
-                to_slave += there.read(digest(master, found))
+                to_slave += there.set_digest(digest(master, found))
                 assert there.asked is last, "it waits for the slave's"
     assert there.found is not None
     assert here.found == there.found
@@ -178,7 +178,7 @@ def test_the_stream_that_follows_at_once_is_kept_for_later() -> None:
     there = MasterComparison((OWN,))
     there.received(here.begin(), span(10))
     digest = hashlib.sha256(log).digest()
-    said = there.received(digest, span(10)) + there.read(digest)
+    said = there.received(digest, span(10)) + there.set_digest(digest)
     assert here.received(said + frame(10, b"next")) == (Verdict.EQUAL, 10, (OWN,))
     assert here.received(b"!") is None
     assert here.rest == frame(10, b"next") + b"!"
@@ -251,11 +251,11 @@ def test_damage_that_is_mended_while_it_is_looked_for_is_no_other_log() -> None:
     log, there = bytes_of(1, 100), MasterComparison((OWN,))
     there.received(SlaveComparison(0, 100, ()).begin(), span(100))
     there.received(bytes(DIGEST_SIZE), span(100))
-    there.read(hashlib.sha256(log).digest())
+    there.set_digest(hashlib.sha256(log).digest())
     while there.found is None:
         assert there.asked is not None
         begin, size = there.asked
         digest = hashlib.sha256(log[begin : begin + size]).digest()
-        there.read(digest)
+        there.set_digest(digest)
         there.received(digest, span(100))
     assert there.found[:2] == (Verdict.EQUAL, 100)

@@ -4,6 +4,7 @@ import random
 from pathlib import Path
 
 import pytest
+from tests.stand_ins import raises
 
 from turbopump.disk.system_disk import SystemDisk
 from turbopump.replication.history import (
@@ -119,10 +120,7 @@ def test_a_full_disk_leaves_no_file_that_says_too_much(
     again = history(tmp_path, SECOND, 500)
     again.begin_own(500)
 
-    def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(SystemDisk, "replace_file", full)
+    monkeypatch.setattr(SystemDisk, "replace_file", raises(OSError(28, "No space left on device")))
     again.save_now()
     assert history(tmp_path, SECOND, 500).known == ()
 

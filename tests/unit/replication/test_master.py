@@ -111,59 +111,59 @@ def replicas(acks: int, catch_up: float = 15.0) -> Replicas:
 def test_a_message_is_copied_when_so_many_slaves_have_it() -> None:
     both = replicas(acks=2)
     assert both.alone
-    both.acknowledged("a", 500, 500, 0.0)
+    both.record_acknowledgement("a", 500, 500, 0.0)
     assert (both.copied, both.alone) == (0, True)
-    both.acknowledged("b", 300, 500, 0.0)
+    both.record_acknowledgement("b", 300, 500, 0.0)
     assert (both.copied, both.alone) == (300, True), "b never had all that there was"
-    both.acknowledged("b", 500, 500, 1.0)
+    both.record_acknowledgement("b", 500, 500, 1.0)
     assert (both.copied, both.alone) == (500, False)
 
 
 def test_two_connections_of_one_slave_count_once() -> None:
     both = replicas(acks=2)
-    both.acknowledged("a", 500, 500, 0.0)
-    both.acknowledged("a", 500, 500, 0.1)
+    both.record_acknowledgement("a", 500, 500, 0.0)
+    both.record_acknowledgement("a", 500, 500, 0.1)
     assert both.is_in_sync("a", 0.1)
     assert (both.copied, both.alone) == (0, True)
 
 
 def test_a_slave_that_lost_its_log_does_not_count_for_what_it_had() -> None:
     both = replicas(acks=2)
-    both.acknowledged("a", 500, 500, 0.0)
-    both.begins("a", proved=True, end=500, now=0.1)
-    both.acknowledged("b", 500, 500, 0.1)
+    both.record_acknowledgement("a", 500, 500, 0.0)
+    both.record_begin("a", proved=True, end=500, now=0.1)
+    both.record_acknowledgement("b", 500, 500, 0.1)
     assert both.copied == 0
-    both.acknowledged("a", 400, 500, 0.2)
+    both.record_acknowledgement("a", 400, 500, 0.2)
     assert both.copied == 400
 
 
 def test_what_is_copied_never_goes_back() -> None:
     one = replicas(acks=1)
-    one.acknowledged("a", 500, 500, 0.0)
-    one.acknowledged("a", 200, 500, 0.1)
+    one.record_acknowledgement("a", 500, 500, 0.0)
+    one.record_acknowledgement("a", 200, 500, 0.1)
     assert one.copied == 500
 
 
 def test_a_slave_that_keeps_up_under_load_stays_in_sync() -> None:
     one = replicas(acks=1, catch_up=1.0)
     end = 1000
-    one.acknowledged("a", end, end, 0.0)
+    one.record_acknowledgement("a", end, end, 0.0)
     for tick in range(1, 100):
         before, end = end, end + 1000
-        one.acknowledged("a", before, end, tick / 10)
+        one.record_acknowledgement("a", before, end, tick / 10)
         assert not one.alone
 
 
 def test_a_slave_that_falls_behind_for_long_is_not_waited_for_until_it_has_caught_up() -> None:
     one = replicas(acks=1, catch_up=15.0)
-    one.acknowledged("a", 500, 500, 0.0)
-    one.look(15.0)
+    one.record_acknowledgement("a", 500, 500, 0.0)
+    one.update(15.0)
     assert not one.alone
-    one.look(15.1)
+    one.update(15.1)
     assert one.alone
-    one.acknowledged("a", 600, 900, 20.0)
+    one.record_acknowledgement("a", 600, 900, 20.0)
     assert one.alone
-    one.acknowledged("a", 900, 900, 21.0)
+    one.record_acknowledgement("a", 900, 900, 21.0)
     assert not one.alone
 
 
@@ -190,12 +190,12 @@ def test_a_slave_that_has_proved_its_log_acknowledges_no_more_than_it_was_sent()
 
 
 def unproved(slaves: Replicas, acked: int, end: int, now: float, confirmed: int = 0) -> None:
-    slaves.acknowledged("a", acked, end, now, confirmed, proved=False)
+    slaves.record_acknowledgement("a", acked, end, now, confirmed, proved=False)
 
 
 def test_what_a_slave_says_first_counts_for_nothing_if_it_has_not_proved_it() -> None:
     one = replicas(acks=1)
-    one.begins("a", proved=False, end=700, now=0.0)
+    one.record_begin("a", proved=False, end=700, now=0.0)
     unproved(one, 600, 500, 0.0)  # SYNC_FLUSH: 500 is durable
     assert (one.copied, one.alone) == (0, True)
     unproved(one, 700, 700, 0.1, confirmed=699)
@@ -206,32 +206,32 @@ def test_what_a_slave_says_first_counts_for_nothing_if_it_has_not_proved_it() ->
 
 def test_a_slave_that_connects_again_unproved_counts_only_for_what_comes_then() -> None:
     one = replicas(acks=1)
-    one.begins("a", proved=False, end=0, now=0.0)
+    one.record_begin("a", proved=False, end=0, now=0.0)
     unproved(one, 500, 500, 0.0)
     assert not one.alone
-    one.begins("a", proved=False, end=600, now=1.0)
+    one.record_begin("a", proved=False, end=600, now=1.0)
     unproved(one, 600, 600, 1.0, confirmed=500)
     assert (one.copied, one.alone) == (500, True)
-    one.look(1.5, confirmed=600)
+    one.update(1.5, confirmed=600)
     assert (one.copied, one.alone) == (600, False)
 
 
 def test_a_connection_that_proves_nothing_takes_nothing_from_one_that_did() -> None:
     one = replicas(acks=1)
-    one.begins("a", proved=True, end=0, now=0.0)
-    one.acknowledged("a", 500, 500, 0.0)
-    one.begins("a", proved=False, end=500, now=0.1)
+    one.record_begin("a", proved=True, end=0, now=0.0)
+    one.record_acknowledgement("a", 500, 500, 0.0)
+    one.record_begin("a", proved=False, end=500, now=0.1)
     unproved(one, 900, 900, 0.1, confirmed=400)
     assert (one.copied, one.alone) == (500, False)
-    one.acknowledged("a", 600, 900, 0.2, 500)
+    one.record_acknowledgement("a", 600, 900, 0.2, 500)
     assert one.copied == 900, "one broker, by two connections"
 
 
 def test_two_slaves_of_one_address_count_once_proved_or_not() -> None:
     two = replicas(acks=2)
-    two.begins("a", proved=False, end=0, now=0.0)
+    two.record_begin("a", proved=False, end=0, now=0.0)
     unproved(two, 500, 500, 0.0)
-    two.acknowledged("a", 500, 500, 0.0)
+    two.record_acknowledgement("a", 500, 500, 0.0)
     assert two.is_in_sync("a", 0.0, proved=True)
     assert two.is_in_sync("a", 0.0, proved=False)
     assert (two.copied, two.alone) == (0, True)

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.store.directory import Directory, put
 from tests.unit.store.segments import Plain, RealSegment, replace
 
-from turbopump.store.repair.setting_apart import SECTOR
+from turbopump.store.repair.unreadable_sectors import SECTOR
 
 SEGMENT = 65536
 EIO = os.strerror(errno.EIO)

@@ -12,9 +12,10 @@ from turbopump.message.batch import encode_item
 from turbopump.message.codec import decode_entries
 from turbopump.message.java import tags_code
 from turbopump.store.files import StorePaths
-from turbopump.store.message_store import MessageStore, NewMessage, PutResult, StoreConfig
+from turbopump.store.message_store import MessageStore, NewMessage, PutResult
 from turbopump.store.packed_batch import pack_batch
 from turbopump.store.queues.consume_queue import UNIT_SIZE, unpack_unit
+from turbopump.store.store_config import StoreConfig
 
 HOST = bytes([127, 0, 0, 1]) + (10911).to_bytes(4)
 OVERHEAD = 91 + 1

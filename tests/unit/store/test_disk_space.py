@@ -9,13 +9,8 @@ import pytest
 from turbopump.disk.disk import Space
 from turbopump.disk.system_disk import SystemDisk
 from turbopump.errors import StoreClosedError
-from turbopump.store.disk_space import (
-    START_RESERVE_MAX,
-    SpaceLevel,
-    SpaceLimits,
-    SpaceWatch,
-    StartReserve,
-)
+from turbopump.store.disk_space import SpaceLevel, SpaceLimits, SpaceWatch
+from turbopump.store.start_reserve import START_RESERVE_MAX, StartReserve
 
 A, B, QUEUES = Path("/a"), Path("/b"), Path("/queues")
 

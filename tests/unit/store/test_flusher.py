@@ -13,7 +13,8 @@ from tests.unit.store.directory import HOST
 
 from turbopump.errors import StoreClosedError
 from turbopump.store.files import StorePaths
-from turbopump.store.message_store import MessageStore, NewMessage, PutResult, StoreConfig
+from turbopump.store.message_store import MessageStore, NewMessage, PutResult
+from turbopump.store.store_config import StoreConfig
 
 
 class World:

@@ -112,14 +112,15 @@ def test_a_spare_file_that_is_ready_after_the_row_was_closed_is_let_go(
         made[-1].read(0, 1)
 
 
+def full(path: Path, size: int) -> Segment:
+    raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+
 def test_a_spare_file_that_cannot_be_made_is_tried_again_by_the_roll_which_says_why(
     disk: SlowDisk, tmp_path: Path
 ) -> None:
     files = row(disk, tmp_path)
     create = disk.create_segment
-
-    def full(path: Path, size: int) -> Segment:
-        raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
     disk.create_segment = full  # type: ignore[method-assign, assignment]
     files.prepare_next()

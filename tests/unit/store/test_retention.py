@@ -13,7 +13,7 @@ from tests.simulation.world.disk import SimulatedDisk
 from tests.simulation.world.loop import SimulatedLoop
 from tests.simulation.world.mount import PowerCut
 from tests.simulation.world.simulation import SimulatedClock
-from tests.stand_ins import does_nothing
+from tests.stand_ins import does_nothing, raises
 from tests.unit.store.directory import HOST, Directory, bodies, put
 from tests.unit.store.looked_up import find_by_key
 from tests.unit.store.retained import (
@@ -34,9 +34,10 @@ from turbopump.message.codec import decode_entries
 from turbopump.store.disk_space import SpaceLevel
 from turbopump.store.files import StorePaths
 from turbopump.store.log.scanner import EntryWalk
-from turbopump.store.message_store import MessageStore, NewMessage, StoreConfig
+from turbopump.store.message_store import MessageStore, NewMessage
 from turbopump.store.queues.read_result import GetStatus
 from turbopump.store.retention import MANUAL_ROUNDS, NextStep
+from turbopump.store.store_config import StoreConfig
 
 
 def test_old_segments_go_and_queues_and_indexes_begin_where_the_log_does(tmp_path: Path) -> None:
@@ -245,11 +246,8 @@ def test_a_segment_whose_age_cannot_be_asked_stays(
     fill(store)
     make_old(directory, segments(directory))
 
-    def refuse(_disk: SystemDisk, _path: Path) -> int:
-        raise OSError(errno.EIO, "Input/output error")
-
     with monkeypatch.context() as patched:
-        patched.setattr(SystemDisk, "modified_ms", refuse)
+        patched.setattr(SystemDisk, "modified_ms", raises(OSError(errno.EIO, "Input/output error")))
         clean(store)
     assert store.log.start == 0
     assert "is not deleted: [Errno 5] Input/output error" in directory.failures[-1]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.stand_ins import raises
 from tests.unit.store.directory import Directory, bodies, put
 from tests.unit.store.retained import (
     ALWAYS,
@@ -95,12 +96,11 @@ def test_index_files_go_also_where_it_cannot_be_noted_which_are_left(
     store = with_old_segments(directory)
     before = len(list(directory.paths.index.iterdir()))
 
-    def refuse(_disk: SystemDisk, _path: Path, _data: bytes) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     delete_segments(store)
     with monkeypatch.context() as patched:
-        patched.setattr(SystemDisk, "replace_file", refuse)
+        patched.setattr(
+            SystemDisk, "replace_file", raises(OSError(errno.ENOSPC, "No space left on device"))
+        )
         following = [NextStep.AT_ONCE]
         while following[-1] is not NextStep.NOTHING:
             store.retention.trim_next(following.append)

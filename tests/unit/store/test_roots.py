@@ -21,7 +21,8 @@ from tests.unit.store.retained import ALWAYS, clean, flush
 from turbopump.disk.system_disk import SystemDisk
 from turbopump.errors import StoreClosedError, StoreDamagedError, StoreError
 from turbopump.store.files import StorePaths
-from turbopump.store.message_store import MessageStore, NewMessage, StoreConfig
+from turbopump.store.message_store import MessageStore, NewMessage
+from turbopump.store.store_config import StoreConfig
 
 BODIES = [b"%03d " % number + b"x" * 900 for number in range(24)]
 """Four to a segment of 4096: six segments."""
@@ -113,7 +114,7 @@ def test_read_only_roots_are_read_and_get_nothing_new(tmp_path: Path) -> None:
     named_twice = Spread(tmp_path, "a", "b", "c", read_only_commit_logs=(tmp_path / "a",)).open()
     assert bodies(named_twice) == BODIES * 2
     named_twice.close()
-    with pytest.raises(StoreError, match="d is no directory: readOnlyCommitLogStorePaths names it"):
+    with pytest.raises(StoreError, match="d in readOnlyCommitLogStorePaths is no directory"):
         Spread(tmp_path, "b", "c", read_only_commit_logs=(tmp_path / "a", tmp_path / "d")).open()
 
 
@@ -261,7 +262,7 @@ def test_a_directory_that_cannot_be_used_is_named_with_its_key(
     with monkeypatch.context() as patched:
         patched.setattr(SystemDisk, "is_writable", lambda _disk, path: path != tmp_path / "b")
         with pytest.raises(
-            StoreError, match="b cannot be written by this user, or lies on a read-only file system"
+            StoreError, match="b is not writable for this user, or lies on a read-only file system"
         ):
             Spread(tmp_path).open()
     Spread(tmp_path).open().close()

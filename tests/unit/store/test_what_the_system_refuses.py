@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.stand_ins import raises
 from tests.unit.store.directory import Directory, put
 
 from turbopump.disk.read_only_disk import LockState, ReadOnlyDisk
@@ -89,11 +90,8 @@ def test_holes_are_told_from_data_and_a_file_system_that_cannot_tell_has_none(
 def test_a_lock_that_fails_for_another_reason_than_a_holder_says_so_and_is_not_held(
     disk: SystemDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_locks_left(*_: object) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
     with monkeypatch.context() as patch:
-        patch.setattr(fcntl, "lockf", no_locks_left)
+        patch.setattr(fcntl, "lockf", raises(OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))))
         with pytest.raises(OSError, match="No locks available"):
             disk.lock(tmp_path / "lock")
     disk.lock(tmp_path / "lock").release()

@@ -49,7 +49,8 @@ class AssignmentHandler:
     ) -> Response[QueryAssignmentResponseBody]:
         """Return the queues of one client, and how to read each. Return nothing if they cannot be
         computed; the client then keeps its queues."""
-        topic, group = body.topic or "", body.consumer_group or ""
+        topic = body.topic or ""
+        group = body.consumer_group or ""
         mode = self.stored.request_modes.find(topic, group)
         queues = await self._share(body, topic, group, mode)
         assignments = None
@@ -87,7 +88,8 @@ class AssignmentHandler:
         _context: RequestContext,
     ) -> Response[None]:
         """Store how a group reads a topic. Its consumers learn it with their next query."""
-        topic, group = body.topic or "", body.consumer_group or ""
+        topic = body.topic or ""
+        group = body.consumer_group or ""
         if topic.startswith(RETRY_PREFIX):
             return refusal(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
         if self.stored.tables.topics.find(topic) is None:

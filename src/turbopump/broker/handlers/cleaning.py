@@ -47,7 +47,7 @@ class CleaningHandler:
         self, _request: CleanExpiredConsumeQueue, context: RequestContext
     ) -> Response[None]:
         log.info("queue files are cleaned by=%s", context.peer.peer)
-        await self.cleaning.round_over(ROUND_WAIT_S)
+        await self.cleaning.finish_round(ROUND_WAIT_S)
         return Response()
 
     async def commit_log(
@@ -56,7 +56,7 @@ class CleaningHandler:
         """Delete expired files of the commit log in this round and the following ones."""
         log.info("expired files of the log are deleted by=%s", context.peer.peer)
         self.records.store.retention.ask()
-        await self.cleaning.round_over(ROUND_WAIT_S)
+        await self.cleaning.finish_round(ROUND_WAIT_S)
         return Response()
 
     async def unused_topics(

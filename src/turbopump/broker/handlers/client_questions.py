@@ -91,7 +91,7 @@ class ClientQuestionsHandler:
     async def running_info(
         self, request: GetConsumerRunningInfo, _context: RequestContext
     ) -> Response[ConsumerRunningInfo]:
-        return await self._ask(request.consumer_group, request.client_id, request, b"")
+        return await self._ask_consumer(request.consumer_group, request.client_id, request, b"")
 
     async def consume_directly(
         self, request: ConsumeMessageDirectly, context: RequestContext
@@ -128,11 +128,11 @@ class ClientQuestionsHandler:
             topic_sys_flag=request.topic_sys_flag if topic is None else topic.topic_sys_flag,
             group_sys_flag=request.group_sys_flag if group is None else group.group_sys_flag,
         )
-        return await self._ask(
+        return await self._ask_consumer(
             request.consumer_group, request.client_id or "", forwarded, entry.data
         )
 
-    async def _ask(
+    async def _ask_consumer(
         self, group: str, client_id: str, request: Request[ReplyT], body: bytes
     ) -> Response[ReplyT]:
         peer = self.stored.clients.find_consumer(group, client_id)

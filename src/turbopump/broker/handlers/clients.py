@@ -68,7 +68,7 @@ class ClientsHandler:
         if not data.client_id:
             return refusal(ResponseCode.SYSTEM_ERROR, "the heartbeat has no clientID")
         producing = bool(data.producer_data_set) and self._may_produce(data.client_id, context)
-        return (yield from self._note(data, context, producing=producing))
+        return (yield from self._note_heartbeat(data, context, producing=producing))
 
     def _may_produce(self, client_id: str, context: RequestContext) -> bool:
         """Return True if the client may act for the producer groups of its heartbeat.
@@ -76,13 +76,14 @@ class ClientsHandler:
         The broker sends checks of half messages to members of these groups, and replies to their
         client ids. RocketMQ: every producer may.
         """
-        peer, holder = context.peer, self.stored.clients.find_producer(client_id)
+        peer = context.peer
+        holder = self.stored.clients.find_producer(client_id)
         if holder is not None and not holder.closed and holder.user != peer.user:
             _another_s(client_id, peer.user, peer.peer, holder.user, kind=(client_id, peer.user))
             return False
         return context.may_produce
 
-    def _note(
+    def _note_heartbeat(
         self,
         data: requests.HeartbeatData | requests.HeartbeatInPieces,
         context: RequestContext,
@@ -90,17 +91,19 @@ class ClientsHandler:
         producing: bool,
     ) -> Steps[Response[requests.HeartbeatReply]]:
         """Record the contents of a heartbeat, one step for each group."""
-        peer, now, language = context.peer, context.peer.now(), int(context.command.language)
+        peer = context.peer
+        now = context.peer.now()
+        language = int(context.command.language)
         assert data.client_id is not None
-        who, fingerprint = (peer, data.client_id, context.version), data.heartbeat_fingerprint
+        who = (peer, data.client_id, context.version)
+        fingerprint = data.heartbeat_fingerprint
         wrong: list[str] = []
         resend = False
         for piece in data.consumer_data_set:
-            consumer = (
-                _read(bytes(piece), requests.ConsumerData)
-                if isinstance(piece, msgspec.Raw)
-                else piece
-            )
+            if isinstance(piece, msgspec.Raw):
+                consumer = _read(bytes(piece), requests.ConsumerData)
+            else:
+                consumer = piece
             refused = self._prepare_group(consumer)
             if refused is not None:
                 return refused
@@ -175,9 +178,9 @@ class ClientsHandler:
         if not self.stored.config.enable_property_filter:
             return no_property_filter(data.expression_type)
         fault = read_subscription(data).fault
-        return (
-            Response() if fault is None else refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, fault)
-        )
+        if fault is None:
+            return Response()
+        return refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, fault)
 
     def _prepare_group(self, consumer: requests.ConsumerData) -> Refusal | None:
         """Create the settings and the retry topic of a group at its first heartbeat. Return a

@@ -26,7 +26,8 @@ from turbopump.remoting.response import Response, refusal
 from turbopump.remoting.router import RequestContext, Router
 from turbopump.store.log.commit_log import CommitLog
 
-READ_AHEAD, AT_RANDOM = 0, 1
+READ_AHEAD = 0
+AT_RANDOM = 1
 
 log = logging.getLogger(__name__)
 

@@ -64,13 +64,13 @@ class ConsumersHandler:
         router.add(GetProducerConnectionList, self.producers)
         router.add(QueryTopicConsumeByWho, self.groups_of)
         router.add(QueryTopicsByConsumer, self.topics_of)
-        router.add(GetConsumeStats, self.how_far)
-        router.add(GetBrokerConsumeStats, self.all_standings)
+        router.add(GetConsumeStats, self.group_progress)
+        router.add(GetBrokerConsumeStats, self.all_progress)
         router.add(GetAllProducerInfo, self.all_producers)
         router.add(QuerySubscriptionByConsumer, self.subscription)
         router.add(QueryConsumeTimeSpan, self.time_span)
 
-    # --- who
+    # --- clients
 
     def consumers(
         self, request: GetConsumerConnectionList, _context: RequestContext
@@ -104,7 +104,8 @@ class ConsumersHandler:
     def all_producers(
         self, _request: GetAllProducerInfo, _context: RequestContext
     ) -> Response[ProducerTableInfo]:
-        now, monotonic = self.stored.clock.now_ms(), self.stored.clock.monotonic()
+        now = self.stored.clock.now_ms()
+        monotonic = self.stored.clock.monotonic()
         data = {
             group: [
                 ProducerInfo(
@@ -150,46 +151,50 @@ class ConsumersHandler:
             TopicList(topic_list=tuple(self.stored.tables.offsets.topics_of(request.group)))
         )
 
-    # --- how far
+    # --- progress
 
-    def how_far(self, request: GetConsumeStats, context: RequestContext) -> Outcome[ConsumeStats]:
+    def group_progress(
+        self, request: GetConsumeStats, context: RequestContext
+    ) -> Outcome[ConsumeStats]:
         """Return the group's offset in each queue, and the end of each queue."""
-        return answer(self.stored.store.cold_reads, self._how_far(request), Response, context)
+        return answer(self.stored.store.cold_reads, self._read_progress(request), Response, context)
 
-    def _how_far(self, request: GetConsumeStats) -> ReadSteps[ConsumeStats]:
+    def _read_progress(self, request: GetConsumeStats) -> ReadSteps[ConsumeStats]:
         body = ConsumeStats()
         for name in self._topics_for(request):
             topic = self.stored.tables.topics.find(name)
-            standing = yield from self._standing(request.consumer_group, name, topic)
-            body.offset_table.update(standing.offset_table)
-            body.consume_tps += standing.consume_tps
+            of_topic = yield from self._topic_progress(request.consumer_group, name, topic)
+            body.offset_table.update(of_topic.offset_table)
+            body.consume_tps += of_topic.consume_tps
             yield []
         return body
 
-    def all_standings(
+    def all_progress(
         self, request: GetBrokerConsumeStats, context: RequestContext
     ) -> Outcome[ConsumeStatsList]:
         """Return the offsets of every group in each of its topics, without topics that the group no
         longer subscribes to. RocketMQ: the same."""
-        return answer(self.stored.store.cold_reads, self._all_standings(request), Response, context)
+        return answer(
+            self.stored.store.cold_reads, self._read_all_progress(request), Response, context
+        )
 
-    def _all_standings(self, request: GetBrokerConsumeStats) -> ReadSteps[ConsumeStatsList]:
+    def _read_all_progress(self, request: GetBrokerConsumeStats) -> ReadSteps[ConsumeStatsList]:
         body = ConsumeStatsList(broker_addr=self.address)
         for group in self.stored.tables.groups.names():
-            standings: list[ConsumeStats] = []
+            progress: list[ConsumeStats] = []
             for name in self._topics_for(GetConsumeStats(consumer_group=group)):
                 topic = self.stored.tables.topics.find(name)
                 if topic is None or (request.is_order and not topic.order):
                     continue
-                standing = yield from self._standing(group, name, topic)
-                standings.append(standing)
-                body.total_diff += standing.total_diff
+                of_topic = yield from self._topic_progress(group, name, topic)
+                progress.append(of_topic)
+                body.total_diff += of_topic.total_diff
                 yield []
-            body.consume_stats_list.append({group: standings})
+            body.consume_stats_list.append({group: progress})
             yield []
         return body
 
-    def _standing(
+    def _topic_progress(
         self, group: str, name: str, topic: TopicConfig | None
     ) -> ReadSteps[ConsumeStats]:
         """Return the group's offset in each queue of one topic. Return none for a topic that is
@@ -216,11 +221,10 @@ class ConsumersHandler:
         listed = [topic for topic in (request.topic_list or "").split(";") if topic]
         if listed:
             return listed
-        topics = (
-            [request.topic]
-            if request.topic
-            else self.stored.tables.offsets.topics_of(request.consumer_group)
-        )
+        if request.topic:
+            topics = [request.topic]
+        else:
+            topics = self.stored.tables.offsets.topics_of(request.consumer_group)
         group = self.stored.clients.groups.get(request.consumer_group)
         if group is not None and group.subscriptions:
             topics = [topic for topic in topics if topic in group.subscriptions]
@@ -257,7 +261,10 @@ class ConsumersHandler:
             stored = yield from self._stored_at(name, queue_id, offset or 0)
             delay = self.stored.clock.now_ms() - (stored if stored >= 0 else first)
         last = yield from self._stored_at(name, queue_id, end - 1)
-        consumed = (yield from self._stored_at(name, queue_id, offset - 1)) if offset else first
+        if offset:
+            consumed = yield from self._stored_at(name, queue_id, offset - 1)
+        else:
+            consumed = first
         return QueueTimeSpan(
             message_queue=MessageQueue(name, self.stored.config.broker_name, queue_id),
             min_time_stamp=first,
@@ -272,7 +279,9 @@ class ConsumersHandler:
         if index < 0:
             return -1
         entry = yield from self.stored.store.lookup.entry_in_queue(topic, queue_id, index)
-        return entry.message.store_timestamp if entry is not None and entry.fault is None else -1
+        if entry is not None and entry.fault is None:
+            return entry.message.store_timestamp
+        return -1
 
 
 def _connection(peer: Wire, member: Member) -> ConnectionBody:
@@ -285,8 +294,6 @@ def _connection(peer: Wire, member: Member) -> ConnectionBody:
 
 
 def _language(member: Member) -> LanguageCode:
-    return (
-        LanguageCode(member.language)
-        if member.language in set(LanguageCode)
-        else LanguageCode.OTHER
-    )
+    if member.language in set(LanguageCode):
+        return LanguageCode(member.language)
+    return LanguageCode.OTHER

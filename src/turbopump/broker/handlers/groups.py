@@ -9,13 +9,12 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from turbopump.broker.groups import GroupTable
 from turbopump.broker.held_pulls import HeldPulls
-from turbopump.broker.offsets import ConsumerOffsets
 from turbopump.broker.pop.group_queue import TopicGroup
 from turbopump.broker.pop.held_pops import HeldPops
 from turbopump.broker.saved_table import not_saved, table_answer
 from turbopump.broker.send_checks import topic_name_fault
+from turbopump.broker.tables import Tables
 from turbopump.message.rules import group_fault
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests import groups as requests
@@ -30,8 +29,7 @@ log = logging.getLogger(__name__)
 class GroupsHandler:
     """Handler of requests to create, change, list and delete groups."""
 
-    groups: GroupTable
-    offsets: ConsumerOffsets
+    tables: Tables
     held_pulls: HeldPulls
     held_pops: HeldPops
 
@@ -42,7 +40,7 @@ class GroupsHandler:
         router.add_with_body(requests.CreateGroupList, self.create_list)
         router.add(requests.DeleteGroup, self.delete)
         router.add(requests.GetAllGroups, self.list_all)
-        router.add(requests.GetGroup, self.one)
+        router.add(requests.GetGroup, self.get_group)
 
     async def create(
         self,
@@ -50,7 +48,7 @@ class GroupsHandler:
         config: requests.SubscriptionGroupConfig,
         context: RequestContext,
     ) -> Response[None]:
-        return await self._put([config], context)
+        return await self._create_groups([config], context)
 
     async def create_list(
         self,
@@ -59,28 +57,28 @@ class GroupsHandler:
         context: RequestContext,
     ) -> Response[None]:
         """Create all of the groups. Create none if one has an invalid name or too many queues."""
-        return await self._put(body.group_config_list, context)
+        return await self._create_groups(body.group_config_list, context)
 
     async def delete(
         self, request: requests.DeleteGroup, context: RequestContext
     ) -> Response[None]:
         """Delete a group. An unknown group is no error, as with Apache's broker."""
-        self.groups.delete(request.group_name)
+        self.tables.groups.delete(request.group_name)
         if request.clean_offset:
-            await context.in_turns(self.offsets.forget_group(request.group_name))
-        return await not_saved(self.groups, self.offsets) or Response()
+            await context.in_turns(self.tables.offsets.forget_group(request.group_name))
+        return await not_saved(self.tables.groups, self.tables.offsets) or Response()
 
     async def list_all(
         self, request: requests.GetAllGroups, _context: RequestContext
     ) -> Response[requests.GetAllGroupsReply]:
-        body, ext = await table_answer(self.groups, request.known_version, request.held)
-        reply = requests.GetAllGroupsReply(total_group_num=self.groups.count)
+        body, ext = await table_answer(self.tables.groups, request.known_version, request.held)
+        reply = requests.GetAllGroupsReply(total_group_num=self.tables.groups.count)
         return Response(reply, body=body, ext=ext)
 
-    def one(
+    def get_group(
         self, request: requests.GetGroup, _context: RequestContext
     ) -> Response[requests.SubscriptionGroupConfig]:
-        found = self.groups.get(request.group)
+        found = self.tables.groups.get(request.group)
         if found is None:
             return refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
         return Response(found)
@@ -90,13 +88,14 @@ class GroupsHandler:
     ) -> Response[requests.GroupForbidden]:
         """Return a group's permission for a topic, after banning or allowing it if requested. A ban
         also ends the waiting requests of the group."""
-        group, topic = request.group, request.topic
+        group = request.group
+        topic = request.topic
         if request.readable is not None:
             fault = group_fault(group) or topic_name_fault(topic)
             if fault is not None:
                 return refusal(ResponseCode.INVALID_PARAMETER, fault)
-            if self.groups.is_banned(group, topic) == request.readable:
-                self.groups.ban(group, topic, banned=not request.readable)
+            if self.tables.groups.is_banned(group, topic) == request.readable:
+                self.tables.groups.ban(group, topic, banned=not request.readable)
                 log.info(
                     "ban changed group=%s topic=%s readable=%s by=%s",
                     group,
@@ -107,12 +106,12 @@ class GroupsHandler:
             if not request.readable:
                 self.held_pulls.expire_topic(topic)
                 self.held_pops.expire_group(TopicGroup(topic, group))
-        refused = None if request.readable is None else await not_saved(self.groups)
-        readable = not self.groups.is_banned(group, topic)
+        refused = None if request.readable is None else await not_saved(self.tables.groups)
+        readable = not self.tables.groups.is_banned(group, topic)
         body = requests.GroupForbidden(group=group, topic=topic, readable=readable)
         return refused or Response(body)
 
-    async def _put(
+    async def _create_groups(
         self, configs: list[requests.SubscriptionGroupConfig], context: RequestContext
     ) -> Response[None]:
         turns = context.served.turns
@@ -125,5 +124,5 @@ class GroupsHandler:
                 return refusal(ResponseCode.INVALID_PARAMETER, fault)
         for config in configs:
             await turns.pause()
-            self.groups.put(config)
-        return await not_saved(self.groups) or Response()
+            self.tables.groups.put(config)
+        return await not_saved(self.tables.groups) or Response()

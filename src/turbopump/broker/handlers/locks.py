@@ -6,15 +6,12 @@ A client gets a lock only after it is on the disk. Source: apache/rocketmq
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from turbopump.broker.consumers import ClientTable
-from turbopump.broker.queue_locks import SavedLocks
-from turbopump.broker.topics import TopicTable
-from turbopump.clock import Clock
+from turbopump.broker.background import wait_for
+from turbopump.broker.stored import Stored
 from turbopump.message.message import MessageQueue
 from turbopump.message.rules import group_fault
 from turbopump.protocol.codes import ResponseCode
@@ -27,7 +24,6 @@ from turbopump.protocol.requests.assignment import (
 from turbopump.remoting.response import Response, refusal
 from turbopump.remoting.router import Outcome, RequestContext, Router
 from turbopump.remoting.turns import Steps
-from turbopump.remoting.wire import Wire
 
 SAVE_PATIENCE_S: Final = 0.7
 """Maximum seconds to wait for the disk. Java's clients wait a second for the answer."""
@@ -41,10 +37,7 @@ class LocksHandler:
     """Handler of requests to lock and unlock queues. RocketMQ: ``lockInStrictMode`` also asks the
     replicas; this broker has none to ask."""
 
-    saved_locks: SavedLocks
-    topics: TopicTable
-    clients: ClientTable[Wire]
-    clock: Clock
+    stored: Stored
 
     def add_to(self, router: Router) -> None:
         """Register the handlers of these requests."""
@@ -64,7 +57,7 @@ class LocksHandler:
                 ResponseCode.SYSTEM_ERROR,
                 fault or f"a clientId is at most {CLIENT_ID_MAX} characters long",
             )
-        self.clients.note_lock(
+        self.stored.clients.note_lock(
             context.peer, body.client_id, body.consumer_group, context.peer.now()
         )
         return self._lock(body.consumer_group, body.client_id, body.mq_set)
@@ -72,10 +65,11 @@ class LocksHandler:
     def _lock(
         self, group: str, client_id: str, wanted: Sequence[MessageQueue]
     ) -> Steps[Response[LockBatchResponseBody] | Awaitable[Response[LockBatchResponseBody]]]:
-        kept, granted = self.saved_locks, dict[MessageQueue, int]()
+        kept = self.stored.tables.locks
+        granted = dict[MessageQueue, int]()
         for queue in wanted:
             if self._is_here(queue):
-                granted |= kept.locks.lock(group, [queue], client_id, self.clock.monotonic())
+                granted |= kept.locks.lock(group, [queue], client_id, self.stored.clock.monotonic())
             yield
         if max(granted.values(), default=0) <= kept.saved_change.value:
             return _answer(granted)
@@ -84,7 +78,7 @@ class LocksHandler:
 
     def _is_here(self, queue: MessageQueue) -> bool:
         """Return True if this broker has the queue. RocketMQ: any queue may be locked."""
-        topic = self.topics.find(queue.topic)
+        topic = self.stored.tables.topics.find(queue.topic)
         return (
             topic is not None
             and 0 <= queue.queue_id < topic.read_queue_nums
@@ -102,27 +96,17 @@ class LocksHandler:
         self, group: str, client_id: str, queues: Sequence[MessageQueue]
     ) -> Steps[Response[None]]:
         for queue in queues:
-            self.saved_locks.locks.unlock(group, [queue], client_id)
+            self.stored.tables.locks.locks.unlock(group, [queue], client_id)
             yield
-        self.saved_locks.save()
+        self.stored.tables.locks.save()
         return Response()
 
     async def _when_saved(
         self, granted: dict[MessageQueue, int]
     ) -> Response[LockBatchResponseBody]:
         """Return the locks that are on the disk in time. The client requests the others again."""
-        saved = self.saved_locks.saved_change
-        reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiter = saved.when(
-            max(granted.values()), lambda: None if reached.done() else reached.set_result(None)
-        )
-        try:
-            async with asyncio.timeout(SAVE_PATIENCE_S):
-                await reached
-        except TimeoutError:
-            pass
-        finally:
-            waiter.cancel()
+        saved = self.stored.tables.locks.saved_change
+        await wait_for((saved, max(granted.values())), seconds=SAVE_PATIENCE_S)
         return _answer(
             {queue: change for queue, change in granted.items() if change <= saved.value}
         )

@@ -83,16 +83,18 @@ class OffsetControlHandler:
                 )
                 return refusal(ResponseCode.SYSTEM_ERROR, remark)
             named = {request.queue_id: request.offset}
-            return self._apply(request, named, context, forced=True)
+            return self._apply_reset(request, named, context, forced=True)
         queue_ids = [request.queue_id] if request.queue_id >= 0 else range(topic.read_queue_nums)
         return answer(
             self.stored.store.cold_reads,
-            self._at_time(request, queue_ids),
-            lambda found: self._apply(request, found, context),
+            self._offsets_at_time(request, queue_ids),
+            lambda found: self._apply_reset(request, found, context),
             context,
         )
 
-    def _at_time(self, request: ResetOffset, queue_ids: Sequence[int]) -> ReadSteps[dict[int, int]]:
+    def _offsets_at_time(
+        self, request: ResetOffset, queue_ids: Sequence[int]
+    ) -> ReadSteps[dict[int, int]]:
         """Return the offset of each queue at the requested time, or the queue's end for a later
         time."""
         found: dict[int, int] = {}
@@ -106,7 +108,7 @@ class OffsetControlHandler:
                 )
         return found
 
-    async def _apply(
+    async def _apply_reset(
         self,
         request: ResetOffset,
         wanted: dict[int, int],
@@ -114,11 +116,12 @@ class OffsetControlHandler:
         *,
         forced: bool = False,
     ) -> Response[ResetOffsetBody]:
-        group, topic = request.group, request.topic
+        group = request.group
+        topic = request.topic
         running = self.stored.clients.groups.get(group)
         broadcast = running is not None and running.message_model == MessageModel.BROADCASTING
         forced = forced or bool(request.force)
-        steps = self._set(request, wanted, broadcast=broadcast, forced=forced)
+        steps = self._set_offsets(request, wanted, broadcast=broadcast, forced=forced)
         now = await context.in_turns(steps)
         named = list(now.items())[:QUEUES_LOGGED]
         log.info(
@@ -131,16 +134,17 @@ class OffsetControlHandler:
             " …" if len(now) > len(named) else "",
         )
         if broadcast or not self.stored.config.use_server_side_reset_offset:
-            await context.in_turns(self._push(request, now))
+            await context.in_turns(self._push_offsets(request, now))
         self.held.expire_topic(topic)
         return await not_saved(self.stored.tables.offsets) or Response(
             ResetOffsetBody(offset_table=now)
         )
 
-    def _set(
+    def _set_offsets(
         self, request: ResetOffset, wanted: dict[int, int], *, broadcast: bool, forced: bool
     ) -> Steps[dict[MessageQueue, int]]:
-        group, topic = request.group, request.topic
+        group = request.group
+        topic = request.topic
         now: dict[MessageQueue, int] = {}
         for queue_id, offset in wanted.items():
             stands = self.stored.tables.offsets.find(group, topic, queue_id)
@@ -152,7 +156,7 @@ class OffsetControlHandler:
             yield
         return now
 
-    def _push(self, request: ResetOffset, now: dict[MessageQueue, int]) -> Steps[None]:
+    def _push_offsets(self, request: ResetOffset, now: dict[MessageQueue, int]) -> Steps[None]:
         group = self.stored.clients.groups.get(request.group)
         notice = ResetConsumerOffset(
             group=request.group,

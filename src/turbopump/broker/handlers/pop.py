@@ -65,6 +65,9 @@ _POP_AT_SLAVE: Final = (
 )
 
 
+_QueueRequest = PopMessage | PeekMessage | Notification | PollingInfo
+
+
 class PopHandler:
     """Handler of pops."""
 
@@ -95,14 +98,7 @@ class PopHandler:
         # RocketMQ: gives messages and stores no checkpoint, so they come again and again
         if self._config.is_slave:
             return Response(PopMessageReply(), code=ResponseCode.SYSTEM_ERROR, remark=_POP_AT_SLAVE)
-        refused = self._refusal(
-            request.consumer_group,
-            request.topic,
-            request.queue_id,
-            request.max_msg_nums,
-            "pop",
-            PopMessageReply(),
-        )
+        refused = self._refusal(request, request.max_msg_nums, "pop", PopMessageReply())
         refused = refused or self._time_refusal(request)
         subscription = refused or self._subscription(request)
         if isinstance(subscription, Response):
@@ -125,7 +121,7 @@ class PopHandler:
             HOLD_MAX_S,
         )
         deadline = context.peer.now() + left_s - EARLY_S
-        return await self._take(
+        return await self._pop_messages(
             query,
             max(request.queue_id, ANY_QUEUE),
             context,
@@ -133,7 +129,7 @@ class PopHandler:
             expired=request.poll_time <= 0,
         )
 
-    async def _take(
+    async def _pop_messages(
         self,
         query: PopQuery,
         queue_id: int,
@@ -146,7 +142,8 @@ class PopHandler:
         if self._groups.is_banned(query.group, query.topic):  # perhaps while it waited
             remark = ban_remark(query.group, query.topic)
             return Response(PopMessageReply(), code=ResponseCode.NO_PERMISSION, remark=remark)
-        pop, line = self._pop, TopicGroup(query.topic, query.group)
+        pop = self._pop
+        line = TopicGroup(query.topic, query.group)
         revive_queue_id = ORDER_REVIVE_QUEUE if query.ordered else pop.revive_log.next_queue()
         taken = PoppedEntries(self._clock.now_ms(), revive_queue_id)
         if query.revocations != pop.held.revocations:  # the next pop is authorised again
@@ -171,16 +168,17 @@ class PopHandler:
         left = deadline - context.peer.now()
         if expired or left <= 0 or query.revocations != pop.held.revocations:
             return _nothing(query, taken, ResponseCode.POLLING_TIMEOUT)
-        if not self._hold(query, queue_id, context, deadline, left):
+        if not self._hold_pop(query, queue_id, context, deadline, left):
             return _nothing(query, taken, ResponseCode.POLLING_FULL)
         return HELD
 
-    def _hold(
+    def _hold_pop(
         self, query: PopQuery, queue_id: int, context: RequestContext, deadline: float, left: float
     ) -> bool:
         """Hold the pop until messages arrive or its time is up. Return False if too many pops
         wait."""
-        held, line = self._pop.held, TopicGroup(query.topic, query.group)
+        held = self._pop.held
+        line = TopicGroup(query.topic, query.group)
 
         def again(expired: bool) -> None:
             if context.peer.closed:
@@ -191,7 +189,7 @@ class PopHandler:
                 return
             task = asyncio.ensure_future(
                 context.settle_awaited(
-                    self._take(query, queue_id, context, deadline, expired=expired)
+                    self._pop_messages(query, queue_id, context, deadline, expired=expired)
                 )
             )
             self._woken.add(task)
@@ -208,22 +206,17 @@ class PopHandler:
             return queues
         again = self._pop.view.retry_queues(line)
         first = draw < self._config.pop_from_retry_probability
-        return again + queues if first else queues + again
+        if first:
+            return again + queues
+        return queues + again
 
-    # --- looking
+    # --- looking for messages
 
     async def peek(
         self, request: PeekMessage, context: RequestContext
     ) -> Response[PopMessageReply]:
         """Return messages that a pop would find, without a checkpoint."""
-        refused = self._refusal(
-            request.consumer_group,
-            request.topic,
-            request.queue_id,
-            request.max_msg_nums,
-            "peeking",
-            PopMessageReply(),
-        )
+        refused = self._refusal(request, request.max_msg_nums, "peeking", PopMessageReply())
         if refused is not None:
             return refused
         line = TopicGroup(request.topic, request.consumer_group)
@@ -245,22 +238,16 @@ class PopHandler:
 
     def notify(self, request: Notification, context: RequestContext) -> Outcome[NotificationReply]:
         """Notify the client of messages to pop, now or when they arrive."""
-        refused = self._refusal(
-            request.consumer_group,
-            request.topic,
-            request.queue_id,
-            1,
-            "notification",
-            NotificationReply(),
-        )
-        return refused or self._notify(request, context)
+        refused = self._refusal(request, 1, "notification", NotificationReply())
+        return refused or self._notify_or_hold(request, context)
 
-    def _notify(
+    def _notify_or_hold(
         self, request: Notification, context: RequestContext
     ) -> Steps[Ready[NotificationReply]]:
         line = TopicGroup(request.topic, request.consumer_group)
-        queue_id, ordered = max(request.queue_id, ANY_QUEUE), bool(request.order)
-        found = yield from self._look(line, queue_id, ordered=ordered)
+        queue_id = max(request.queue_id, ANY_QUEUE)
+        ordered = bool(request.order)
+        found = yield from self._look_for_messages(line, queue_id, ordered=ordered)
         now = self._clock.now_ms()
         left = (
             min((request.born_time or now) + request.poll_time - now, request.poll_time) / 1000
@@ -271,7 +258,7 @@ class PopHandler:
 
         def again(_expired: bool) -> None:
             if not context.peer.closed:
-                context.settle(self._notified(line, queue_id, ordered=ordered))
+                context.settle(self._notify_again(line, queue_id, ordered=ordered))
 
         left = min(left, HOLD_MAX_S)
         if not self._pop.held.hold_pop(
@@ -280,13 +267,13 @@ class PopHandler:
             return Response(NotificationReply(has_msg=False, polling_full=True))
         return HELD
 
-    def _notified(
+    def _notify_again(
         self, line: TopicGroup, queue_id: int, *, ordered: bool
     ) -> Steps[Response[NotificationReply]]:
-        found = yield from self._look(line, queue_id, ordered=ordered)
+        found = yield from self._look_for_messages(line, queue_id, ordered=ordered)
         return Response(NotificationReply(has_msg=found))
 
-    def _look(self, line: TopicGroup, queue_id: int, *, ordered: bool) -> Steps[bool]:
+    def _look_for_messages(self, line: TopicGroup, queue_id: int, *, ordered: bool) -> Steps[bool]:
         """Return True if a pop would find a message."""
         view = self._pop.view
         for queue in view.queues(line, queue_id, ordered=ordered):
@@ -297,14 +284,7 @@ class PopHandler:
 
     def waiting(self, request: PollingInfo, _context: RequestContext) -> Response[PollingInfoReply]:
         """Return the number of waiting pops."""
-        refused = self._refusal(
-            request.consumer_group,
-            request.topic,
-            request.queue_id,
-            1,
-            "polling info",
-            PollingInfoReply(),
-        )
+        refused = self._refusal(request, 1, "polling info", PollingInfoReply())
         line = TopicGroup(request.topic, request.consumer_group)
         return refused or Response(
             PollingInfoReply(
@@ -312,19 +292,15 @@ class PopHandler:
             )
         )
 
-    # --- what is asked for
+    # --- checks
 
     def _refusal(
-        self,
-        group_name: str,
-        topic_name: str,
-        queue_id: int,
-        count: int,
-        what: str,
-        header: HeaderT,
+        self, request: _QueueRequest, count: int, what: str, header: HeaderT
     ) -> Response[HeaderT] | None:
         """Return a refusal if the request is not allowed, else None."""
         config = self._config
+        group_name = request.consumer_group
+        topic_name = request.topic
 
         def refuse(code: int, remark: str) -> Response[HeaderT]:
             return Response(header, code=code, remark=remark)
@@ -354,9 +330,9 @@ class PopHandler:
             return refuse(
                 ResponseCode.NO_PERMISSION, f"the topic[{topic_name}] {what} message is forbidden"
             )
-        if queue_id >= topic.read_queue_nums:
+        if request.queue_id >= topic.read_queue_nums:
             return refuse(
-                ResponseCode.INVALID_PARAMETER, no_queue_remark(queue_id, topic, group_name)
+                ResponseCode.INVALID_PARAMETER, no_queue_remark(request.queue_id, topic, group_name)
             )
         group = self._groups.find_or_create(group_name)
         if group is None:

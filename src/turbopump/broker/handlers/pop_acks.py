@@ -33,7 +33,8 @@ from turbopump.protocol.requests.pop import (
 from turbopump.remoting.response import Refusal, Response, refusal
 from turbopump.remoting.router import RequestContext, Router
 
-OFFSETS_MAX, BITS_SIZE_MAX = 1024, 8 * 1024
+OFFSETS_MAX = 1024
+BITS_SIZE_MAX = 8 * 1024
 """Maximum messages in one acknowledgement, and maximum bytes of its bit set. A pop returns 32
 messages at most."""
 
@@ -191,10 +192,8 @@ class PopAcksHandler:
         return Response()
 
     async def _acknowledge_some(self, ack: BatchAck, broker_name: str) -> Response[None]:
-        group, kind = (
-            ack.consumer_group or "",
-            QueueKind(ack.retry) if ack.retry in ("1", "2") else QueueKind.NORMAL,
-        )
+        group = ack.consumer_group or ""
+        kind = QueueKind(ack.retry) if ack.retry in ("1", "2") else QueueKind.NORMAL
         group_queue = GroupQueue(group, real_topic(kind, ack.topic or "", group), ack.queue_id)
         queue = self.stored.store.queue(group_queue.topic, group_queue.queue_id)
         if queue is None:

@@ -162,7 +162,9 @@ class PullHandler:
         wants = self._checks.wants(request)
         if isinstance(wants, Response):
             return wants
-        group, topic, queue_id = request.consumer_group, request.topic, request.queue_id
+        group = request.consumer_group
+        topic = request.topic
+        queue_id = request.queue_id
         if self.offsets.any_reset:
             offset = self.offsets.reset_for(
                 group, topic, queue_id, request.queue_offset, context.peer
@@ -198,7 +200,8 @@ class PullHandler:
         self.read_later(pull)
 
     def _read(self, pull: _Pull) -> Outcome[PullMessageReply]:
-        request, wants = pull.request, pull.wants
+        request = pull.request
+        wants = pull.wants
         if wants is EVERYTHING:
             result = self.store.reader.at_once(
                 request.topic,
@@ -241,12 +244,14 @@ class PullHandler:
         #
         # If permissions were reduced after this pull arrived, it is answered without messages. The
         # next pull is authorised again.
-        request, offset, deadline = pull.request, pull.offset, pull.deadline
+        request = pull.request
+        offset = pull.offset
+        deadline = pull.deadline
         if pull.revocations != self.held.revocations:
             return self._answer(pull, offset, _nothing_of(result, offset))
         if pull.is_cold:
             pull.is_cold = False
-            self.cold.read(request.consumer_group, len(result.data))
+            self.cold.note_read(request.consumer_group, len(result.data))
         if result.damages and self.repair.fetch(
             damaged_ranges(result.damages), partial(self.read_later, pull)
         ):
@@ -261,7 +266,8 @@ class PullHandler:
         beyond = self._is_slave and result.status in _ONLY_A_MASTER_KNOWS
         if beyond:
             result = replace(result, next_offset=offset)
-        code, now = self._code_of(result, offset), pull.context.peer.now()
+        code = self._code_of(result, offset)
+        now = pull.context.peer.now()
         if deadline is None:  # its first read
             may_gain = code == ResponseCode.PULL_NOT_FOUND or beyond
             if not may_gain or not request.sys_flag & PullSysFlag.SUSPEND:
@@ -302,7 +308,8 @@ class PullHandler:
 
     def _answer(self, pull: _Pull, offset: int, result: GetResult) -> Outcome[PullMessageReply]:
         """Return the answer to a pull, and log skipped messages."""
-        request, context = pull.request, pull.context
+        request = pull.request
+        context = pull.context
         if result.unreadable is not None:
             _unreadable(
                 request.consumer_group,
@@ -314,7 +321,7 @@ class PullHandler:
             )
             return refusal(ResponseCode.SYSTEM_ERROR, result.unreadable)
         if result.count:
-            self.statistics.got(
+            self.statistics.count_get(
                 request.consumer_group, request.topic, result.count, len(result.data)
             )
         else:
@@ -351,7 +358,9 @@ class PullHandler:
         if self._is_slave and result.status in _ONLY_A_MASTER_KNOWS:
             return ResponseCode.PULL_RETRY_IMMEDIATELY
         if result.status in (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE):
-            return ResponseCode.PULL_OFFSET_MOVED if offset != 0 else ResponseCode.PULL_NOT_FOUND
+            if offset != 0:
+                return ResponseCode.PULL_OFFSET_MOVED
+            return ResponseCode.PULL_NOT_FOUND
         return _CODES[result.status]
 
     def _suggested(self, request: PullMessage, result: GetResult) -> int:
@@ -363,7 +372,9 @@ class PullHandler:
         if group is None:
             return 0
         behind = self.store.log.end - read_at > self.store.hot_size
-        return group.which_broker_when_consume_slowly if behind else group.broker_id
+        if behind:
+            return group.which_broker_when_consume_slowly
+        return group.broker_id
 
     def _moved(self, request: PullMessage, offset: int) -> Response[PullMessageReply]:
         """Return the answer after an operator has reset the group's offset. RocketMQ:
@@ -374,11 +385,10 @@ class PullHandler:
         return Response(reply, code=ResponseCode.PULL_OFFSET_MOVED, remark="OFFSET_RESET")
 
     def _suspend_seconds(self, request: PullMessage) -> float:
-        ms = (
-            request.suspend_timeout_millis
-            if self.config.long_polling_enable
-            else self.config.short_polling_time_mills
-        )
+        if self.config.long_polling_enable:
+            ms = request.suspend_timeout_millis
+        else:
+            ms = self.config.short_polling_time_mills
         return min(max(ms, 0) / 1000, SUSPEND_MAX_S)
 
 

@@ -174,7 +174,8 @@ class QueriesHandler:
         if found is None:
             body.filter_data = f"{name}@{request.topic} is not online!"
         else:
-            body.subscription_data, body.filter_data = found.data, "null"
+            body.subscription_data = found.data
+            body.filter_data = "null"
 
 
 def _unit_data(offset: int, size: int, tags_code: int) -> ConsumeQueueData:

@@ -83,9 +83,9 @@ class RecallHandler:
                 "broker service not available: the message waits on broker "
                 f"{handle.broker_name[:100]}, and this is {self._config.broker_name}",
             )
-        return self._recall(request, handle, context.peer.host_pair)
+        return self._recall_timer(request, handle, context.peer.host_pair)
 
-    async def _recall(
+    async def _recall_timer(
         self, request: RecallMessage, handle: RecallHandle, born_host: tuple[str, int]
     ) -> Response[RecallMessageReply]:
         if (
@@ -97,24 +97,26 @@ class RecallHandler:
                 f"timestamp invalid: {handle.time_text[:40]} is not within "
                 "timerMaxDelaySec of the clock of the broker",
             )
-        out, precision = handle.time_ms - 1, self._config.timer_precision_ms
+        out = handle.time_ms - 1
+        precision = self._config.timer_precision_ms
         if out % 100:  # a time within the slot
             out = slot_ms(handle.time_ms, precision)
         due, until = slots_of(out, None, precision)
         if not self._timers.may_recall(until):
             return self._too_late(until)
         try:
-            found = await self._find(handle, out)
+            found = await self._find_timer(handle, out)
             if isinstance(found, Response):
                 return found
             if found is not None:
-                out, due = found.out, found.due
+                out = found.out
+                due = found.due
             refused = await self._store_recall(request, handle, out, due, born_host)
         except (OSError, StoreError) as error:
             return self._refuse(ResponseCode.SYSTEM_ERROR, f"execute error: {error}")
         return refused or self._answer(Response(RecallMessageReply(msg_id=handle.unique_id)))
 
-    async def _find(self, handle: RecallHandle, out: int) -> TimerMessage | Refusal | None:
+    async def _find_timer(self, handle: RecallHandle, out: int) -> TimerMessage | Refusal | None:
         """Find the message in the slot ``out`` through the index. Return the message or a refusal;
         None if the index cannot tell."""
         lookup = self._store.lookup
@@ -152,7 +154,7 @@ class RecallHandler:
                 return self._too_late(due)
             try:
                 # in the turn in which it was not too late
-                stored = self._put(request, handle, out, born_host)
+                stored = self._put_recall(request, handle, out, born_host)
                 break
             except RoomInMakingError:
                 await asyncio.sleep(ROOM_PAUSE_S)
@@ -160,7 +162,7 @@ class RecallHandler:
         await self._flush.confirmed(stored.log_end)
         return None
 
-    def _put(
+    def _put_recall(
         self, request: RecallMessage, handle: RecallHandle, out: int, born_host: tuple[str, int]
     ) -> PutResult:
         now = self._clock.now_ms()

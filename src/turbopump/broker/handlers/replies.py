@@ -72,7 +72,8 @@ class RepliesHandler:
         checked = self._check(request, self._topics.find(request.topic))
         if isinstance(checked, Response):
             return checked
-        size, size_max = len(context.body), self._config.max_message_size
+        size = len(context.body)
+        size_max = self._config.max_message_size
         if size > size_max:
             remark = (
                 f"the body of the reply has {size} bytes; {size_max} are allowed "
@@ -94,14 +95,14 @@ class RepliesHandler:
         self._pushes += 1
         self._pushed_bytes += size
         try:
-            fault = await self._push(request, context)
+            fault = await self._push_reply(request, context)
         finally:
             self._pushes -= 1
             self._pushed_bytes -= size
         reply = SendMessageReply(msg_id="0", queue_id=queue_id, queue_offset=0)
         # an empty one, as Go clients send, cannot be stored
         if self._config.store_reply_message_enable and context.body:
-            await self._store(request, queue_id, context, reply)
+            await self._store_reply(request, queue_id, context, reply)
         trace = "true" if self._config.trace_on else "false"
         return Response(
             reply,
@@ -112,7 +113,7 @@ class RepliesHandler:
 
     # --- to the producer
 
-    async def _push(self, request: SendMessage, context: RequestContext) -> str | None:
+    async def _push_reply(self, request: SendMessage, context: RequestContext) -> str | None:
         """Push a reply to its producer. Return None on success, else the reason."""
         client_id = property_value(request.properties or "", REPLY_TO_CLIENT)
         if client_id is None:
@@ -163,7 +164,7 @@ class RepliesHandler:
 
     # --- for the record
 
-    async def _store(
+    async def _store_reply(
         self, request: SendMessage, queue_id: int, context: RequestContext, reply: SendMessageReply
     ) -> None:
         """Store the reply, and set the offsets of ``reply``. RocketMQ stores a reply without its

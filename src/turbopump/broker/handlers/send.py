@@ -25,13 +25,7 @@ from turbopump.broker.interceptors import (
 )
 from turbopump.broker.saved_table import in_time
 from turbopump.broker.send_checks import SendChecks, batch_refusal, body_refusal, store_refusal
-from turbopump.broker.send_reply import (
-    batch_msg_ids,
-    batch_reply,
-    decode_reply,
-    reply_ends,
-    send_reply,
-)
+from turbopump.broker.send_reply import batch_reply, decode_reply, reply_ends, send_reply
 from turbopump.broker.stored import Stored
 from turbopump.errors import MessageError, ProtocolError, RoomInMakingError, StoreError
 from turbopump.message.codec import encode_host
@@ -59,7 +53,7 @@ from turbopump.protocol.requests.send import (
 )
 from turbopump.remoting.response import Response, encode_response, refusal
 from turbopump.remoting.router import HELD, NO_ROOM, Outcome, RequestContext, Router
-from turbopump.store.message_store import NewMessage
+from turbopump.store.message_store import NewMessage, PutResult
 from turbopump.store.packed_batch import pack_batch
 
 ANNOUNCE_WAIT_S: Final = 1.0
@@ -81,25 +75,26 @@ class SendHandler:
         interceptors: Interceptors,
         announce: Callable[[], list[asyncio.Future[bool]]],
     ) -> None:
-        config, store, clock, source = stored.config, stored.store, stored.clock, stored.random
-        topics, store_host, flush = stored.tables.topics, forwarding.store_host, forwarding.flush
-        self._config = config
-        self._store = store
-        self._topics = topics
-        self._unsaved = topics.unsaved
-        self._watched = topics.watched
+        self._config = stored.config
+        self._store = stored.store
+        self._topics = stored.tables.topics
+        self._unsaved = self._topics.unsaved
+        self._watched = self._topics.watched
         self._announce = announce
-        self._store_host = encode_host(*store_host)
-        self._msg_id_host = offset_msg_id(*store_host, 0)[:-16]
+        ip, port = forwarding.store_host
+        self._store_host = encode_host(ip, port)
+        self._msg_id_host = offset_msg_id(ip, port, 0)[:-16]
         self._reply_host = self._msg_id_host.encode()
         self._store_flag = SysFlag.STORE_HOST_V6 if len(self._store_host) == 20 else 0
-        self._ids = UniqueIds(clock, ip=store_host[0], token=source.getrandbits(32))
-        self._checks = SendChecks(config, topics, stored.tables.groups, clock, source)
+        self._ids = UniqueIds(stored.clock, ip=ip, token=stored.random.getrandbits(32))
+        self._checks = SendChecks(stored)
         self.check = self._checks.check
         self._interceptors = interceptors
-        self._flush = flush
-        self._sync = flush.sync
-        self._held = HeldAnswers(store.confirmed, confirm_wait_s(config), self._late)
+        self._flush = forwarding.flush
+        self._sync = self._flush.sync
+        self._held = HeldAnswers(
+            self._store.confirmed, confirm_wait_s(self._config), self._late_answer
+        )
         self.read_settings()
 
     def read_settings(self) -> None:
@@ -146,7 +141,10 @@ class SendHandler:
         if not body or len(body) > self._body_size_max:
             return body_refusal(len(body), self._body_size_max, self._store)
         special, unique, tags, keys, properties = send_properties(text, self._added)
-        name, target, sys_flag, recall_handle = request.topic, queue_id, request.sys_flag, None
+        name = request.topic
+        target = queue_id
+        sys_flag = request.sys_flag
+        recall_handle = None
         # An interceptor may change the text, and a missing id is added to it: what was read from it
         # above is then read again.
         if special or unique is None:
@@ -178,8 +176,10 @@ class SendHandler:
                 store_host=self._store_host,
                 reconsume_times=request.reconsume_times or 0,
             )
+        except RoomInMakingError:
+            return NO_ROOM
         except (OSError, StoreError, MessageError) as error:
-            return NO_ROOM if isinstance(error, RoomInMakingError) else store_refusal(error)
+            return store_refusal(error)
         frame = send_reply(
             self._reply_head,
             self._reply_tail,
@@ -191,17 +191,32 @@ class SendHandler:
             unique,
         )
         if recall_handle is not None:
-            frame = encode_response(
-                context.opaque,
-                self._answer(
-                    self._reply(queue_id, stored.offset, stored.queue_offset, unique, recall_handle)
-                ),
-            )
-        # The finished answer is held until the message is safe; ``_late`` makes another one of it
-        # if that takes too long.
+            frame = self._reply_with_handle(context, stored, queue_id, unique, recall_handle)
+        # The finished answer is held until the message is safe. ``_late_answer`` makes another one
+        # of it if that takes too long.
         if self._sync:
             return self._when_flushed(stored.log_end, frame, context, text)
         return frame
+
+    def _reply_with_handle(
+        self,
+        context: RequestContext,
+        stored: PutResult,
+        queue_id: int,
+        unique: str,
+        recall_handle: str,
+    ) -> bytes:
+        """Return the answer to a send of a timer message, with which it can be recalled."""
+        reply = SendMessageReply(
+            msg_id=f"{self._msg_id_host}{stored.offset:016X}",
+            queue_id=queue_id,
+            queue_offset=stored.queue_offset,
+            transaction_id=unique,
+            recall_handle=recall_handle,
+        )
+        trace = "true" if self._config.trace_on else "false"
+        ext = {"MSG_REGION": self._config.region_id, "TRACE_ON": trace}
+        return encode_response(context.opaque, Response(reply, ext=ext))
 
     def _to_new_topic(
         self, request: SendMessage, context: RequestContext
@@ -215,7 +230,9 @@ class SendHandler:
         """
         context.served.took_long()  # a topic, its directories, and its queue's file are made
         outcome = self.send(request, context, fresh=True)
-        return self._announced(outcome) if isinstance(outcome, Response | bytes) else outcome
+        if isinstance(outcome, Response | bytes):
+            return self._announced(outcome)
+        return outcome
 
     async def _announced(
         self, outcome: Response[SendMessageReply] | bytes
@@ -261,8 +278,10 @@ class SendHandler:
                 born_host=born_host,
                 store_host=self._store_host,
             )
+        except RoomInMakingError:
+            return NO_ROOM
         except (OSError, StoreError, MessageError) as error:
-            return NO_ROOM if isinstance(error, RoomInMakingError) else store_refusal(error)
+            return store_refusal(error)
         frame = batch_reply(
             self._reply_head,
             self._reply_tail,
@@ -289,61 +308,33 @@ class SendHandler:
         if self._unsaved:
             return self._held.hold_both(log_end, self._topics.new_saving(), frame)
         if not context.flag & FLAG_ONEWAY:
-            self._held.hold(log_end, context.peer, frame)
+            self._held.hold_answer(log_end, context.peer, frame)
         return HELD
 
-    def _late(self, frame: bytes, copied: bool) -> bytes:
+    def _late_answer(self, frame: bytes, copied: bool) -> bytes:
         """Return the answer for a stored message that is not confirmed in time. ``copied``: False
         if too few slaves have the message, which the answer reports. RocketMQ: the same."""
         config = self._config
         if copied:
-            code, cause = (
-                ResponseCode.FLUSH_DISK_TIMEOUT,
-                f"the disk has not answered within {config.sync_flush_timeout} ms",
-            )
+            code = ResponseCode.FLUSH_DISK_TIMEOUT
+            cause = f"the disk has not answered within {config.sync_flush_timeout} ms"
         elif self._store.confirmed.alone:
-            code, cause = (
-                ResponseCode.SLAVE_NOT_AVAILABLE,
-                f"fewer than {config.slave_acks} slaves are in sync (inSyncReplicas="
-                f"{config.in_sync_replicas})",
+            code = ResponseCode.SLAVE_NOT_AVAILABLE
+            cause = (
+                f"fewer than {config.slave_acks} slaves are in sync "
+                f"(inSyncReplicas={config.in_sync_replicas})"
             )
         else:
-            code, cause = (
-                ResponseCode.FLUSH_SLAVE_TIMEOUT,
-                f"the slaves have not answered within {config.slave_timeout} ms",
-            )
+            code = ResponseCode.FLUSH_SLAVE_TIMEOUT
+            cause = f"the slaves have not answered within {config.slave_timeout} ms"
         remark = f"{cause}; the message is stored but may be lost"
         return encode_command(replace(decode_reply(frame), code=code, remark=remark))
 
-    # --- answers
-
-    def _reply(
-        self,
-        queue_id: int,
-        at: int | bytes,
-        queue_offset: int,
-        unique: str | None,
-        recall_handle: str | None = None,
-    ) -> SendMessageReply:
-        """Return the reply to a send. ``at``: offset in the log, or the queue's units of a
-        batch."""
-        return SendMessageReply(
-            msg_id=batch_msg_ids(self._reply_host, at).decode()
-            if isinstance(at, bytes)
-            else f"{self._msg_id_host}{at:016X}",
-            queue_id=queue_id,
-            queue_offset=queue_offset,
-            transaction_id=unique,
-            recall_handle=recall_handle,
-        )
-
-    def _answer(self, reply: SendMessageReply) -> Response[SendMessageReply]:
-        trace = "true" if self._config.trace_on else "false"
-        return Response(reply, ext={"MSG_REGION": self._config.region_id, "TRACE_ON": trace})
-
 
 def _ended(text: str) -> str:
-    return text if not text or text[-1] == "\x02" else text + "\x02"
+    if not text or text[-1] == "\x02":
+        return text
+    return text + "\x02"
 
 
 def _without_pop_ck(text: str) -> str:

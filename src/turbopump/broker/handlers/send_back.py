@@ -168,4 +168,6 @@ class SendBackHandler:
         proxy obeys the policy, its broker does not."""
         policy = group.group_retry_policy
         wait = policy.wait_ms(attempts) if policy is not None else None
-        return 0 if wait is None else self._levels.lasting(wait)
+        if wait is None:
+            return 0
+        return self._levels.lasting(wait)

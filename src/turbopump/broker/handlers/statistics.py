@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from turbopump.broker.reading import answer
-from turbopump.broker.statistics import RuntimeInfo, Statistics
+from turbopump.broker.stored import Stored
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.namesrv import KVTable
 from turbopump.protocol.requests.statistics import (
@@ -14,21 +16,14 @@ from turbopump.protocol.requests.statistics import (
 )
 from turbopump.remoting.response import Response, refusal
 from turbopump.remoting.router import Outcome, RequestContext, Router
-from turbopump.store.log.cold_reads import ColdReads
-from turbopump.store.message_store import MessageStore
 from turbopump.store.queues.lookup import StoredEntry
 
 
+@dataclass(eq=False)
 class StatisticsHandler:
     """Handler of questions about statistics."""
 
-    def __init__(
-        self, statistics: Statistics, runtime: RuntimeInfo, store: MessageStore, reads: ColdReads
-    ) -> None:
-        self._statistics = statistics
-        self._runtime = runtime
-        self._store = store
-        self._reads = reads
+    stored: Stored
 
     def add_to(self, router: Router) -> None:
         """Register the handlers of these requests."""
@@ -39,9 +34,10 @@ class StatisticsHandler:
         self, request: ViewBrokerStatsData, _context: RequestContext
     ) -> Response[BrokerStatsData]:
         """Return one statistic over the last minute, hour and day."""
-        found = self._statistics.find(request.stats_name, request.stats_key)
+        found = self.stored.statistics.find(request.stats_name, request.stats_key)
         if found is None:
-            name, key = request.stats_name[:128], request.stats_key[:512]
+            name = request.stats_name[:128]
+            key = request.stats_key[:512]
             remark = (
                 f"The stats <{name}> <{key}> not exist: nothing was counted since the "
                 "start, or the first sample follows within 10 s"
@@ -59,8 +55,7 @@ class StatisticsHandler:
                 if oldest is not None and oldest.fault is None
                 else -1
             )
-            return Response(KVTable(table=self._runtime.table(earliest)))
+            return Response(KVTable(table=self.stored.runtime_info.table(earliest)))
 
-        return answer(
-            self._reads, self._store.lookup.entry_at(self._store.log.start), respond, context
-        )
+        store = self.stored.store
+        return answer(store.cold_reads, store.lookup.entry_at(store.log.start), respond, context)

@@ -51,7 +51,7 @@ from turbopump.protocol.requests.topics import (
 from turbopump.remoting.response import Refusal, Response, refusal
 from turbopump.remoting.router import Outcome, RequestContext, Router
 from turbopump.remoting.turns import Steps
-from turbopump.store.log.cold_reads import ColdReads, ReadSteps
+from turbopump.store.log.cold_reads import ReadSteps
 from turbopump.store.message_store import MessageStore
 
 ANNOUNCE_WAIT_S: Final = 2.0
@@ -103,7 +103,6 @@ class TopicsHandler:
 
     config: BrokerConfig
     records: TopicRecords
-    reads: ColdReads
     announce: Callable[[], list[asyncio.Future[bool]]]
 
     def __post_init__(self) -> None:
@@ -114,10 +113,10 @@ class TopicsHandler:
         router.add(CreateTopic, self.create)
         router.add_with_body(CreateTopicList, self.create_list)
         router.add(DeleteTopic, self.delete)
-        router.add(GetTopicConfig, self.one)
+        router.add(GetTopicConfig, self.get_config)
         router.add(GetAllTopicConfig, self.list_all)
         router.add(GetSystemTopicsOfBroker, self.list_system)
-        router.add(GetTopicStatsInfo, if_served(self._topics, self.queues))
+        router.add(GetTopicStatsInfo, if_served(self._topics, self.queue_offsets))
 
     def create(
         self, request: CreateTopic, context: RequestContext
@@ -129,7 +128,7 @@ class TopicsHandler:
             remark = f"CreateTopic (17) cannot be read: field {missing[0]} is missing"
             return refusal(ResponseCode.SYSTEM_ERROR, remark)
         if request.if_absent:
-            return self._inherit(request)
+            return self._create_by_sending(request)
         changes = parse_changes(request.attributes)
         if request.topic_filter_type not in (kind.value for kind in TopicFilterType):
             remark = (
@@ -146,20 +145,23 @@ class TopicsHandler:
             topic_sys_flag=request.topic_sys_flag or 0,
             order=request.order,
         )
-        topic = self._judge(wanted, changes)
+        topic = self._changed_topic(wanted, changes)
         if isinstance(topic, Response):
             return topic
         if topic != self._topics.find(request.topic):
             self._topics.put(topic)
-        return self._safe(self._topics)
+        return self._answer_when_saved(self._topics)
 
-    def _inherit(self, request: CreateTopic) -> Response[None] | Awaitable[Response[None]]:
+    def _create_by_sending(
+        self, request: CreateTopic
+    ) -> Response[None] | Awaitable[Response[None]]:
         """Create a topic for a producer that is about to send to an unknown one."""
         name = request.topic
         fault = topic_name_fault(name) or self._system_fault(name)
         if fault is not None:
             return refusal(ResponseCode.INVALID_PARAMETER, fault)
-        model, queues = request.default_topic, request.write_queue_nums
+        model = request.default_topic
+        queues = request.write_queue_nums
         unit_flag = (request.topic_sys_flag or 0) & FLAG_UNIT
         if (
             self._topics.find(name) is None
@@ -167,7 +169,7 @@ class TopicsHandler:
         ):
             remark = f"{model} cannot be inherited by new topics such as {name}"
             return refusal(ResponseCode.NO_PERMISSION, remark)
-        return self._safe(self._topics)
+        return self._answer_when_saved(self._topics)
 
     async def create_list(
         self, _request: CreateTopicList, body: CreateTopicListRequestBody, context: RequestContext
@@ -181,10 +183,11 @@ class TopicsHandler:
                 f"{LIST_MAX} at once"
             )
             return refusal(ResponseCode.INVALID_PARAMETER, remark)
-        turns, topics = context.served.turns, []
+        turns = context.served.turns
+        topics = []
         for topic in wanted:
             await turns.pause()
-            made = self._judge(topic, topic.attributes or {})
+            made = self._changed_topic(topic, topic.attributes or {})
             if isinstance(made, Response):
                 return made
             topics.append(made)
@@ -193,13 +196,15 @@ class TopicsHandler:
             assert topic.topic_name is not None
             if topic != self._topics.find(topic.topic_name):
                 self._topics.put(topic)
-        return await self._safe(self._topics)
+        return await self._answer_when_saved(self._topics)
 
-    async def _safe(self, *tables: SavedTable[Any]) -> Response[None]:
+    async def _answer_when_saved(self, *tables: SavedTable[Any]) -> Response[None]:
         """Answer when these tables are on the disk and the name servers have the topic."""
-        return await not_saved(*tables, told=self.announce()) or Response()
+        return await not_saved(*tables, announced=self.announce()) or Response()
 
-    def _judge(self, topic: TopicConfig, changes: Mapping[str, str] | str) -> TopicConfig | Refusal:
+    def _changed_topic(
+        self, topic: TopicConfig, changes: Mapping[str, str] | str
+    ) -> TopicConfig | Refusal:
         """Return the topic with its changes, or a refusal. Codes and their order:
         ``AdminBrokerProcessor.updateAndCreateTopic``."""
         name = topic.topic_name or ""
@@ -240,9 +245,9 @@ class TopicsHandler:
                     "and delete it again"
                 )
                 return refusal(ResponseCode.SYSTEM_ERROR, remark)
-        return await self._safe(self._topics, self.records.offsets)
+        return await self._answer_when_saved(self._topics, self.records.offsets)
 
-    def one(
+    def get_config(
         self, request: GetTopicConfig, _context: RequestContext
     ) -> Response[TopicConfigAndQueueMapping]:
         """Return the settings of one topic."""
@@ -274,7 +279,7 @@ class TopicsHandler:
         names = self._topics.system.union(filter(is_system_topic, self._topics.names()))
         return Response(TopicList(topic_list=tuple(sorted(names))))
 
-    def queues(
+    def queue_offsets(
         self, request: GetTopicStatsInfo, context: RequestContext
     ) -> Outcome[TopicStatsTable]:
         """Return the first and next offset of each queue, the time of its last message, and
@@ -291,10 +296,13 @@ class TopicsHandler:
         def respond(offsets: dict[MessageQueue, TopicOffset]) -> Response[TopicStatsTable]:
             return Response(TopicStatsTable(topic_put_tps=tps, offset_table=offsets))
 
-        return answer(self.reads, self._offsets_of(request.topic, count), respond, context)
+        return answer(
+            self.records.store.cold_reads, self._offsets_of(request.topic, count), respond, context
+        )
 
     def _offsets_of(self, topic: str, count: int) -> ReadSteps[dict[MessageQueue, TopicOffset]]:
-        store, found = self.records.store, {}
+        store = self.records.store
+        found = {}
         for queue_id in range(count):
             yield []
             queue = store.queues.find(topic, queue_id)

@@ -153,12 +153,10 @@ class TransactionsHandler:
             resumed = await self._transactions.resume_half(message, half.resumed_properties())
         except (OSError, StoreError, MessageError) as error:
             return _failed(f"Put message back to {HALF_TOPIC} failed: {error}")
-        return (
-            Response()
-            if resumed
-            else _failed(
-                f"Put message back to {HALF_TOPIC} failed: its transaction has ended already"
-            )
+        if resumed:
+            return Response()
+        return _failed(
+            f"Put message back to {HALF_TOPIC} failed: its transaction has ended already"
         )
 
 

@@ -90,7 +90,7 @@ class HeldPops(WaitingRequests[_PopLine]):
         line.counts[queue_id] += 1
         deadline = asyncio.get_running_loop().time() + seconds
         kind = PopKind(queue_id, takes, ordered)
-        self._add(line, WaitingRequest(line, deadline, again, served, kind), served)
+        self._add_request(line, WaitingRequest(line, deadline, again, served, kind), served)
         self.wake_line(group)
         return True
 
@@ -116,7 +116,7 @@ class HeldPops(WaitingRequests[_PopLine]):
         """Kinds of pops without messages. Thousands of pops may have the same kind."""
         for held in list(line.requests):
             if held.served is None or held.served.wire.closed:
-                self._drop(held)
+                self._drop_request(held)
                 continue
             kind = held.kind
             if kind in in_vain:

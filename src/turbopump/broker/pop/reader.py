@@ -152,7 +152,7 @@ class PopReader:
             return
         start, result = await self._read_from(queue, start, wanted, query.subscription)
         if result.count:
-            self.statistics.got(query.group, queue.topic, result.count, len(result.data))
+            self.statistics.count_get(query.group, queue.topic, result.count, len(result.data))
             await self._add_found(query, queue, start, result, taken)
         elif result.next_offset > start and result.status not in _EMPTY:
             self.view.offsets.commit(queue, result.next_offset, 0)
@@ -174,7 +174,7 @@ class PopReader:
                 subscription.codes,
                 subscription.matches,
             )
-            if result.damages and await self.repair.tried(damaged_ranges(result.damages)):
+            if result.damages and await self.repair.fetch_and_wait(damaged_ranges(result.damages)):
                 continue
             if result.status not in _ELSEWHERE or result.next_offset == start:
                 break
@@ -264,7 +264,8 @@ class PopReader:
 
 def queue_offsets(data: bytes) -> list[int]:
     """Return the queue offset of every entry (see the ruler in ``message/entry.py``)."""
-    offsets, at = [], 0
+    offsets = []
+    at = 0
     while at < len(data):
         size, queue_offset = SIZE_AND_QUEUE_OFFSET.unpack_from(data, at)
         offsets.append(queue_offset)

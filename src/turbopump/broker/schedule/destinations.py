@@ -115,9 +115,12 @@ def by_way_of_timer(
             ResponseCode.SYSTEM_ERROR,
             f"{remark}: send with a delay level, or set timerWheelEnable=true on the broker",
         )
-    deliver = deliver_ms(properties, now)
-    if deliver is None:
+    number = parse_long(properties[name])
+    if number is None:
         return _illegal(config, f"{name}={properties[name][:40]!r} is not a whole number")
+    deliver = number
+    if name != names.TIMER_DELIVER_MS:
+        deliver = now + number * TIME_PROPERTIES[name]
     if deliver <= now:
         if names.TIMER_DELETE_UNIQ_KEY in properties:
             return _illegal(
@@ -147,15 +150,6 @@ def by_way_of_timer(
     return Destination(
         TIMER_TOPIC, 0, names.encode_properties(properties), destination.sys_flag, handle
     )
-
-
-def deliver_ms(properties: dict[str, str], now: int) -> int | None:
-    """Return the delivery time of a message (ms), or None if its property is not a number."""
-    name = next((name for name in TIME_PROPERTIES if name in properties), names.TIMER_DELIVER_MS)
-    count = parse_long(properties.get(name, ""))
-    if count is None or name == names.TIMER_DELIVER_MS:
-        return count
-    return now + count * TIME_PROPERTIES[name]
 
 
 def _illegal(config: BrokerConfig, why: str) -> Refusal:

@@ -117,7 +117,8 @@ class TimerRepair:
         """Put a message into its slot, or into the next one if that slot is delivered. Return the
         slot. Raises OSError, StoreError."""
         pending = self.pending
-        due, until = max(slot.due, pending.read_time), max(slot.until, pending.read_time)
+        due = max(slot.due, pending.read_time)
+        until = max(slot.until, pending.read_time)
         pending.put(due, offset, size, now, slot.topic_hash, recalls=slot.recalls, until=until)
         return due
 
@@ -181,7 +182,8 @@ class TimerRepair:
         message costs about as much as a new one. Raises StoreDamagedError if the log is damaged,
         OSError, StoreError.
         """
-        pending, old = self.pending, self.pending.old_slots
+        pending = self.pending
+        old = self.pending.old_slots
         if old is None:
             return False
         log.info(
@@ -243,7 +245,8 @@ class TimerRepair:
     def is_pending(self, index: int, offset: int, size: int, message: TimerMessage) -> bool:
         """Return True if the message at queue offset ``index`` still waits for its time, as far as
         known."""
-        pending, key = self.pending, (message.unique_id, message.recalls)
+        pending = self.pending
+        key = (message.unique_id, message.recalls)
         self._held.pop(key, None)
         if index >= pending.redo_before:
             return True

@@ -215,7 +215,8 @@ class Timers:
 
     async def _fill_slots(self) -> None:
         """Move every visible message of the queue into its slot."""
-        pending, queue = self.pending, self._queue
+        pending = self.pending
+        queue = self._queue
         while pending.queue_offset < queue.end.value:
             await self._saving.ensure_checkpoint()
             if pending.queue_offset < queue.min_index:
@@ -404,7 +405,7 @@ class Timers:
             text = copy_properties(message, written, self._clock.now_ms(), rolls=rolls)
             await self._forwarding.forward(message, topic, queue_id, properties=text)
         except MessageError:
-            try:  # perhaps the properties are full: without those that are added here
+            try:  # perhaps there is no space for the properties that are added
                 await self._forwarding.forward(message, topic, queue_id)
             except MessageError as error:
                 self._skip(message.queue_offset, message.commit_log_offset, str(error))

@@ -80,9 +80,6 @@ class _Absent(NamedTuple):
 class TransactionChecks:
     """Checks of transactions.
 
-    - ``asked``: half messages whose producer was asked, since the start.
-    - ``without_producer``: half messages without a connected producer of their group.
-    - ``given_up``: half messages that were given up.
     - ``may_publish``: returns True if the user of a connection may publish to a topic. Other users
       do not get its half messages. RocketMQ: every member of the group does.
     """
@@ -95,9 +92,12 @@ class TransactionChecks:
     clock: Clock
     endings: Endings
     may_publish: Callable[[Wire, str], bool]
-    asked: int = 0
-    without_producer: int = 0
-    given_up: int = 0
+    _asked: int = 0
+    """Number of producers that were asked in this round."""
+    _without_producer: int = 0
+    """Number of half messages without a connected producer in this round."""
+    _given_up: int = 0
+    """Number of half messages that were given up in this round."""
     _turn: int = 0
     _failed: dict[int, int] = field(default_factory=dict)
     _absent: dict[int, _Absent] = field(default_factory=dict)
@@ -111,27 +111,30 @@ class TransactionChecks:
         """Run rounds for ever. The first starts after an interval, so that producers can connect.
         No round runs while nothing is pending."""
         loop = asyncio.get_running_loop()
-        pending, timeout = self.endings.pending, self.config.transaction_time_out / 1000
+        pending = self.endings.pending
+        timeout = self.config.transaction_time_out / 1000
         interval = self.config.transaction_check_interval / 1000
         look = max(interval, 1.0)
         earliest = due = loop.time() + interval
         known = self._end
-        # A round goes through all that is pending, so it must be worth it. ``due`` is when the
-        # first half message may be asked about, as the last round found it; ``earliest`` is one
-        # interval after that round. New half messages can only bring ``due`` forward to one timeout
-        # from now, and only the first of them does: ``known`` is the end of the queue up to which
-        # that has been taken into account (``_NEVER``: it has, until the next round). Copies that a
-        # round itself puts at the end of the queue are no news, so they are added to ``known``.
+        # A round reads everything that is pending, so it should find something to do. ``due`` is
+        # the time at which the last round found the next check; ``earliest`` is one interval after
+        # that round. A new half message is due one timeout from now at the earliest, and only the
+        # first new one can bring ``due`` forward: ``known`` is the end of the queue up to which
+        # this was considered (``_NEVER``: until the next round). Copies that a round stores at the
+        # end of the queue are not new, so they are added to ``known``.
         #
-        # The wait is cut into pieces of ``look`` seconds only because of retention: on a cramped
-        # disk, the half message that keeps the oldest segment is moved ahead of its time.
+        # The wait is divided into pieces of ``look`` seconds because of retention: if the disk is
+        # nearly full, the half message that keeps the oldest segment is moved before its time.
         while True:
             if pending.offset >= self._end:
                 await self._wait_for_growth(self._end)
-                due, known = loop.time() + timeout, self._end
+                due = loop.time() + timeout
+                known = self._end
             while (left := max(earliest, due) - loop.time()) > 0:
                 if await self._wait_for_growth(known, min(left, look)):
-                    due, known = min(due, loop.time() + timeout), _NEVER
+                    due = min(due, loop.time() + timeout)
+                    known = _NEVER
                 elif left <= look or self._blocks_deletion() or self._any_producer_is_back():
                     break
             pending.advance()
@@ -145,10 +148,12 @@ class TransactionChecks:
     def _blocks_deletion(self) -> bool:
         """Return True if the first pending half message is in the segment that is deleted next for
         lack of space. A round then stores messages with a late check behind the others."""
-        files, queue = self.store.log.files.files, self.store.queues.find(HALF_TOPIC, QUEUE)
-        unit = queue.unit(self.endings.pending.offset) if queue is not None else None
-        cramped = self.store.space.level >= SpaceLevel.CLEAN_FORCIBLY
-        return cramped and bool(files) and unit is not None and unit[0] < files[0].end
+        files = self.store.log.files.files
+        queue = self.store.queues.find(HALF_TOPIC, QUEUE)
+        if queue is None or not files or self.store.space.level < SpaceLevel.CLEAN_FORCIBLY:
+            return False
+        unit = queue.unit(self.endings.pending.offset)
+        return unit is not None and unit[0] < files[0].end
 
     def _any_producer_is_back(self) -> bool:
         """Return True if a producer has connected whose group was absent."""
@@ -184,15 +189,18 @@ class TransactionChecks:
         """Check the half messages that are pending now. Return the milliseconds until the next
         round, and the number of those stored behind the others."""
         # The queue of half messages is read from the first pending one on, and its offset only
-        # moves forward. Most half messages become due in the order in which they stand, so the
-        # first one that is too young ends the round. One that was asked about, or that has a time
-        # of its own (``CHECK_IMMUNITY_TIME_IN_SECONDS``), would hold up those behind it: it is
-        # stored again at the end of the queue, with its number of checks, and the old entry counts
-        # as ended. ``end`` is fixed first, so that a round does not meet its own copies. One whose
-        # producers are away stays where it is for a while; the round goes on behind it.
-        begun, end = self.clock.now_ms(), self._end
-        before = (self.asked, self.without_producer, self.given_up)
-        pending, soonest, copies = self.endings.pending, begun + _LONG_MS, 0
+        # moves forward. Most half messages become due in their order in the queue, so the first one
+        # that is too young ends the round. A checked one, or one with its own time
+        # (``CHECK_IMMUNITY_TIME_IN_SECONDS``), would block those behind it. So it is stored again
+        # at the end of the queue, with its number of checks, and the old entry is skipped. ``end``
+        # is determined first, so that a round does not read its own copies. A half message whose
+        # producers are not connected keeps its place for a while, and the round continues.
+        begun = self.clock.now_ms()
+        end = self._end
+        self._asked = self._without_producer = self._given_up = 0
+        pending = self.endings.pending
+        soonest = begun + _LONG_MS
+        copies = 0
         offset = pending.offset
         while True:
             await self.forwarding.turns.pause()
@@ -201,7 +209,7 @@ class TransactionChecks:
                 continue
             offset = max(offset, pending.offset)
             if offset >= end:
-                pending.given_up.clear()  # all that the start found pending were looked at
+                pending.given_up.clear()  # everything that the start found was checked
                 break
             if pending.is_finished(offset):
                 offset += 1
@@ -231,12 +239,13 @@ class TransactionChecks:
         first = pending.offset
         self._absent = {at: one for at, one in self._absent.items() if at >= first}
         self.endings.saved.save_soon()
-        self._log_round(*before)
+        self._log_round()
         return max(soonest - self.clock.now_ms(), 0), copies
 
     async def _check_half(self, offset: int) -> _Step:
         """Check the half message at ``offset``, or give it up, or skip it."""
-        lookup, pending = self.store.lookup, self.endings.pending
+        lookup = self.store.lookup
+        pending = self.endings.pending
         steps = lookup.entry_in_queue(HALF_TOPIC, QUEUE, offset)
         entry = await ask(self.store.cold_reads, steps, self.forwarding.turns)
         if entry is None:  # a gap, or retention was here
@@ -257,14 +266,14 @@ class TransactionChecks:
         if pending.has_ended(half.origin):
             self.endings.note_ended(half.offset)
             return _Step()
-        # a newer copy: the last run made it, and was killed before it had saved its offset
+        # a newer copy: the last run stored it, and was killed before it saved its offset
         copy = pending.copies.get(half.origin, -1)
         if copy > offset and await self._is_copy(
             half, lookup.entry_in_queue(HALF_TOPIC, QUEUE, copy)
         ):
             pending.skip(offset)
             return _Step()
-        # a letter behind it: the last run gave it up, and was killed likewise
+        # a dead letter behind it: the last run gave it up, and was killed in the same way
         letter = pending.given_up.get(half.origin, -1)
         if letter > half.message.commit_log_offset and await self._is_copy(
             half, lookup.entry_at(letter)
@@ -318,7 +327,8 @@ class TransactionChecks:
         """Return True after the last check, or if its files may soon be deleted."""
         if half.checks >= self.config.transaction_check_max:
             return True
-        kept_ms, now = self.config.file_reserved_time * 3_600_000, self.clock.now_ms()
+        kept_ms = self.config.file_reserved_time * 3_600_000
+        now = self.clock.now_ms()
         if 0 <= now - half.message.born_timestamp <= kept_ms:
             return False  # nearly always, and without a read
         return now - await self._stored_ms(half) > kept_ms
@@ -356,7 +366,7 @@ class TransactionChecks:
         stored = await self._store_again(half, properties)
         if self.endings.pending.has_ended(half.origin):
             return
-        self.asked += 1
+        self._asked += 1
         header, body = half.check_request(properties, stored, self.config.broker_name)
         producer.send_frame(
             encode_command(
@@ -380,7 +390,7 @@ class TransactionChecks:
     async def _wait_for_producer(self, half: HalfMessage) -> _Step:
         """Handle a half message without connected producers, which does not count as a check. It
         keeps its place for one interval, then for twice as long each time."""
-        self.without_producer += 1
+        self._without_producer += 1
         if half.group not in self._missed:
             self._missed.add(half.group)
             log.warning(
@@ -388,7 +398,8 @@ class TransactionChecks:
                 "not checked group=%s",
                 half.group,
             )
-        before, offset = self._absent.pop(half.offset, None), half.offset
+        before = self._absent.pop(half.offset, None)
+        offset = half.offset
         kept = len(self._absent) < ABSENT_KEPT
         if before is not None or not kept or self._blocks_deletion():
             offset = (await self._store_again(half, half.moved_properties())).queue_offset
@@ -421,7 +432,7 @@ class TransactionChecks:
             await self.forwarding.forward(half.message, GIVEN_UP_TOPIC, QUEUE)
         self.endings.pending.copies.pop(half.origin, None)
         self.endings.pending.skip(half.offset)
-        self.given_up += 1
+        self._given_up += 1
 
     async def _producer_of(self, group: str, topic: str) -> Wire | None:
         """Return a connection of the group, in turn. Skip a connection that has not read earlier
@@ -439,17 +450,15 @@ class TransactionChecks:
                 return peer
         return None
 
-    def _log_round(self, asked: int, without_producer: int, given_up: int) -> None:
-        """Log the result of a round. The arguments are the counts before the round."""
-        asked, without_producer = self.asked - asked, self.without_producer - without_producer
-        given_up = self.given_up - given_up
-        if asked or given_up:
+    def _log_round(self) -> None:
+        """Log the result of a round."""
+        if self._asked or self._given_up:
             log.info(
-                f"transactions checked asked={asked} no_producer={without_producer} "
+                f"transactions checked asked={self._asked} no_producer={self._without_producer} "
                 f"offset={self.endings.pending.offset}"
             )
-        if given_up:
+        if self._given_up:
             log.warning(
                 f"transactions given up, their messages are in {GIVEN_UP_TOPIC} "
-                f"count={given_up} transactionCheckMax={self.config.transaction_check_max}"
+                f"count={self._given_up} transactionCheckMax={self.config.transaction_check_max}"
             )

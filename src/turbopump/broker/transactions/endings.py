@@ -220,6 +220,9 @@ class SavedOffsets:
 
     def save_soon(self) -> None:
         """Save the present offsets soon."""
+        # The offsets are captured together with the end of the log, and saved when the log is on
+        # the disk up to that end: every message stored on their account is before it. One wait at
+        # a time is enough, because its end compares the offsets again.
         offsets = (self._pending.offset, self._pending.op_offset)
         durable = self._store.durable
         end = self._store.log.end

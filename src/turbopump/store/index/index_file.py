@@ -83,8 +83,8 @@ class IndexFile:
         count, begin = self.count, self.begin_timestamp
         if count > self._entries or not 0 <= self.slots_used <= min(self.slots, count - 1):
             return (
-                f"its head says {count - 1} entries in {self.slots_used} slots; there are "
-                f"{self._entries - 1} and {self.slots}"
+                f"its header has {count - 1} entries in {self.slots_used} slots; the file "
+                f"holds {self._entries - 1} and {self.slots}"
             )
         if count == 1:
             return None
@@ -92,9 +92,7 @@ class IndexFile:
         key_hash, last, seconds, _ = self._read_entry(count - 1)
         if first != self.begin_offset or last != self.end_offset:
             said = f"offsets {self.begin_offset} to {self.end_offset}"
-            return (
-                f"its head says that it has {said} of the log; its entries have {first} to {last}"
-            )
+            return f"its header has {said} of the log; its entries have {first} to {last}"
         (head,) = _SLOT.unpack(
             self.segment.read_cold(HEADER_SIZE + key_hash % self.slots * SLOT_SIZE, SLOT_SIZE)
         )
@@ -102,10 +100,7 @@ class IndexFile:
             return f"its newest entry, {count - 1}, is not the first of its slot; {head} is"
         whole = (self.end_timestamp - begin) // 1000 if self.end_timestamp > begin else 0
         if count > 2 and seconds != min(whole, 0x7FFFFFFF):
-            return (
-                f"its head says that it ends {whole} s after its begin; its newest entry says "
-                f"{seconds} s"
-            )
+            return f"its header spans {whole} s; its newest entry is {seconds} s after the start"
         return None
 
     def set_apart(self) -> None:

@@ -1,9 +1,10 @@
 """Inspection of a store directory without changing it: its files, their damage, and its
 messages."""
 
-from turbopump.store.inspection.log_walk import Selection, read_raw, select_messages
 from turbopump.store.inspection.report import KINDS, Finding, Findings, Verification
-from turbopump.store.inspection.store_files import StoreFiles, list_store, read_run_state
+from turbopump.store.inspection.selection import Selection, read_raw, select_messages
+from turbopump.store.inspection.small_files import read_run_state
+from turbopump.store.inspection.store_files import StoreFiles, list_store
 from turbopump.store.inspection.summary import StoreSummary, inspect_store
 from turbopump.store.inspection.verification import verify_store
 from turbopump.store.log.scanner import BadRange

@@ -1,49 +1,20 @@
-"""Walk over the whole log for tools, past all damage (``scanner.py``); fields of entries; selection
-of messages.
+"""Walk over the whole log for tools, past all damage (``scanner.py``).
 
 ``codec.entry_fault`` alone decides if an entry is good. Memory: one piece of ``READ_SIZE``.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from turbopump.disk.read_only_disk import ReadOnlyDisk
-from turbopump.errors import StoredMessageError
-from turbopump.message.batch import inner_entries, is_wrapped
-from turbopump.message.codec import decode_entry, entry_fault
-from turbopump.message.entry import (
-    BODY_AT,
-    FLAG_BITS_AT,
-    MAGIC_BLANK,
-    MAGIC_V1,
-    MAGIC_V2,
-    queue_id_of,
-    queue_offset_of,
-    store_timestamp_of,
-    topic_span,
-)
-from turbopump.message.java import tags_code
-from turbopump.message.message import ReceivedMessage
-from turbopump.message.properties import (
-    KEYS,
-    NAME_END,
-    PAIR_END,
-    TAGS,
-    UNIQ_KEY,
-    SysFlag,
-    property_value,
-)
+from turbopump.message.entry import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from turbopump.store.files import StoreFile
-from turbopump.store.inspection.queue_check import QueueUnits
 from turbopump.store.inspection.report import Finding
 from turbopump.store.inspection.store_files import StoreFiles
 from turbopump.store.log.commit_log import BLANK_SIZE_MIN
 from turbopump.store.log.scanner import BadRange, OpenSegment, SegmentWalk
-from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT
 
 READ_SIZE: Final = 4 * 1024 * 1024
 SECTOR: Final = 4096
@@ -146,158 +117,3 @@ def bad_finding(bad: BadRange, store: StoreFiles) -> Finding:
     """Return the finding for a range without a good entry."""
     kind = "unreadable" if bad.unread else "log_torn_tail" if bad.tail else "log_damaged"
     return Finding(kind, bad.fault, store.relative(bad.segment.path), bad.start, bad.end)
-
-
-# --- Fields of an entry that are checked against queues and indexes. The entry must be good
-# (``codec.entry_fault``) and whole.
-
-MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"
-MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"
-
-_HEAD: Final = struct.Struct(">12xi4xq8xi16xq20xI")
-"""queueId, queueOffset, sysFlag; storeTimestamp and body length at their positions with IPv4
-hosts."""
-
-_TAGS, _UNIQ_KEY, _KEYS = (PAIR_END + name + NAME_END for name in (TAGS, UNIQ_KEY, KEYS))
-_V2: Final = MAGIC_V2 & 0xFF
-_ANY_V6: Final = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
-
-
-EntryFacts = tuple[str, int, int, int, int, int, list[str], str]
-"""(topic, queueId, queueOffset, sysFlag, store time in ms, tags code, index keys with the unique id
-first, all properties). A plain tuple, because a named one costs 0.3 µs more for every message."""
-
-
-def entry_facts(entry: bytes) -> EntryFacts:
-    """Return the fields of an entry. Raises UnicodeDecodeError for a topic that is no text. About 2
-    µs."""
-    queue_id, queue_offset, sys_flag, stored_ms, body_size = _HEAD.unpack_from(entry)
-    if sys_flag & _ANY_V6:
-        stored_ms = store_timestamp_of(entry)
-        topic_at, topic_end = topic_span(entry)
-    else:
-        body_end = BODY_AT + body_size
-        topic_at = body_end + (2 if entry[7] == _V2 else 1)
-        topic_end = topic_at + int.from_bytes(entry[body_end:topic_at])
-    text = "\x02" + entry[topic_end + 2 :].decode(errors="replace")
-    tags = last_value(text, _TAGS)
-    unique = last_value(text, _UNIQ_KEY)
-    words = last_value(text, _KEYS)
-    keys = [unique] if unique else []
-    if " " in words:
-        keys += [word for word in words.split(" ") if word]
-    elif words:
-        keys.append(words)
-    return (
-        entry[topic_at:topic_end].decode(),
-        queue_id,
-        queue_offset,
-        sys_flag,
-        stored_ms,
-        tags_code(tags) if tags else 0,
-        keys,
-        text,
-    )
-
-
-def last_value(text: str, mark: str) -> str:
-    """Return the last value of a property; empty if there is none. Twice as fast as
-    ``properties.property_value``. ``text`` must begin with 0x02, and ``mark`` is 0x02 NAME 0x01."""
-    at = text.rfind(mark)
-    if at < 0:
-        return ""
-    at += len(mark)
-    end = text.find("\x02", at)
-    value = text[at:end] if end >= 0 else text[at:]
-    return value or property_value(text, mark[1:-1]) or ""
-
-
-# --- Selection of messages, in log order. The log decides which messages exist. Units only give the
-# begin of the walk, so that a damaged queue hides no message.
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """Selection of messages. ``start`` is a queue offset if a topic is given, else a log offset.
-    ``keys``: select messages with any of these keys or unique ids."""
-
-    topic: str | None = None
-    queue_id: int | None = None
-    start: int = 0
-    keys: tuple[str, ...] = ()
-
-
-def select_messages(
-    disk: ReadOnlyDisk, store: StoreFiles, wanted: Selection, on_bad: Callable[[BadRange], None]
-) -> Iterator[ReceivedMessage]:
-    """Yield the selected messages, oldest first. ``on_bad`` gets every range on the way without a
-    good message."""
-    topic = wanted.topic.encode() if wanted.topic is not None else None
-    needles = [key.encode() for key in wanted.keys]
-    wanted_keys = set(wanted.keys)
-    begin = wanted.start if topic is None else _begin(disk, store, wanted)
-    for offset, entry in LogWalk(disk, store.segments, on_bad=on_bad).entries(begin):
-        if topic is not None and entry[slice(*topic_span(entry))] != topic:
-            continue
-        if wanted.queue_id is not None and queue_id_of(entry) != wanted.queue_id:
-            continue
-        if (
-            topic is not None
-            and queue_offset_of(entry) < wanted.start
-            and not is_wrapped(entry[FLAG_BITS_AT])
-        ):
-            continue
-        if needles and not any(key in entry for key in needles):
-            continue
-        try:
-            messages = [decode_entry(one) for one in inner_entries(entry)]
-        except StoredMessageError as error:
-            # texts that are not UTF-8, in an entry without a whole-entry CRC
-            on_bad(BadRange(offset, offset + len(entry), str(error), store.segments[0]))
-            continue
-        for message in messages:
-            if topic is not None and message.queue_offset < wanted.start:
-                continue
-            if not needles or wanted_keys & {message.properties.get(UNIQ_KEY), *message.keys}:
-                yield message
-
-
-def read_raw(
-    disk: ReadOnlyDisk, store: StoreFiles, offset: int, size_max: int
-) -> tuple[bytes, str | None]:
-    """Return (bytes at a log offset, their fault as an entry). A damaged entry has its own length
-    if that is between 1 and ``size_max``, else ``size_max`` bytes. The bytes are empty if no
-    segment holds the offset."""
-    for segment in store.segments:
-        if segment.start <= offset < segment.end:
-            at = offset - segment.start
-            with disk.open_file(segment.path) as file:
-                size = int.from_bytes(file.read(at, 4))
-                data = file.read(
-                    at,
-                    size
-                    if 0 < size <= min(segment.size - at, 1 << 27)
-                    else min(size_max, segment.size - at),
-                )
-            return data, entry_fault(data, offset)
-    return b"", "no segment holds this offset"
-
-
-def _begin(disk: ReadOnlyDisk, store: StoreFiles, wanted: Selection) -> int:
-    """Return the offset at which the walk must begin to meet every selected message: the smallest
-    offset in its queues, if an entry is there."""
-    begins = []
-    for (topic, queue_id), files in store.queues.items():
-        if topic != wanted.topic or wanted.queue_id not in (None, queue_id):
-            continue
-        units = QueueUnits(disk, files, window_units=64)
-        index = max(wanted.start, units.first_at(store.log_start))
-        if index >= units.max_index:
-            continue
-        unit = units.read(index)
-        offset, size, _ = UNIT.unpack(unit) if unit else (0, 0, 0)
-        entry = next(LogWalk(disk, store.segments).entries(offset, offset + 1), None)
-        if entry is None or size == NO_MESSAGE_SIZE or queue_offset_of(entry[1]) != index:
-            return store.log_start  # the queue cannot be trusted
-        begins.append(offset)
-    return min(begins, default=store.log_start)

@@ -11,10 +11,12 @@ from collections.abc import Mapping
 from turbopump.disk.read_only_disk import ReadOnlyDisk
 from turbopump.errors import TurbopumpError
 from turbopump.store.files import StorePaths
-from turbopump.store.inspection.log_walk import LogWalk, entry_facts
+from turbopump.store.inspection.entry_facts import entry_facts
+from turbopump.store.inspection.log_walk import LogWalk
 from turbopump.store.inspection.report import Finding, Findings
+from turbopump.store.inspection.small_files import ReadTable
 from turbopump.store.inspection.snapshot import StoreSnapshot
-from turbopump.store.inspection.store_files import ReadTable, StoreFiles
+from turbopump.store.inspection.store_files import StoreFiles
 from turbopump.store.provenance import APACHE_LOCK_MARK
 from turbopump.store.queues.queue_ends import NotedQueueEnds, decode_known
 from turbopump.store.recovery.checkpoint import (

@@ -16,7 +16,8 @@ from turbopump.store.files import StoreFile, StorePaths
 from turbopump.store.inspection.index_check import IndexHeader, read_headers
 from turbopump.store.inspection.queue_check import QueueCheck, QueueUnits
 from turbopump.store.inspection.report import Findings
-from turbopump.store.inspection.store_files import RunState, StoreFiles, list_store, read_run_state
+from turbopump.store.inspection.small_files import RunState, read_run_state
+from turbopump.store.inspection.store_files import StoreFiles, list_store
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE
 
 WINDOWS_SIZE: Final = 64 * 1024 * 1024

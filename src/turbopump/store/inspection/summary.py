@@ -19,16 +19,15 @@ from turbopump.store.inspection.index_check import IndexHeader, read_headers
 from turbopump.store.inspection.log_walk import LogWalk, bad_finding
 from turbopump.store.inspection.queue_check import QueueCheck
 from turbopump.store.inspection.report import Findings
-from turbopump.store.inspection.store_files import (
+from turbopump.store.inspection.small_files import (
     ReadTable,
     RunState,
-    StoreFiles,
     TableFile,
-    list_store,
     read_checkpoint,
     read_run_state,
     read_tables,
 )
+from turbopump.store.inspection.store_files import StoreFiles, list_store
 from turbopump.store.log.scanner import BadRange
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE
 from turbopump.store.recovery.checkpoint import CheckpointFields

@@ -20,19 +20,13 @@ from turbopump.message.entry import queue_id_of, queue_offset_of, topic_span
 from turbopump.message.properties import TRANSACTION_MASK, SysFlag, property_value
 from turbopump.store.files import StorePaths
 from turbopump.store.index.index_file import key_hash
+from turbopump.store.inspection.entry_facts import MULTI_DISPATCH, MULTI_QUEUE_OFFSET, entry_facts
 from turbopump.store.inspection.index_check import IndexCheck, check_chains
-from turbopump.store.inspection.log_walk import (
-    MULTI_DISPATCH,
-    MULTI_QUEUE_OFFSET,
-    LogWalk,
-    bad_finding,
-    entry_facts,
-)
+from turbopump.store.inspection.log_walk import LogWalk, bad_finding
 from turbopump.store.inspection.next_start import MissingUnits, known_ends, topics_known
 from turbopump.store.inspection.queue_check import QueueCheck
 from turbopump.store.inspection.report import FINDINGS_MAX, Findings, Verification
-from turbopump.store.inspection.snapshot import take_snapshot
-from turbopump.store.inspection.store_files import (
+from turbopump.store.inspection.small_files import (
     ReadTable,
     crc_rule,
     judge_checkpoint,
@@ -40,6 +34,7 @@ from turbopump.store.inspection.store_files import (
     read_checkpoint,
     read_tables,
 )
+from turbopump.store.inspection.snapshot import take_snapshot
 from turbopump.store.log.parsed_entry import is_apaches_batch
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE
 

@@ -117,9 +117,9 @@ class CommitLog:
         of a segment. Raises StoreError if the log cannot begin there."""
         if self.files or offset % self.segment_size:
             raise StoreError(
-                f"a log cannot begin at {offset}: it has segments already, or that is no multiple "
-                f"of mappedFileSizeCommitLog={self.segment_size}; a slave has the size of its "
-                "master"
+                f"a log cannot begin at {offset}: it has segments already, or the offset "
+                f"is no multiple of mappedFileSizeCommitLog={self.segment_size}; set a "
+                "slave's to that of its master"
             )
         self.end = offset
 
@@ -141,10 +141,10 @@ class CommitLog:
             return self.end
         if size + BLANK_SIZE_MIN > self.segment_size:
             raise MessageError(
-                f"the message or batch takes {size} bytes in the store, more than a commit log "
-                f"file of {self.segment_size} holds; "
-                "send less at once (mappedFileSizeCommitLog is the size, and stays as it is for "
-                "a store that has messages)"
+                f"the message or batch takes {size} bytes in the store, more than a "
+                f"commit log file of {self.segment_size} holds; send less at once "
+                "(mappedFileSizeCommitLog is the size; a store with messages must keep "
+                "it)"
             )
         return self._roll()
 
@@ -271,22 +271,18 @@ SLOW_S: Final = 0.001
 
 
 class AppendLatency:
-    """Counts of append durations. ``appended()`` returns the number of appended messages.
-    ``on_slow`` gets the seconds of each append that took ``SLOW_S`` or longer."""
+    """Counts of append durations, from now on. ``appended()`` returns the number of appended
+    messages. ``on_slow`` gets the seconds of each append that took ``SLOW_S`` or longer."""
 
     def __init__(self, appended: Callable[[], int], on_slow: Callable[[float], None]) -> None:
         self._appended = appended
         self._on_slow = on_slow
-        self._before = 0
+        self._before = appended()
         self._slow = [0] * len(NAMES)
         self.last_minute: dict[str, int] = dict.fromkeys(NAMES, 0)
         """Counts by duration class, of the last complete minute."""
         self.longest = 0.0
         """Longest append in seconds."""
-
-    def begin(self) -> None:
-        """Exclude the messages appended so far from the counts."""
-        self._before = self._appended()
 
     def slow(self, seconds: float) -> None:
         """Record an append that took ``SLOW_S`` or longer. A batch counts once."""

@@ -246,7 +246,7 @@ def _unit_fault(unit: Unit, log: CommitLog, log_end: int) -> str | None:
     if offset < log.start:
         return f"its unit in the consume queue points to {offset}, before the first message"
     if not FIXED_SIZE <= size <= ENTRY_SIZE_MAX:
-        return f"its unit in the consume queue says that it has {size} bytes"
+        return f"its unit in the consume queue has the impossible size {size}"
     end = offset + size
     if end > log_end or end > log.segment_end(offset):
         return f"its unit in the consume queue points to {offset} to {end}, where no message can be"

@@ -117,8 +117,8 @@ class Lookup:
             return "this broker keeps no index (messageIndexEnable=false)"
         if self.index.failed:
             return (
-                "the index could not grow: what was stored since is found by key after the "
-                "next start"
+                "the index could not grow: messages stored since then are found by key "
+                "after the next start"
             )
         if self.index.incomplete:
             return (
@@ -146,7 +146,7 @@ class Lookup:
         if data is None and offset < self.log.start:
             return None
         if data is None:
-            return StoredEntry(offset, head, f"totalSize {size} goes past the end of the segment")
+            return StoredEntry(offset, head, f"totalSize {size} exceeds the segment")
         return StoredEntry(
             offset, data, entry_fault(data, offset, crc_required=self.log.requires_crc(offset))
         )

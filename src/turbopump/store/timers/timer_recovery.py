@@ -86,7 +86,7 @@ def _load(
     log = timers.log
     if checkpoint.redo_before:
         timers.redo_before = checkpoint.redo_before
-        return "this broker was a slave, or was stopped while the timer log was made anew"
+        return "this broker was a slave, or stopped during a rebuild of the timer log"
     try:
         log.files.load()
         log.remove_before(checkpoint.log_begin)
@@ -113,7 +113,7 @@ def _load(
             return f"the timer log is damaged at position {log.scanned_to}"
         if checkpoint.log_end > log.start:
             timers.report(
-                "the timer wheel was missing or damaged; it is made again from the timer log"
+                "the timer wheel was missing or damaged; it is rebuilt from the timer log"
             )
     log.cut_at(checkpoint.log_end)
     return None

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.loops import in_loop
+from tests.stand_ins import raises
 from tests.unit.broker.talking import Talk, pull, talking, watched
 from tests.unit.store.segments import Plain, RealSegment, forget_all, replace
 from tests.waits import until, until_count, until_none
@@ -253,11 +254,8 @@ async def test_what_cannot_be_read_is_an_error_and_the_place_stays(
 ) -> None:
     reads.let_go()
 
-    def fail(_plain: Plain, _self: RealSegment, _at: int, _size: int) -> bytes:
-        raise OSError(5, "Input/output error")
-
     with monkeypatch.context() as patched:
-        replace(patched, "read_cold", fail)
+        replace(patched, "read_cold", raises(OSError(5, "Input/output error")))
         for _ in range(3):
             code, remark = await talk.client.code(pull(0, suspend_ms=60_000))
             assert code == ResponseCode.SYSTEM_ERROR

@@ -226,13 +226,14 @@ async def test_a_half_message_is_not_passed_over_for_one_that_only_names_its_off
     }
 
 
+def unreadable_copies(message: ReceivedMessage) -> object:
+    return None if message.queue_offset == 1 else read_half(message)
+
+
 @in_loop(in_a_world, **PATIENT)
 async def test_a_half_message_is_asked_about_while_its_newer_copy_cannot_be_read(
     world: World, /, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unreadable_copies(message: ReceivedMessage) -> object:
-        return None if message.queue_offset == 1 else read_half(message)
-
     one = await transactor(world)
     await one.client.create("T")
     await one.prepare(b"order")

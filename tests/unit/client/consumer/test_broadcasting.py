@@ -8,6 +8,7 @@ import asyncio
 import pytest
 from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import Simulation
+from tests.stand_ins import async_does_nothing
 from tests.unit.client.push_consumers import DIRECTORY, broadcasting, fill
 from tests.unit.client.scripted_cluster import scripted_cluster
 from tests.waits import until_count, until_has
@@ -91,10 +92,7 @@ async def test_offsets_are_written_every_five_seconds_and_only_where_something_c
     async with scripted_cluster(simulation, queues=1) as cluster:
         fill(cluster, 3)
 
-        async def handle(_message: Delivery) -> None:
-            return
-
-        async with broadcasting(cluster, simulation, handler=handle):
+        async with broadcasting(cluster, simulation, handler=async_does_nothing):
             await asyncio.sleep(6)
             disk = simulation.disk("client").mounted
             assert disk is not None

@@ -177,18 +177,19 @@ def infos(consumer: PushConsumer) -> list[Any]:
     return list(consumer.lifecycle.started().assignment.infos().values())
 
 
+def once(messages: list[Delivery]) -> object:
+    for message in messages[2:4]:
+        if message.attempt == 1:
+            message.retry(delay=30)
+    return None
+
+
 @in_loop(simulated)
 async def test_messages_kept_here_hold_the_offset_and_come_again_without_the_done_ones(
     simulation: Simulation, /
 ) -> None:
     async with scripted_cluster(simulation, queues=1) as cluster:
         fill(cluster, 5)
-
-        def once(messages: list[Delivery]) -> object:
-            for message in messages[2:4]:
-                if message.attempt == 1:
-                    message.retry(delay=30)
-            return None
 
         lists = Lists(once)
         async with consumer_of(cluster, handler=lists, handler_batch=10):
@@ -317,6 +318,10 @@ async def test_a_paused_consumer_hands_out_no_list(simulation: Simulation, /) ->
 # -----------------------------------------------------------------------------------------------
 
 
+def second_again(messages: list[Delivery]) -> None:
+    messages[1].retry(reason="no stock")
+
+
 @in_loop(simulated)
 async def test_each_message_of_a_list_has_a_trace_with_its_share_of_the_time(
     simulation: Simulation, /
@@ -326,9 +331,6 @@ async def test_each_message_of_a_list_has_a_trace_with_its_share_of_the_time(
         cluster.broker.takes_back = True
         for i in range(4):
             store(cluster, b"x", f"M{i}", TRACE_ON="false" if i == 3 else "true")
-
-        def second_again(messages: list[Delivery]) -> None:
-            messages[1].retry(reason="no stock")
 
         lists = Lists(second_again, seconds=2)
         async with consumer_of(cluster, handler=lists, handler_batch=4, trace=True):

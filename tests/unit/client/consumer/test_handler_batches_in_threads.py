@@ -86,12 +86,13 @@ async def test_each_message_gets_the_word_that_was_said_of_it_or_else_of_the_cal
     }
 
 
+async def later(messages: list[Delivery]) -> object:
+    await asyncio.sleep(0)
+    return Retry if messages[0].queue_offset == 0 else None
+
+
 @in_loop
 async def test_a_plain_function_may_return_a_coroutine() -> None:
-    async def later(messages: list[Delivery]) -> object:
-        await asyncio.sleep(0)
-        return Retry if messages[0].queue_offset == 0 else None
-
     queue = Queue()
     async with threads(lambda messages: later(messages), 2, concurrency=2) as (_, ready):
         ready.add_messages(messages_of(queue, 4))
@@ -213,6 +214,12 @@ async def test_plain_handlers_get_all_of_a_broker_and_ordered_ones_one_list_of_a
     assert sorted(number for numbers in seen.values() for number in numbers) == list(range(200))
 
 
+async def sent(namesrv: str) -> None:
+    async with Producer(namesrv) as producer:
+        for number in range(30):
+            await producer.send(Message("orders", str(number).encode()))
+
+
 @in_loop
 async def test_without_await_a_handler_gets_lists_too() -> None:
     got: list[int] = []
@@ -222,11 +229,6 @@ async def test_without_await_a_handler_gets_lists_too() -> None:
         got.extend(int(message.body) for message in messages)
         if len(got) == 30:
             all_here.set()
-
-    async def sent(namesrv: str) -> None:
-        async with Producer(namesrv) as producer:
-            for number in range(30):
-                await producer.send(Message("orders", str(number).encode()))
 
     def consume(namesrv: str) -> None:
         with blocking.PushConsumer(

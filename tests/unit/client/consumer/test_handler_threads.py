@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
-from tests.stand_ins import does_nothing, returns
+from tests.stand_ins import does_nothing, raises, returns
 from tests.unit.client.handler_threads import PATIENCE_S, Queue, message_of, messages_of, threads
 from tests.waits import until, until_count, until_equal, until_has
 
@@ -47,16 +47,16 @@ async def test_one_call_of_the_executor_handles_many_messages(
     assert calls < 500
 
 
+async def later(answer: object) -> object:
+    await asyncio.sleep(0)
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
 @in_loop
 async def test_each_message_gets_what_its_own_call_said() -> None:
-    async def later(answer: object) -> object:
-        await asyncio.sleep(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    def raises() -> None:
-        raise ValueError("five")
+    fails = raises(ValueError("five"))
 
     queue = Queue()
     answers: list[Callable[[Delivery], object]] = [
@@ -65,10 +65,10 @@ async def test_each_message_gets_what_its_own_call_said() -> None:
         lambda _: Retry(7.0, reason="two"),
         returns(False),
         lambda _: later(Retry(level=4)),
-        lambda _: raises(),
+        lambda _: fails(),
         lambda _: later(KeyError("six")),
         lambda message: message.retry(level=7),
-        lambda message: message.done() or raises(),
+        lambda message: message.done() or fails(),
         lambda _: later(None),
     ]
     async with threads(lambda message: answers[message.queue_offset](message), concurrency=3) as (

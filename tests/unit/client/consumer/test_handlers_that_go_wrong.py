@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import Simulation
+from tests.stand_ins import raises
 from tests.unit.client.handler_threads import Queue, message_of, messages_of, threads
 from tests.unit.client.push_consumers import committed, consumer_of, fill
 from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster
@@ -225,18 +226,17 @@ async def test_a_delay_may_be_a_timedelta(simulation: Simulation, /) -> None:
         await comes_again(cluster, refused_word(timedelta(seconds=2)))
 
 
+def late(message: Delivery) -> Any:
+    return awaits_what_was_cancelled(message)
+
+
+def generator(_: Delivery) -> object:
+    return (number for number in range(3))
+
+
 @in_loop
 async def test_a_plain_function_goes_wrong_as_well() -> None:
-    def cancelled(_: Delivery) -> None:
-        raise asyncio.CancelledError
-
-    def late(message: Delivery) -> Any:
-        return awaits_what_was_cancelled(message)
-
-    def generator(_: Delivery) -> object:
-        return (number for number in range(3))
-
-    for handle in (cancelled, late, generator):
+    for handle in (raises(asyncio.CancelledError), late, generator):
         queue = Queue()
         async with threads(handle, concurrency=2) as (_, ready):
             ready.add_messages(messages_of(queue, 5))
@@ -259,10 +259,11 @@ async def test_an_operator_is_told_how_it_went_wrong(simulation: Simulation, /) 
         assert answer.consume_result is ConsumeResult.CR_THROW_EXCEPTION, name
 
 
-def test_a_function_with_a_yield_is_refused_as_a_handler() -> None:
-    async def asynchronous(_: Delivery) -> Any:
-        yield
+async def asynchronous(_: Delivery) -> Any:
+    yield
 
+
+def test_a_function_with_a_yield_is_refused_as_a_handler() -> None:
     def plain(_: Delivery) -> Any:
         yield
 
@@ -329,6 +330,14 @@ async def test_a_close_leaves_a_handler_that_goes_on_after_it_was_cancelled_and_
     assert not [record for record in caplog.records if "handler failed" in record.message]
 
 
+async def goes_on(inside: asyncio.Event, out: asyncio.Event, release: asyncio.Event) -> None:
+    inside.set()
+    while not release.is_set():
+        with contextlib.suppress(asyncio.CancelledError):
+            await release.wait()
+    out.set()
+
+
 @in_loop
 async def test_so_it_does_with_a_coroutine_that_a_plain_handler_returned(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
@@ -337,15 +346,8 @@ async def test_so_it_does_with_a_coroutine_that_a_plain_handler_returned(
     with caplog.at_level(logging.WARNING):
         release, inside, out = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
-        async def goes_on() -> None:
-            inside.set()
-            while not release.is_set():
-                with contextlib.suppress(asyncio.CancelledError):
-                    await release.wait()
-            out.set()
-
         queue, ready = Queue(), ReadyMessages()
-        pool = HandlerPool(lambda _: goes_on(), ready, concurrency=1)
+        pool = HandlerPool(lambda _: goes_on(inside, out, release), ready, concurrency=1)
         pool.start()
         ready.add_messages(messages_of(queue, 1))
         await inside.wait()

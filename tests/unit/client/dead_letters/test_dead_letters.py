@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
+from tests.stand_ins import async_raises
 from tests.unit.client.dead_letters.dead_lettering import (
     DLQ,
     GROUP,
@@ -45,6 +46,10 @@ from turbopump.testing import RunningBroker, running_broker
 # -----------------------------------------------------------------------------------------------
 
 
+async def handle(message: object) -> object:
+    return Retry(level=-1)
+
+
 @in_loop(with_broker)
 async def test_a_resent_message_is_the_dead_one_with_a_new_life(
     broker: RunningBroker, dead_letters: DeadLetters, /, tmp_path: Path
@@ -55,9 +60,6 @@ async def test_a_resent_message_is_the_dead_one_with_a_new_life(
         first = await producer.send(
             Message("orders", big, tags="t", keys=["k"], properties={"mine": "1"}, flag=7)
         )
-
-    async def handle(message: object) -> object:
-        return Retry(level=-1)
 
     async with PushConsumer(
         broker.namesrv, group=GROUP, topic="orders", consume_from=ConsumeFrom.FIRST, handler=handle
@@ -299,20 +301,23 @@ async def test_an_earlier_operator_with_another_journal_is_noticed_by_the_ids_in
     assert once(await stored(broker), 20)
 
 
+async def operate(broker: RunningBroker, tmp_path: Path, name: str) -> ResendReport | ResendError:
+    async with DeadLetters(broker.namesrv) as mine:
+        try:
+            return await resend(mine, GROUP, tmp_path / name)
+        except ResendError as error:
+            return error
+
+
 @in_loop(with_broker)
 async def test_an_operator_with_another_journal_at_the_same_time_is_noticed(
     broker: RunningBroker, dead_letters: DeadLetters, /, tmp_path: Path
 ) -> None:
     await dead(broker, 300)
 
-    async def operate(name: str) -> ResendReport | ResendError:
-        async with DeadLetters(broker.namesrv) as mine:
-            try:
-                return await resend(mine, GROUP, tmp_path / name)
-            except ResendError as error:
-                return error
-
-    ends = await asyncio.gather(operate("one"), operate("other"))
+    ends = await asyncio.gather(
+        operate(broker, tmp_path, "one"), operate(broker, tmp_path, "other")
+    )
     errors = [str(end) for end in ends if isinstance(end, ResendError)]
     assert errors, "at least one of the two is told"
     assert all("another operator is resending" in error for error in errors)
@@ -330,11 +335,10 @@ async def test_a_broker_that_stops_answering_ends_the_run_and_leaves_doubts_in_t
 ) -> None:
     await dead(broker, 5)
 
-    async def silent(*_asked: Any) -> Any:
-        raise CallTimeoutError("no answer in 10 s")
-
     async def lost(instance: Any, letter: DeadLetter, queue: MessageQueue) -> ResendOutcome:
-        monkeypatch.setattr(resending.target, "read_on", silent)
+        monkeypatch.setattr(
+            resending.target, "read_on", async_raises(CallTimeoutError("no answer in 10 s"))
+        )
         return ResendOutcome(in_doubt=True, why="no answer")
 
     with monkeypatch.context() as patch:

@@ -98,17 +98,16 @@ async def test_bodies_travel_compressed_in_the_kind_and_level_asked_for(
         assert entry.body == TEXT
 
 
+async def size_at(cluster: ScriptedCluster, level: int) -> int:
+    async with producer_of(cluster, compression_level=level) as producer:
+        await producer.send("orders", TEXT)
+    return min(
+        len(body) for request, body in cluster.broker.received if isinstance(request, SendMessageV2)
+    )
+
+
 @in_loop(simulated)
 async def test_a_higher_level_makes_bodies_smaller(simulation: Simulation, /) -> None:
-    async def size_at(cluster: ScriptedCluster, level: int) -> int:
-        async with producer_of(cluster, compression_level=level) as producer:
-            await producer.send("orders", TEXT)
-        return min(
-            len(body)
-            for request, body in cluster.broker.received
-            if isinstance(request, SendMessageV2)
-        )
-
     async with scripted_cluster(simulation) as cluster:
         low = await size_at(cluster, 1)
         assert await size_at(cluster, 9) < low

@@ -16,7 +16,8 @@ from tests.unit.store.looked_up import find_by_key
 from turbopump.errors import StoreClosedError
 from turbopump.store.files import StorePaths
 from turbopump.store.index.index_file import index_file_size
-from turbopump.store.message_store import MessageStore, NewMessage, StoreConfig
+from turbopump.store.message_store import MessageStore, NewMessage
+from turbopump.store.store_config import StoreConfig
 
 INDEX = Path("/store/index")
 FILE_SIZE = index_file_size(10, 8)

@@ -31,7 +31,7 @@ from turbopump.protocol import fastjson
 from turbopump.store.files import StorePaths
 from turbopump.store.index.key_index import WAITING_MAX
 from turbopump.store.inspection import index_check, inspect_store, log_walk, queue_check
-from turbopump.store.inspection.log_walk import last_value
+from turbopump.store.inspection.entry_facts import last_value
 from turbopump.store.message_store import NewMessage
 
 COUNT = 50

@@ -244,10 +244,11 @@ def test_a_queue_without_a_unit_ends_where_it_begins(root: Path) -> None:
     )
 
 
-def test_a_queue_that_ends_with_a_gap_has_its_newest_message_elsewhere(root: Path) -> None:
-    def mark_as_gap(data: bytearray) -> None:
-        data[88:92] = (0x7FFFFFFF).to_bytes(4)  # unit 24, the last
+def mark_as_gap(data: bytearray) -> None:
+    data[88:92] = (0x7FFFFFFF).to_bytes(4)  # unit 24, the last
 
+
+def test_a_queue_that_ends_with_a_gap_has_its_newest_message_elsewhere(root: Path) -> None:
     with changed(newest(root / "consumequeue" / "T" / "1"), mark_as_gap):
         summary = inspect_store(StorePaths(root), read_table=fastjson.parse)
     assert summary.log_end == verified(root).log_end

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.stand_ins import returns
+from tests.stand_ins import raises, returns
 from tests.unit.store.directory import Directory, bodies, put
 
 from turbopump.disk.system_disk import SystemDisk
@@ -156,10 +156,7 @@ def test_a_name_that_cannot_be_looked_up_proves_nothing(
 ) -> None:
     segment = SystemDisk().create_segment(tmp_path / "a", 4096)
 
-    def refuse(_path: object) -> os.stat_result:
-        raise OSError(errno.EACCES, os.strerror(errno.EACCES))
-
-    monkeypatch.setattr(os, "stat", refuse)
+    monkeypatch.setattr(os, "stat", raises(OSError(errno.EACCES, os.strerror(errno.EACCES))))
     assert segment.lost(by_name=True) is None
     segment.close()
     assert segment.lost() is None

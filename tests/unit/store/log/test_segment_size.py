@@ -35,7 +35,7 @@ def test_a_higher_size_is_refused_untouched_where_the_log_could_not_go_on_with_i
     directory.config = replace(directory.config, segment_size=HIGHER)
     with pytest.raises(
         StoreDamagedError,
-        match=f"has {SEGMENT} bytes and begins at {2 * SEGMENT}, .*set it to that again",
+        match=f"has {SEGMENT} bytes and begins at {2 * SEGMENT}, .*set it to the size that the log",
     ):
         directory.open()
     assert {path: path.read_bytes() for path in log.iterdir()} == before

@@ -5,7 +5,7 @@ import errno
 from pathlib import Path
 
 import pytest
-from tests.stand_ins import returns
+from tests.stand_ins import does_nothing, raises, returns
 from tests.unit.store.directory import HOST, Directory, bodies, put
 from tests.unit.store.queues.checked_entries import COUNT, Bad, Reopened, offsets
 from tests.unit.store.segments import Plain, RealSegment, replace
@@ -96,9 +96,9 @@ def test_a_message_with_a_flipped_bit_is_passed_over_and_the_others_come(
         (0, (1 << 40).to_bytes(8), "where no message can be"),
         (0, ((1 << 20) - 50).to_bytes(8), "where no message can be"),
         (0, (200).to_bytes(8), "magic"),
-        (8, (1).to_bytes(4), "says that it has 1 bytes"),
-        (8, (-1).to_bytes(4, signed=True), "says that it has -1 bytes"),
-        (8, (0x7FFFFFFE).to_bytes(4), "bytes"),
+        (8, (1).to_bytes(4), "the impossible size 1"),
+        (8, (-1).to_bytes(4, signed=True), "the impossible size -1"),
+        (8, (0x7FFFFFFE).to_bytes(4), "the impossible size"),
         (8, (100).to_bytes(4), "totalSize"),
     ],
 )
@@ -266,10 +266,8 @@ def bodies_from(reopened: Reopened, offset: int) -> list[int]:
 def with_turns(reopened: Reopened) -> bool:
     """Let its reads take turns of a loop, so that some are done at once; whether they can be."""
 
-    def call_nobody(*_: object) -> None: ...
-
-    pace = ReadPace(0.25, returns(0), call_nobody)
-    reopened.store.cold_reads.take_turns(call_nobody, returns(0.0), pace)
+    pace = ReadPace(0.25, returns(0), does_nothing)
+    reopened.store.cold_reads.take_turns(does_nothing, returns(0.0), pace)
     return reopened.store.log.files.at(0).segment.read_cached(0, 1) is not None
 
 
@@ -322,13 +320,14 @@ def test_queues_that_are_none_or_of_another_kind_are_not_read_at_once(reopened: 
     assert reader.at_once("Other", 0, 0, 32) is None
 
 
+def read_cached_into(plain: Plain, segment: RealSegment, buffer: memoryview, at: int) -> bool:
+    return segment.path.parent.name != "commitlog" and plain(segment, buffer, at)
+
+
 def test_what_is_not_in_memory_is_not_read_at_once(
     reopened: Reopened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_turns(reopened)
-
-    def read_cached_into(plain: Plain, segment: RealSegment, buffer: memoryview, at: int) -> bool:
-        return segment.path.parent.name != "commitlog" and plain(segment, buffer, at)
 
     replace(monkeypatch, "read_cached_into", read_cached_into)
     assert reopened.store.reader.at_once("T", 0, 0, 32) is None
@@ -358,8 +357,7 @@ def test_hot_messages_come_out_of_the_map_and_cold_ones_never(
 ) -> None:
     put(reopened.store, b"new")
 
-    def refuse(_plain: Plain, _self: RealSegment, _at: int, _size: int) -> bytes:
-        raise AssertionError("not this way")
+    refuse = raises(AssertionError("not this way"))
 
     with monkeypatch.context() as patched:
         replace(patched, "read", refuse)

@@ -69,6 +69,10 @@ def test_a_unit_holds_when_its_message_is_due_and_is_built_again_the_same(tmp_pa
     store.close()
 
 
+def earlier(data: bytearray) -> None:
+    data[20 + 18] ^= 1
+
+
 def test_verify_wants_a_delay_after_the_time_of_storing_whatever_the_table(tmp_path: Path) -> None:
     directory = Directory(tmp_path, **SMALL_FILES, delay_levels=LEVELS)
     store = directory.open()
@@ -78,9 +82,6 @@ def test_verify_wants_a_delay_after_the_time_of_storing_whatever_the_table(tmp_p
     result = verified(tmp_path)
     assert set(result.findings.counts) <= {"no_index"}
     path = tmp_path / "consumequeue" / SCHEDULE_TOPIC / "0" / f"{0:020}"
-
-    def earlier(data: bytearray) -> None:
-        data[20 + 18] ^= 1
 
     with changed(path, earlier):
         (finding,) = [one for one in verified(tmp_path).findings.kept if one.kind != "no_index"]

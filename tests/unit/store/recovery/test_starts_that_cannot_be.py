@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.stand_ins import raises
 from tests.unit.store.directory import Directory, bodies, put
 
 from turbopump.cli.entry import cause
@@ -56,11 +57,10 @@ def test_a_start_without_room_names_the_path_and_the_free_bytes(
     directory = Directory(tmp_path / "store")
     directory.open().close()
 
-    def fsync(_fd: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     with monkeypatch.context() as full:
-        full.setattr(system_disk.os, "fsync", fsync)
+        full.setattr(
+            system_disk.os, "fsync", raises(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+        )
         with pytest.raises(OSError, match="No space left on device") as refusal:
             directory.open()
     told = cause(refusal.value)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.fuzzing import crossed, some
-from tests.stand_ins import does_nothing
+from tests.stand_ins import does_nothing, raises
 from tests.unit.store.directory import Directory
 from tests.unit.store.indexed import ALWAYS, ENTRIES, SLOTS, answers, fill, indexed, put
 from tests.unit.store.looked_up import find_by_key
@@ -266,8 +266,7 @@ def test_without_room_for_another_file_it_is_tried_again_with_the_next_pass(
     found: list[str] = []
     scrub = scrub_of(store, found)
 
-    def refuse(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    refuse = raises(OSError(errno.ENOSPC, "No space left on device"))
 
     with monkeypatch.context() as patched:
         if fails == "new file":
@@ -299,11 +298,8 @@ def test_a_header_that_cannot_be_read_is_damage(
     fill(directory, store, 60)
     index = index_of(store)
 
-    def refuse(*_: object) -> bytes:
-        raise OSError(errno.EIO, "Input/output error")
-
     with monkeypatch.context() as patched:
-        replace(patched, "read_cold", refuse)
+        replace(patched, "read_cold", raises(OSError(errno.EIO, "Input/output error")))
         index.check_headers()
     assert all("cannot be read: Input/output error" in text for text in directory.failures)
     assert len(directory.failures) == len(index.files)

@@ -20,7 +20,7 @@ from tests.crash.in_memory import (
     open_image,
 )
 from tests.simulation.world.mount import PowerCut, SimulatedSegment
-from tests.stand_ins import returns
+from tests.stand_ins import raises, returns
 from tests.unit.store.bad_sectors import EIO, SEGMENT, bad_sectors, filled, segment
 from tests.unit.store.directory import Directory, bodies, put
 from tests.unit.store.inspected import tree
@@ -29,13 +29,9 @@ from turbopump.disk import system_disk as disks
 from turbopump.disk.mapped_segments import MappedSegment
 from turbopump.disk.system_disk import SystemDisk
 from turbopump.errors import StoreDamagedError, StoreError, StoreLockedError
-from turbopump.store.repair.setting_apart import (
-    SECTOR,
-    LostMessages,
-    SettingApart,
-    UnreadableRange,
-    set_apart,
-)
+from turbopump.store.repair.lost_messages import LostMessages
+from turbopump.store.repair.setting_apart import SettingApart, set_apart
+from turbopump.store.repair.unreadable_sectors import SECTOR, UnreadableRange
 
 
 def run(directory: Directory, *, dry_run: bool = False) -> SettingApart:
@@ -202,10 +198,7 @@ def test_a_copy_that_cannot_be_synced_takes_no_originals_place(
     directory = filled(tmp_path / "store", stopped=True)
     before = tree(directory.paths.root)
 
-    def sync(_segment: MappedSegment) -> None:
-        raise OSError(errno.EIO, EIO)
-
-    monkeypatch.setattr(MappedSegment, "sync", sync)
+    monkeypatch.setattr(MappedSegment, "sync", raises(OSError(errno.EIO, EIO)))
     with bad_sectors((segment(directory, 0), 2)), pytest.raises(OSError, match=EIO):
         run(directory)
     assert tree(directory.paths.root) == before

@@ -50,7 +50,7 @@ def test_a_wheel_that_is_not_as_it_was_written_is_made_again_from_the_log(
         5 + rest: [n for n in range(30) if n % 3 == rest] for rest in range(3)
     }
     assert twin.timers.queue_offset == 30
-    assert "made again from the timer log" in twin.reports[0]
+    assert "rebuilt from the timer log" in twin.reports[0]
 
 
 def test_a_chain_that_ends_before_the_first_unit_of_its_slot_is_damaged(one: Timers) -> None:

@@ -177,7 +177,7 @@ def test_a_lost_wheel_is_made_again_from_the_log(one: Timers, tmp_path: Path, da
     twin.open()
     assert twin.timers.queue_offset == 30
     assert twin.pending() == {6: list(range(1, 30, 2))}
-    assert "made again from the timer log" in twin.reports[0]
+    assert "rebuilt from the timer log" in twin.reports[0]
 
 
 @pytest.mark.parametrize("damage", ["gone", "short", "hole", "a unit", "ends early"])
@@ -453,7 +453,7 @@ def test_making_anew_that_was_cut_short_begins_anew(one: Timers, tmp_path: Path)
     twin = one.kill(tmp_path / "twin")
     twin.open()
     assert (twin.timers.queue_offset, twin.timers.redo_before, twin.pending()) == (0, 5, {})
-    assert "stopped while" in twin.reports[0]
+    assert "stopped during a rebuild" in twin.reports[0]
 
 
 def test_the_next_file_of_the_log_is_made_ahead_and_close_lets_go_of_all(one: Timers) -> None:

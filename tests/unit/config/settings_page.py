@@ -1,8 +1,5 @@
-"""Generator of `docs/reference/configuration.md`: `python -m turbopump.config.reference >
-docs/reference/configuration.md`.
-
-The page contains only facts from the tables and the preface below. No files are read here.
-"""
+"""Generator of `docs/reference/configuration.md`, from the tables of keys:
+`python -m tests.unit.config.settings_page > docs/reference/configuration.md`."""
 
 from collections.abc import Iterator
 
@@ -13,25 +10,24 @@ from turbopump.config.setting import Setting, SettingsClass, render, settings_of
 
 _PREFACE = """# Configuration
 
-Written by `python -m turbopump.config.reference > docs/reference/configuration.md`; a test checks
-that it is up to date.
+Written by `python -m tests.unit.config.settings_page > docs/reference/configuration.md`; a test
+checks that it is up to date.
 
-`turbopump broker -c broker.conf` and `turbopump namesrv -c namesrv.conf` read files in Apache's
-keys and in the grammar of Java properties. Files are UTF-8; a file that is not is read as
-ISO-8859-1, as Java does. `-p` prints the effective configuration.
-Each key that Apache's 5.3.3 or 4.9.8 reads from these files is in one of three classes:
+`turbopump broker -c broker.conf` and `turbopump namesrv -c namesrv.conf` read files with Apache's
+keys, in the grammar of Java properties. Files are UTF-8; any other file is read as ISO-8859-1, as
+Java does. `-p` prints the effective configuration. Each key that Apache's 5.3.3 or 4.9.8 reads from
+these files is in one of three classes:
 
-* **honoured**: it does what Apache's documentation says. Some honoured keys serve one value only,
-  where ignoring another would do harm; any other value stops the start with a sentence.
-* **accepted without effect**: those that are set to another value than Apache's default are named
-  in one warning in the log at the start. A file that Apache's broker has printed (`-p`,
-  `mqadmin getBrokerConfig`) starts this one. It says `bindAddress=0.0.0.0`, which other machines
-  reach, so it needs `--insecure`, or `authenticationEnabled=true` in the file.
-* **unknown**: every other key. Logged at start as a warning, with the nearest known key. It stops
-  nothing.
+* **honoured**: the key does what Apache's documentation says. Some honoured keys allow only one
+  value, where ignoring another would do harm. Any other value stops the start with an error.
+* **accepted without effect**: one warning at the start names those keys whose value is not Apache's
+  default. A file that Apache's broker has printed (`-p`, `mqadmin getBrokerConfig`) starts this
+  broker. The file contains `bindAddress=0.0.0.0`, which other machines reach, so the broker also
+  needs `--insecure`, or `authenticationEnabled=true` in the file.
+* **unknown**: every other key. The start logs a warning with the nearest known key, and continues.
 
-A value that cannot be read (a word for a number) stops the start with a sentence; Apache ignores it
-silently. An empty default is an empty cell, `-` means that this version has no such key.
+An invalid value (a word for a number) stops the start with an error; Apache ignores it silently. An
+empty cell is an empty default, `-` means that this version has no such key.
 """
 
 

@@ -1,0 +1,315 @@
+"""Opening of a store: its parts, in frozen groups, and their recovery.
+
+Each group is made from those before it. Making a part reads no file. ``open_parts`` loads the
+files, recovers them, and returns what it found.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from turbopump.clock import Clock
+from turbopump.disk.disk import Disk
+from turbopump.store.confirmed import Confirmed
+from turbopump.store.copied_log import CopiedLog
+from turbopump.store.disk_space import SpaceWatch
+from turbopump.store.dispatcher import Dispatcher
+from turbopump.store.flusher import Flusher
+from turbopump.store.index.key_index import KeyIndex
+from turbopump.store.log.cold_reads import ColdReads
+from turbopump.store.log.commit_log import CommitLog
+from turbopump.store.provenance import ABORT_MARK, LOCK_MARK, LastRun, Provenance
+from turbopump.store.queues.consume_queue_table import ConsumeQueueTable
+from turbopump.store.queues.lookup import Lookup
+from turbopump.store.queues.queue_ends import NotedQueueEnds, QueueEnds
+from turbopump.store.queues.queue_reader import QueueReader
+from turbopump.store.recovery.checkpoint import StoreCheckpoint
+from turbopump.store.recovery.known_log_end import KnownLogEnd
+from turbopump.store.recovery.recovery import Recovery, RecoveryReport
+from turbopump.store.repair.queue_rebuild import QueueRebuild
+from turbopump.store.retention import Retention
+from turbopump.store.roots import LogRoots, StoreLock, make_directories
+from turbopump.store.start_reserve import StartReserve
+from turbopump.store.store_config import StoreConfig
+
+
+@dataclass(frozen=True, slots=True)
+class StoreHooks:
+    """Functions that a store calls.
+
+    - ``log_error``: gets a line when something is wrong.
+    - ``log_info``: gets a line when files were deleted or an error is over.
+    - ``on_progress``: gets the progress of ``Recovery``.
+    - ``is_batch``: returns True if a topic has ``queue.type=BatchCQ``, and None if that is
+      unknown.
+    """
+
+    log_error: Callable[[str], None]
+    log_info: Callable[[str], None]
+    on_progress: Callable[[int, int], None]
+    is_batch: Callable[[str], bool | None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoreFiles:
+    """Files of a store. ``index`` is None if messages are not indexed by key."""
+
+    space: SpaceWatch
+    start_reserve: StartReserve
+    provenance: Provenance
+    checkpoint: StoreCheckpoint
+    log: CommitLog
+    roots: LogRoots
+    queues: ConsumeQueueTable
+    queue_ends: QueueEnds
+    index: KeyIndex | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Writing:
+    """Parts that dispatch, flush and delete messages."""
+
+    confirmed: Confirmed
+    dispatcher: Dispatcher
+    flusher: Flusher
+    retention: Retention
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reading:
+    """Parts that read messages, and rebuild damaged queues."""
+
+    cold_reads: ColdReads
+    rebuild: QueueRebuild
+    reader: QueueReader
+    lookup: Lookup
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Opened:
+    """Parts of an open store, and the result of its recovery.
+
+    - ``unchanged``: log offset up to which the log is unchanged since our last run ended; 0 if
+      another program has used the directory since.
+    - ``copied``: appends the master's bytes; only a slave has it.
+    """
+
+    files: StoreFiles
+    writing: Writing
+    reading: Reading
+    recovery: RecoveryReport
+    unchanged: int
+    copied: CopiedLog | None
+
+
+def open_parts(
+    config: StoreConfig, disk: Disk, clock: Clock, hooks: StoreHooks, ends: ExitStack
+) -> Opened:
+    """Lock the directory, and open and recover every part. ``ends`` releases the lock.
+
+    Raises the errors of ``MessageStore.open``.
+    """
+    lock = StoreLock(disk, config.paths)
+    ends.callback(lock.release)
+    make_directories(disk, config.paths)
+    lock.lock_directories(config.paths)
+    files = _make_files(config, disk, clock, hooks)
+    writing = _make_writing(config, disk, clock, hooks, files)
+    reading = _make_reading(config, disk, clock, hooks, files, writing)
+
+    # Nothing is changed before the log can surely be opened. The notes for the next start are
+    # written last: if another broker has used the store, our older notes become true again only
+    # after recovery.
+    log, abort = files.log, config.paths.abort
+    files.start_reserve.use_if_full()
+    last = LastRun.of(lock.found, disk.read_file(abort), files.provenance)
+    files.provenance.load(crashed_here=last.crashed_here, clean=last.clean)
+    log.load()
+    files.roots.check()
+    known = files.queue_ends.load(trusted=not last.apache)
+    known_end = KnownLogEnd.of(files.checkpoint, known, clean=last.clean, ours=last.ours)
+    known_end.refuse_missing(log)
+    disk.write_file(abort, str(os.getpid()).encode() + ABORT_MARK)
+    files.queues.load()
+    report = _recover(config, hooks, files, writing, last, known, known_end)
+    unchanged = 0
+    if last.ours:
+        holes = [damage.start for damage in report.damages]
+        synced = log.end if last.clean else files.checkpoint.safe_offset
+        unchanged = min(log.end, synced, *holes)
+    lock.mark(LOCK_MARK)
+    if not last.clean or log.end < known_end.synced:
+        writing.flusher.flush_all_now()
+    elif not report.entries:
+        writing.flusher.queues_synced = log.end  # nothing was written since the clean stop
+    writing.confirmed.flushed(log.end)
+    reading.reader.open_at(log.end, after_crash=not last.clean)
+    for queue in files.queues:
+        queue.forget_found()
+        queue.opened_at = queue.max_index
+        queue.deleted_until = files.queue_ends.deleted_until(queue.topic)
+    if files.index is not None:
+        files.index.warm()
+    copied = None
+    if config.is_copy:
+        copied = CopiedLog(log, files.queues, writing.dispatcher)
+    return Opened(files, writing, reading, report, unchanged, copied)
+
+
+def _make_files(config: StoreConfig, disk: Disk, clock: Clock, hooks: StoreHooks) -> StoreFiles:
+    paths = config.paths
+    space = SpaceWatch(
+        disk,
+        paths.commit_logs,
+        (paths.consume_queues, paths.index),
+        config.space,
+        hooks.log_error,
+        hooks.log_info,
+        forcibly=config.retention.forcibly,
+    )
+    provenance = Provenance(disk, paths.provenance)
+
+    def segment_begun(start: int) -> None:
+        roots.segment_begun()
+        if start > 0:
+            queue_ends.note(start)
+
+    log = CommitLog(
+        disk,
+        paths.commit_logs,
+        config.segment_size,
+        paths.read_only_commit_logs,
+        synced_often=config.flushed_only,
+        requires_crc=provenance.requires_crc,
+        full_roots=lambda: space.full_roots,
+        on_segment=segment_begun,
+    )
+    roots = LogRoots(disk, log.files, provenance)
+    queues = ConsumeQueueTable(
+        disk,
+        paths,
+        config.queue_file_size,
+        hooks.is_batch,
+        lambda topic: queue_ends.deleted_until(topic),
+    )
+    queue_ends = QueueEnds(disk, paths.queue_ends, queues, hooks.log_error, hooks.log_info)
+    index = None
+    if config.index_entries:
+        index = KeyIndex(
+            disk,
+            clock,
+            paths.index,
+            config.index_slots,
+            config.index_entries,
+            provenance,
+            space,
+            hooks.log_error,
+        )
+    return StoreFiles(
+        space,
+        StartReserve(disk, paths.reserve, hooks.log_info),
+        provenance,
+        StoreCheckpoint(disk, paths.checkpoint),
+        log,
+        roots,
+        queues,
+        queue_ends,
+        index,
+    )
+
+
+def _make_writing(
+    config: StoreConfig, disk: Disk, clock: Clock, hooks: StoreHooks, files: StoreFiles
+) -> Writing:
+    log, queues, index = files.log, files.queues, files.index
+    confirmed = Confirmed(log, flushed_only=config.flushed_only, copied_only=config.copied_only)
+    dispatcher = Dispatcher(index, confirmed, config.delay_levels)
+    flusher = Flusher(
+        disk, log, queues, index, dispatcher, files.checkpoint, confirmed, hooks.log_error
+    )
+    retention = Retention(
+        disk,
+        clock,
+        log,
+        queues,
+        index,
+        config.retention,
+        files.space,
+        flusher,
+        files.roots,
+        files.queue_ends,
+        hooks.log_error,
+        hooks.log_info,
+    )
+    return Writing(confirmed, dispatcher, flusher, retention)
+
+
+def _make_reading(
+    config: StoreConfig,
+    disk: Disk,
+    clock: Clock,
+    hooks: StoreHooks,
+    files: StoreFiles,
+    writing: Writing,
+) -> Reading:
+    log, queues = files.log, files.queues
+    cold_reads = ColdReads(disk)
+    rebuild = QueueRebuild(
+        log, queues, ColdReads(disk), writing.dispatcher.unit_tags, hooks.log_error
+    )
+    reader = QueueReader(log, queues, config.limits, cold_reads, rebuild.mark, clock.monotonic)
+    lookup = Lookup(log, queues, files.index, writing.confirmed, rebuild.mark)
+    return Reading(cold_reads, rebuild, reader, lookup)
+
+
+def _recover(
+    config: StoreConfig,
+    hooks: StoreHooks,
+    files: StoreFiles,
+    writing: Writing,
+    last: LastRun,
+    known: NotedQueueEnds,
+    known_end: KnownLogEnd,
+) -> RecoveryReport:
+    """Bring all parts to one consistent end, return a report of faults, and start the notes for the
+    next start."""
+    log, index = files.log, files.index
+    recovery = Recovery(
+        log,
+        files.queues,
+        index,
+        writing.dispatcher,
+        files.checkpoint,
+        clean=last.clean,
+        derived_complete=index is None or index.load(),
+        index_synced=files.provenance.crashed_here,
+        stopped_here=last.clean and last.ours,
+        copied_again=config.is_copy and config.flushed_only and not last.clean,
+        on_progress=hooks.on_progress,
+        known=known,
+    )
+    report = recovery.run()
+    lost = known_end.lost(log, report.log_end, report.torn, report.queued)
+    if lost is not None:
+        hooks.log_error(lost)
+    if report.mismatch is not None:
+        again = f"queues are written again from {report.begun_at} on"
+        if report.rebuilt:
+            again = "all queues and indexes are written again"
+        hooks.log_error(f"a consume queue was not as it should be, {again}: {report.mismatch}")
+    files.queue_ends.begin(
+        log.start,
+        report.log_end,
+        recovery.known.deleted,
+        agreed=report.mismatch is None and not report.rebuilt,
+        all_read=log.is_young,
+    )
+    names = index.names if index is not None else None
+    files.provenance.begin(report.log_end, names, with_crc=config.writes_crc)
+    files.roots.note()
+    if index is not None:
+        index.begin_noting()
+    return report

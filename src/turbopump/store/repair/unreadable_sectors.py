@@ -1,0 +1,61 @@
+"""Reads of segments with unreadable sectors.
+
+A sector is given up only after several failed reads. It then counts as zeros, and is reported.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from turbopump.disk.disk import Segment
+
+SECTOR: Final = 4096
+"""Number of bytes given up at a time."""
+_TRIES: Final = 3
+
+
+class UnreadableRange(NamedTuple):
+    """Unreadable bytes ``start`` to ``end`` of a row of files, in the file ``path``; ``cause`` is
+    the error."""
+
+    start: int
+    end: int
+    path: Path
+    cause: str
+
+
+def read_with_zeros(
+    segment: Segment, at: int, size: int, start: int, found: list[UnreadableRange]
+) -> bytes:
+    """Return bytes of a segment, with zeros for unreadable parts. These are added to ``found``, and
+    adjacent ones are merged. ``start`` is the offset of the segment's first byte."""
+    try:
+        return segment.read_cold(at, size)
+    except OSError:
+        pass
+    parts, end = [], at + size
+    while at < end:
+        sector_end = min(at - at % SECTOR + SECTOR, end)
+        read = _sector(segment, at, sector_end - at)
+        if isinstance(read, OSError):
+            parts.append(bytes(sector_end - at))
+            joined = found and (found[-1].end, found[-1].path) == (start + at, segment.path)
+            before = found.pop() if joined else None
+            begin, cause = (
+                (before.start, before.cause) if before else (start + at, read.strerror or str(read))
+            )
+            found.append(UnreadableRange(begin, start + sector_end, segment.path, cause))
+        else:
+            parts.append(read)
+        at = sector_end
+    return b"".join(parts)
+
+
+def _sector(segment: Segment, at: int, size: int) -> bytes | OSError:
+    for _ in range(_TRIES):
+        try:
+            return segment.read_cold(at, size)
+        except OSError as error:
+            failure = error
+    return failure
