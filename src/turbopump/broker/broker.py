@@ -287,7 +287,7 @@ class Broker:
         yield ColdFlowHandler(cold, stored.store.log)
         yield ReplicationHandler(stored, listening, delivering, copying)
         yield ConfigurationHandler(
-            RunningConfiguration.of(config, BROKER_KEYS, self._file, check=check_together),
+            RunningConfiguration.from_file(config, BROKER_KEYS, self._file, check=check_together),
             stored.disk,
             self.clock,
             partial(self._settings_changed, send),

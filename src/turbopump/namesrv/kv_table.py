@@ -59,7 +59,7 @@ class KvTable:
         namespace stays."""
         self._texts.get(namespace, {}).pop(key, None)
 
-    def lines(self) -> list[tuple[str, str, str]]:
+    def entries(self) -> list[tuple[str, str, str]]:
         """Return namespace, key and text of each entry."""
         return [
             (namespace, key, text)
