@@ -14,6 +14,7 @@ import random
 import signal
 import sys
 import time
+from functools import partial
 
 from turbopump.client.push_consumer import ConsumeFrom, Delivery, PushConsumer, RunningPush
 
@@ -35,6 +36,13 @@ class Journal:
         )
 
 
+async def handle(journal: Journal, rng: random.Random, message: Delivery) -> None:
+    place = f"{message.queue_id} {message.queue_offset}"
+    journal.write("begin", place, message.body.hex())
+    await asyncio.sleep(rng.choice((0.0, 0.002, 0.01)))
+    journal.write("end", place)
+
+
 async def live(namesrv: str, group: str, topic: str, kind: str, journal: Journal) -> None:
     rng = random.Random()
     changed = RunningPush._group_changed
@@ -45,19 +53,13 @@ async def live(namesrv: str, group: str, topic: str, kind: str, journal: Journal
 
     RunningPush._group_changed = noticed  # type: ignore[method-assign]
 
-    async def handle(message: Delivery) -> None:
-        place = f"{message.queue_id} {message.queue_offset}"
-        journal.write("begin", place, message.body.hex())
-        await asyncio.sleep(rng.choice((0.0, 0.002, 0.01)))
-        journal.write("end", place)
-
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     async with PushConsumer(
         namesrv,
         group=group,
         topic=topic,
-        handler=handle,
+        handler=partial(handle, journal, rng),
         ordered=kind == "ordered",
         consume_from=ConsumeFrom.FIRST,
     ) as consumer:

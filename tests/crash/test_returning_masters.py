@@ -90,20 +90,21 @@ async def settled(master: Client, slave: Client) -> tuple[int, str | None]:
             await asyncio.sleep(0.1)
 
 
+def client_of(clients: list[Client], process: BrokerProcess) -> Client:
+    clients.append(Client(process.address))
+    return clients[-1]
+
+
 async def a_master_returns(home: Path, names: str, rng: random.Random, tally: Counter[str]) -> int:
     """One story; how much was acknowledged."""
     pair = Pair(home, rng.choice(["ASYNC_FLUSH", "SYNC_FLUSH"]), rng, names)
     clients: list[Client] = []
 
-    def client_of(process: BrokerProcess) -> Client:
-        clients.append(Client(process.address))
-        return clients[-1]
-
     try:
         master = await pair.start(pair.roles[0])
         await master.create_topic("T", 1)
         slave = await pair.start(pair.roles[1])
-        client = client_of(master)
+        client = client_of(clients, master)
         await in_sync(client)
         sending = asyncio.create_task(pair.send(client, 100_000))
         await asyncio.sleep(rng.uniform(0.2, 1))
@@ -115,7 +116,7 @@ async def a_master_returns(home: Path, names: str, rng: random.Random, tally: Co
         await slave.kill()
         pair.roles.reverse()
         master = await pair.start(pair.roles[0])
-        await pair.send(client_of(master), rng.choice([0, 50, 500, 3000]))
+        await pair.send(client_of(clients, master), rng.choice([0, 50, 500, 3000]))
         slave = await pair.start(pair.roles[1])
         if rng.random() < 0.5:
             tally["killed again"] += 1
@@ -124,8 +125,8 @@ async def a_master_returns(home: Path, names: str, rng: random.Random, tally: Co
             await (master, slave)[again].kill()
             process = await pair.start(pair.roles[again])
             master, slave = (process, slave) if again == 0 else (master, process)
-        end, fault = await settled(client_of(master), client_of(slave))
-        kept = await all_bodies(client_of(master))
+        end, fault = await settled(client_of(clients, master), client_of(clients, slave))
+        kept = await all_bodies(client_of(clients, master))
         assert pair.acknowledged <= kept, "an acknowledged message is lost"
         for process in (slave, master):
             await process.stop()

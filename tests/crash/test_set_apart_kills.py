@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -82,14 +83,15 @@ def originals(root: Path) -> list[tuple[Path, int]]:
     return found
 
 
+def work(kill_at: int, root: Path) -> str:
+    run(root, kill_at)
+    return "it ended"
+
+
 def ends(root: Path, kill_at: int = 0) -> bool:
     """Run it in a process of its own; False: that was killed."""
 
-    def work() -> str:
-        run(root, kill_at)
-        return "it ended"
-
-    said = in_a_fork(work)
+    said = in_a_fork(partial(work, kill_at, root))
     assert said in ("", "it ended"), said
     return bool(said)
 

@@ -94,25 +94,26 @@ class Deliveries:
         return any(one.number in failed for one in self.all if one.who == taker and one.attempt)
 
 
+async def handle(deliveries: Deliveries, name: str, message: Delivery) -> Retry | None:
+    bad = message.reconsume_times < int(message.properties.get("fails", "0"))
+    number = int(message.properties["n"])
+    deliveries.all.append(
+        Handled(name, number, message.reconsume_times, message.queue_id, message.topic, not bad)
+    )
+    return Retry() if bad else None
+
+
 def our_member(
     deliveries: Deliveries, name: str, namesrv: str, topic: str, group: str
 ) -> PushConsumer:
     """Ours, doing the same. ``name`` is an address, where its client id begins: members get their
     queues in the order of their ids."""
 
-    async def handle(message: Delivery) -> Retry | None:
-        bad = message.reconsume_times < int(message.properties.get("fails", "0"))
-        number = int(message.properties["n"])
-        deliveries.all.append(
-            Handled(name, number, message.reconsume_times, message.queue_id, message.topic, not bad)
-        )
-        return Retry() if bad else None
-
     return PushConsumer(
         namesrv,
         group=group,
         topic=topic,
-        handler=handle,
+        handler=partial(handle, deliveries, name),
         consume_from=ConsumeFrom.FIRST,
         max_reconsume_times=1,
         local_ip=name,

@@ -262,6 +262,12 @@ async def test_our_slave_of_apaches_master_keeps_its_users_and_says_so(
     assert (access.control.accounts.users, copy.rounds) == ({}, 0)
 
 
+async def produce(cluster: ApacheCluster) -> None:
+    async with Producer(cluster.namesrv, credentials=USER, send_timeout=CALL_SECONDS) as producer:
+        for number in range(10):
+            await producer.send("sparked", str(number), tags="odd" if number % 2 else "even")
+
+
 def test_the_spark_source_reads_with_credentials_and_is_refused_without(
     cluster: ApacheCluster, tmp_path: Path
 ) -> None:
@@ -270,14 +276,7 @@ def test_the_spark_source_reads_with_credentials_and_is_refused_without(
     from turbopump.spark.options import read_options
     from turbopump.spark.stream import StreamReader
 
-    async def produce() -> None:
-        async with Producer(
-            cluster.namesrv, credentials=USER, send_timeout=CALL_SECONDS
-        ) as producer:
-            for number in range(10):
-                await producer.send("sparked", str(number), tags="odd" if number % 2 else "even")
-
-    asyncio.run(produce())
+    asyncio.run(produce(cluster))
     given = {"nameServer": cluster.namesrv, "topic": "sparked", "columns": "body,tags"}
     with pytest.raises(ResponseError) as refused:
         BatchReader(read_options(given, {})).partitions()

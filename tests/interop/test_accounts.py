@@ -138,6 +138,11 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OurServers]:
         yield servers
 
 
+def result(runs: dict[str, Future[ClientRun]], one: ForeignClient) -> ClientRun:
+    with skipping_without_tools():
+        return runs[one.name].result()
+
+
 @pytest.fixture(scope="module")
 def run_of(
     servers: OurServers, tmp_path_factory: pytest.TempPathFactory, summary: list[str]
@@ -150,11 +155,7 @@ def run_of(
             for one in CLIENTS
         }
 
-        def result(one: ForeignClient) -> ClientRun:
-            with skipping_without_tools():
-                return runs[one.name].result()
-
-        yield result
+        yield partial(result, runs)
     summary.append(f"accounts: all clients in {time.monotonic() - started:.1f} s")
 
 

@@ -108,32 +108,36 @@ def check_traces_of_java(version: str, namesrv: str, directory: Path) -> None:
     }
 
 
+async def handle(handled: list[str], message: Delivery) -> Retry | None:
+    handled.append(message.body.decode())
+    if message.body == b"raises":
+        raise ValueError("no stock")
+    return Retry(reason="too early") if message.body == b"later" else None
+
+
+async def consume(namesrv: str, topic: str) -> dict[str, SendResult]:
+    handled: list[str] = []
+
+    sent = await send(namesrv, topic)
+    settings = {"consume_from": ConsumeFrom.FIRST, "max_reconsume_times": 0, "trace": True}
+    async with (
+        asyncio.timeout(PATIENCE_SECONDS),
+        PushConsumer(
+            namesrv, group="ours", topic=topic, handler=partial(handle, handled), **settings
+        ),  # type: ignore[arg-type]
+    ):
+        while len(set(handled)) < len(BODIES):
+            await asyncio.sleep(0.05)
+    return sent
+
+
 def check_our_traces(namesrv: str, topic: str, directory: Path) -> dict[str, str | None]:
     """Our traced consumer takes a success and two failures, and mqadmin finds each; returned are
     the reasons that we find."""
 
-    async def consume() -> dict[str, SendResult]:
-        handled: list[str] = []
-
-        async def handle(message: Delivery) -> Retry | None:
-            handled.append(message.body.decode())
-            if message.body == b"raises":
-                raise ValueError("no stock")
-            return Retry(reason="too early") if message.body == b"later" else None
-
-        sent = await send(namesrv, topic)
-        settings = {"consume_from": ConsumeFrom.FIRST, "max_reconsume_times": 0, "trace": True}
-        async with (
-            asyncio.timeout(PATIENCE_SECONDS),
-            PushConsumer(namesrv, group="ours", topic=topic, handler=handle, **settings),  # type: ignore[arg-type]
-        ):
-            while len(set(handled)) < len(BODIES):
-                await asyncio.sleep(0.05)
-        return sent
-
     with skipping_without_tools():
         fetch_jars(NEWEST)
-    sent = asyncio.run(consume())
+    sent = asyncio.run(consume(namesrv, topic))
     found = asyncio.run(reasons(namesrv, "ours"))
     for body, status in (("content", "success"), ("raises", "failed"), ("later", "failed")):
         deadline = time.monotonic() + PATIENCE_SECONDS / 3

@@ -213,6 +213,42 @@ def delayed(topic: str, number: int, level: int) -> Message:
 # ----------------------------------------------------------------------------------------
 
 
+async def send(born: dict[int, int], namesrv: str, start: int, level: int) -> None:
+    async with patient_producer(namesrv) as producer:
+        for number in range(start, start + COUNT):
+            born[number] = time.time_ns() // 1_000_000
+            await producer.send(delayed("handed-over", number, level))
+
+
+async def receive(born: dict[int, int], namesrv: str, wanted: int, *, repeats: bool) -> None:
+    async with PullConsumer(namesrv, group="reader") as reader:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        received = await read_all(reader, "handed-over", wanted)
+        while len(set(numbers(received))) < wanted and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+            received = await read_all(reader, "handed-over", wanted)
+    assert set(numbers(received)) == set(range(wanted))
+    assert repeats or len(received) == wanted, "delivered twice although nobody was killed"
+    for message in once(received):
+        number = numbers([message])[0]
+        level = int(message.properties["DELAY"])
+        delay = int(LEVELS.split()[level - 1][:-1]) * 1000
+        assert message.store_timestamp - born[number] >= delay - EARLY_MS
+        assert message.body == letter("handed-over", number).body
+
+
+async def begin(born: dict[int, int], namesrv: str) -> None:
+    await send(born, namesrv, 0, 1)
+    await receive(born, namesrv, COUNT, repeats=False)
+    await send(born, namesrv, COUNT, 6)
+
+
+async def finish(born: dict[int, int], end: signal.Signals, namesrv: str) -> None:
+    await receive(born, namesrv, 2 * COUNT, repeats=end is signal.SIGKILL)
+    await send(born, namesrv, 2 * COUNT, 2)
+    await receive(born, namesrv, 3 * COUNT, repeats=end is signal.SIGKILL)
+
+
 @pytest.mark.parametrize(
     ("version", "first", "end"),
     [
@@ -234,42 +270,10 @@ def test_delayed_messages_of_a_directory_are_delivered_by_whoever_has_it_when_th
     }
     born: dict[int, int] = {}
 
-    async def send(namesrv: str, start: int, level: int) -> None:
-        async with patient_producer(namesrv) as producer:
-            for number in range(start, start + COUNT):
-                born[number] = time.time_ns() // 1_000_000
-                await producer.send(delayed("handed-over", number, level))
-
-    async def receive(namesrv: str, wanted: int, *, repeats: bool) -> None:
-        async with PullConsumer(namesrv, group="reader") as reader:
-            deadline = time.monotonic() + PATIENCE_SECONDS
-            received = await read_all(reader, "handed-over", wanted)
-            while len(set(numbers(received))) < wanted and time.monotonic() < deadline:
-                await asyncio.sleep(0.05)
-                received = await read_all(reader, "handed-over", wanted)
-        assert set(numbers(received)) == set(range(wanted))
-        assert repeats or len(received) == wanted, "delivered twice although nobody was killed"
-        for message in once(received):
-            number = numbers([message])[0]
-            level = int(message.properties["DELAY"])
-            delay = int(LEVELS.split()[level - 1][:-1]) * 1000
-            assert message.store_timestamp - born[number] >= delay - EARLY_MS
-            assert message.body == letter("handed-over", number).body
-
-    async def begin(namesrv: str) -> None:
-        await send(namesrv, 0, 1)
-        await receive(namesrv, COUNT, repeats=False)
-        await send(namesrv, COUNT, 6)
-
-    async def finish(namesrv: str) -> None:
-        await receive(namesrv, 2 * COUNT, repeats=end is signal.SIGKILL)
-        await send(namesrv, 2 * COUNT, 2)
-        await receive(namesrv, 3 * COUNT, repeats=end is signal.SIGKILL)
-
     shared = SharedDirectory(version, tmp_path, settings, only_ours={"enabledAppendPropCRC": True})
     with skipping_without_tools(), shared:
-        shared.turn(first, begin, end)
-        shared.turn(the_other(first), finish, end)
+        shared.turn(first, partial(begin, born), end)
+        shared.turn(the_other(first), partial(finish, born, end), end)
     summary.append(
         f"apache-{version:10} {time.monotonic() - started:6.2f} s  delayed messages, "
         f"{first} first, {end.name}"

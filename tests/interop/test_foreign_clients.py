@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 import pytest
 from tests.interop.foreign import CLIENT_TABLE, ClientRun, ForeignClient, run
@@ -24,6 +25,11 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OurServers]:
         yield servers
 
 
+def result(runs: dict[str, Future[ClientRun]], client: ForeignClient) -> ClientRun:
+    with skipping_without_tools():
+        return runs[client.name].result()
+
+
 @pytest.fixture(scope="module")
 def run_of(
     servers: OurServers, tmp_path_factory: pytest.TempPathFactory
@@ -37,11 +43,7 @@ def run_of(
             for client in CLIENT_TABLE
         }
 
-        def result(client: ForeignClient) -> ClientRun:
-            with skipping_without_tools():
-                return runs[client.name].result()
-
-        yield result
+        yield partial(result, runs)
 
 
 @pytest.mark.parametrize(("client", "scenario"), CASES, ids=[f"{c.name}-{s}" for c, s in CASES])

@@ -230,6 +230,13 @@ def prefix(client: ForeignClient) -> str:
     return client.name.replace(".", "-")
 
 
+async def handle(owner: dict[str, Story], message: Delivery) -> None:
+    story = owner[message.topic]
+    story.received[message.topic].append(message)
+    if message.topic != TRACE_TOPIC:
+        story.arrived_ms[message.topic, numbers([message])[0]] = time.time_ns() // 1_000_000
+
+
 async def read(namesrv: str, stories: dict[str, Story]) -> None:
     """One consumer for all plain topics, and one for each namespace."""
     wanted: dict[str, int] = {TRACE_TOPIC: 0}
@@ -244,12 +251,6 @@ async def read(namesrv: str, stories: dict[str, Story]) -> None:
                 (kind.space or "", f"{prefix(client)}-space" if kind.space else ""), []
             ).append(topic)
 
-    async def handle(message: Delivery) -> None:
-        story = owner[message.topic]
-        story.received[message.topic].append(message)
-        if message.topic != TRACE_TOPIC:
-            story.arrived_ms[message.topic, numbers([message])[0]] = time.time_ns() // 1_000_000
-
     async with AsyncExitStack() as stack:
         for (space, name), topics in spaces.items():
             consumer = PushConsumer(
@@ -259,7 +260,7 @@ async def read(namesrv: str, stories: dict[str, Story]) -> None:
                 namespace=name if space == "v1" else None,
                 namespace_v2=name if space == "v2" else None,
                 consume_from=ConsumeFrom.FIRST,
-                handler=handle,
+                handler=partial(handle, owner),
             )
             await stack.enter_async_context(consumer)
             for topic in topics[1:]:

@@ -31,6 +31,14 @@ def test_java_and_we_meet_in_a_namespace(version: str, tmp_path: Path) -> None:
         asyncio.run(meet(client, ours.namesrv, ours.broker, prefix, tmp_path / "java"))
 
 
+async def handle(failed: list[str], received: dict[bytes, str], message: Delivery) -> Retry | None:
+    if message.body == b"7" and not failed:
+        failed.append(message.topic)
+        return Retry(level=1)  # sent back once, to come again by way of the retry topic
+    received[message.body] = message.topic
+    return None
+
+
 async def meet(
     client: ForeignClient, namesrv: str, broker: str, prefix: str, directory: Path
 ) -> None:
@@ -39,20 +47,13 @@ async def meet(
     received: dict[bytes, str] = {}
     failed: list[str] = []
 
-    async def handle(message: Delivery) -> Retry | None:
-        if message.body == b"7" and not failed:
-            failed.append(message.topic)
-            return Retry(level=1)  # sent back once, to come again by way of the retry topic
-        received[message.body] = message.topic
-        return None
-
     consumer = PushConsumer(
         namesrv,
         group=f"{prefix}-readers",
         topic=f"{prefix}-theirs",
         namespace=namespace,
         consume_from=ConsumeFrom.FIRST,
-        handler=handle,
+        handler=partial(handle, failed, received),
     )
     async with (
         consumer,

@@ -104,17 +104,20 @@ class Record:
                         done.add(offset)
 
 
+def said(name: str, record: Record, words: list[str]) -> None:
+    if len(words) == 4 and words[0] in "BEF":
+        record.note(words[0], int(words[1]), int(words[2]), int(words[3]), name)
+
+
 @asynccontextmanager
 async def foreign(
     record: Record, name: str, command: Sequence[str], *arguments: str, directory: Path
 ) -> Iterator[Callable[[], Awaitable[None]]]:
     """A foreign member; what is given stops it, which the end of the block does too."""
 
-    def said(words: list[str]) -> None:
-        if len(words) == 4 and words[0] in "BEF":
-            record.note(words[0], int(words[1]), int(words[2]), int(words[3]), name)
-
-    async with foreign_member(name, command, *arguments, directory=directory, said=said) as stop:
+    async with foreign_member(
+        name, command, *arguments, directory=directory, said=partial(said, name, record)
+    ) as stop:
         yield stop
 
 

@@ -88,12 +88,13 @@ async def send(sent: Sent) -> None:
         sent.received = await read_all(reader, "letters", COUNT)
 
 
-def asking(story: Callable[[MessageFinder], Awaitable[None]], sent: Sent) -> None:
-    async def main() -> None:
-        async with MessageFinder(sent.cluster.namesrv) as finder:
-            await story(finder)
+async def main(sent: Sent, story: Callable[[MessageFinder], Awaitable[None]]) -> None:
+    async with MessageFinder(sent.cluster.namesrv) as finder:
+        await story(finder)
 
-    asyncio.run(main())
+
+def asking(story: Callable[[MessageFinder], Awaitable[None]], sent: Sent) -> None:
+    asyncio.run(main(sent, story))
 
 
 async def indexed(

@@ -75,14 +75,15 @@ async def _produce(name_server: str, begin: int, end: int) -> None:
                 await producer.send_batch([message])
 
 
+async def pull(apache: ApacheCluster, topic: str, wanted: int) -> list[ReceivedMessage]:
+    async with PullConsumer(apache.namesrv, group="reader") as consumer:
+        return await read_all(consumer, topic, wanted)
+
+
 def pulled(apache: ApacheCluster, topic: str, wanted: int) -> list[ReceivedMessage]:
     """All of a topic, by a client of ours, when so much is there; sorted by its numbers."""
 
-    async def pull() -> list[ReceivedMessage]:
-        async with PullConsumer(apache.namesrv, group="reader") as consumer:
-            return await read_all(consumer, topic, wanted)
-
-    found = asyncio.run(pull())
+    found = asyncio.run(pull(apache, topic, wanted))
     return sorted(found, key=lambda message: int(message.properties["n"]))
 
 

@@ -160,25 +160,26 @@ def test_a_read_has_at_least_so_many_tasks(filled: Servers) -> None:
     assert sorted(int(body) for task in tasks for body in task) == list(range(COUNT))
 
 
-def test_micro_batches_have_at_most_so_many_messages_or_bytes(filled: Servers) -> None:
-    def micro_batches(**given: str) -> list[list[dict[str, Any]]]:
-        made = stream(filled, **given)
-        try:
-            found, begin = [], made.initialOffset()
-            while (end := made.latestOffset(begin, made.getDefaultReadLimit())) != begin:
-                tasks = made.partitions(begin, end)
-                found.append(
-                    [row for task in tasks for each in made.read(task) for row in each.to_pylist()]
-                )
-                begin = end
-            return found
-        finally:
-            made.stop()
+def micro_batches(filled: Servers, **given: str) -> list[list[dict[str, Any]]]:
+    made = stream(filled, **given)
+    try:
+        found, begin = [], made.initialOffset()
+        while (end := made.latestOffset(begin, made.getDefaultReadLimit())) != begin:
+            tasks = made.partitions(begin, end)
+            found.append(
+                [row for task in tasks for each in made.read(task) for row in each.to_pylist()]
+            )
+            begin = end
+        return found
+    finally:
+        made.stop()
 
-    by_count = micro_batches(maxOffsetsPerTrigger="70")
+
+def test_micro_batches_have_at_most_so_many_messages_or_bytes(filled: Servers) -> None:
+    by_count = micro_batches(filled, maxOffsetsPerTrigger="70")
     assert [len(each) for each in by_count] == [70, 70, 60]
     size = max(row["storeSize"] for each in by_count for row in each)
-    by_size = micro_batches(maxBytesPerTrigger=str(50 * size))
+    by_size = micro_batches(filled, maxBytesPerTrigger=str(50 * size))
     assert len(by_size) >= 4
     assert all(sum(row["storeSize"] for row in each) <= 50 * size for each in by_size)
     for found in (by_count, by_size):

@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, ClassVar, TypeVar
@@ -219,17 +220,18 @@ class World(KeptPrograms):
 WorldT = TypeVar("WorldT", bound=World)
 
 
+async def main(failures: int, kind: type[WorldT], simulation: Simulation) -> WorldT:
+    world = kind(simulation, failing=0.1)
+    world.start()
+    await asyncio.sleep(20)
+    await world.fail(failures)
+    await asyncio.sleep(120)
+    await world.drain()
+    await world.end()
+    return world
+
+
 def war(kind: type[WorldT], seed: int, failures: int) -> WorldT:
     """Such a world after so many failures, and an hour at most in which the rest was handled."""
 
-    async def main(simulation: Simulation) -> WorldT:
-        world = kind(simulation, failing=0.1)
-        world.start()
-        await asyncio.sleep(20)
-        await world.fail(failures)
-        await asyncio.sleep(120)
-        await world.drain()
-        await world.end()
-        return world
-
-    return simulate(seed, main)
+    return simulate(seed, partial(main, failures, kind))

@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import os
 from dataclasses import dataclass, field
+from functools import partial
 
 from tests.loops import in_loop, simulated
 from tests.simulation.figures import Figures
@@ -165,52 +166,58 @@ def test_unless_told_otherwise_a_broker_has_apache_s_ladder() -> None:
     )
 
 
+async def name_server(simulation: Simulation) -> None:
+    await NameServer(
+        NamesrvConfig(bind_address="10.0.0.9"), clock=simulation.clock("10.0.0.9")
+    ).start()
+    await asyncio.get_running_loop().create_future()
+
+
+async def handle(
+    seen: list[tuple[float, Delivery]], simulation: Simulation, message: Delivery
+) -> None:
+    seen.append((simulation.loop.time(), message))
+    raise ValueError("not today")
+
+
+async def main(seen: list[tuple[float, Delivery]], simulation: Simulation) -> None:
+    levels = " ".join(f"{seconds}s" for seconds in (1, 5, *LADDER_S))
+    settings = {"namesrv_addr": "10.0.0.9:9876", "message_delay_level": levels, **CALM}
+    world = OneBroker(simulation, settings)
+    await world.up()
+    await world.client.create()
+    clock = simulation.clock("10.0.0.2")
+    client = {"clock": clock, "random": simulation.source("client"), "local_ip": "10.0.0.2"}
+    async with (
+        PushConsumer(
+            "10.0.0.9:9876",
+            group="g",
+            topic="T",
+            handler=partial(handle, seen, simulation),
+            **client,
+        ),  # type: ignore[arg-type]
+        Producer("10.0.0.9:9876", group="p", **client) as producer,  # type: ignore[arg-type]
+    ):
+        sent = await producer.send("T", b"body", tags="paid", keys=["k"])
+        await asyncio.sleep(sum(LADDER_S) + 60)
+    (dead,) = await world.client.messages(topic="%DLQ%g")
+    assert (dead.body, dead.msg_id, dead.tags, dead.keys) == (b"body", sent.msg_id, "paid", ["k"])
+    assert (dead.reconsume_times, dead.properties["RETRY_TOPIC"]) == (17, "T")
+    assert {message.msg_id for _, message in seen} == {sent.msg_id}
+    await world.client.close()
+    await world.stop()
+
+
 @in_loop(simulated)
 async def test_the_ladder_of_retries_has_sixteen_steps_and_ends_as_one_dead_letter(
     simulation: Simulation, /, figures: Figures
 ) -> None:
     seen: list[tuple[float, Delivery]] = []
 
-    async def name_server() -> None:
-        await NameServer(
-            NamesrvConfig(bind_address="10.0.0.9"), clock=simulation.clock("10.0.0.9")
-        ).start()
-        await asyncio.get_running_loop().create_future()
-
-    async def handle(message: Delivery) -> None:
-        seen.append((simulation.loop.time(), message))
-        raise ValueError("not today")
-
-    async def main() -> None:
-        levels = " ".join(f"{seconds}s" for seconds in (1, 5, *LADDER_S))
-        settings = {"namesrv_addr": "10.0.0.9:9876", "message_delay_level": levels, **CALM}
-        world = OneBroker(simulation, settings)
-        await world.up()
-        await world.client.create()
-        clock = simulation.clock("10.0.0.2")
-        client = {"clock": clock, "random": simulation.source("client"), "local_ip": "10.0.0.2"}
-        async with (
-            PushConsumer("10.0.0.9:9876", group="g", topic="T", handler=handle, **client),  # type: ignore[arg-type]
-            Producer("10.0.0.9:9876", group="p", **client) as producer,  # type: ignore[arg-type]
-        ):
-            sent = await producer.send("T", b"body", tags="paid", keys=["k"])
-            await asyncio.sleep(sum(LADDER_S) + 60)
-        (dead,) = await world.client.messages(topic="%DLQ%g")
-        assert (dead.body, dead.msg_id, dead.tags, dead.keys) == (
-            b"body",
-            sent.msg_id,
-            "paid",
-            ["k"],
-        )
-        assert (dead.reconsume_times, dead.properties["RETRY_TOPIC"]) == (17, "T")
-        assert {message.msg_id for _, message in seen} == {sent.msg_id}
-        await world.client.close()
-        await world.stop()
-
-    simulation.boot("10.0.0.9").start(name_server()).add_done_callback(
+    simulation.boot("10.0.0.9").start(name_server(simulation)).add_done_callback(
         lambda done: done.exception()
     )
-    await simulation.boot("10.0.0.2").start(main())
+    await simulation.boot("10.0.0.2").start(main(seen, simulation))
     simulation.end("10.0.0.9", power_cut=False)
     assert [message.attempt for _, message in seen] == list(range(1, 18))
     assert {(message.topic, message.body) for _, message in seen} == {("T", b"body")}

@@ -14,6 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 
 import pytest
 from tests.handlers_in_order import HandlersInOrder
@@ -313,19 +314,20 @@ def watched(world: World) -> Iterator[None]:
         yield
 
 
-def run(seed: int, *, ordered: bool) -> World:
-    async def main(simulation: Simulation) -> World:
-        world = World(simulation, ordered=ordered)
-        with watched(world):
-            await world.start()
-            for _ in range(rebalances(seed)):
-                await world.change()
-            await asyncio.sleep(5)
-            await world.drain()
-            await world.end()
-        return world
+async def main(ordered: bool, seed: int, simulation: Simulation) -> World:
+    world = World(simulation, ordered=ordered)
+    with watched(world):
+        await world.start()
+        for _ in range(rebalances(seed)):
+            await world.change()
+        await asyncio.sleep(5)
+        await world.drain()
+        await world.end()
+    return world
 
-    return simulate(seed, main)
+
+def run(seed: int, *, ordered: bool) -> World:
+    return simulate(seed, partial(main, ordered, seed))
 
 
 def tell(world: World, figures: Figures, changes: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,12 @@ from tests.simulation.world.simulation import Simulation
 
 from turbopump.protocol.requests.send import RecallMessage
 from turbopump.store.timers.timer_log import MAGIC_DELETE, MAGIC_ROLL
+
+
+def flip(field: int, mask: int, mount: SimulatedMount) -> None:
+    segment = mount.open_segment(Path("/store/timerlog") / f"{0:020d}")
+    segment.buffer[20 * 52 + field] ^= mask
+    segment.sync()
 
 
 @pytest.mark.parametrize(
@@ -34,12 +41,7 @@ async def test_a_unit_of_the_timer_log_that_does_not_fit_its_message_hides_none(
         await asyncio.sleep(5)
         await world.stop()
 
-        def flip(mount: SimulatedMount) -> None:
-            segment = mount.open_segment(Path("/store/timerlog") / f"{0:020d}")
-            segment.buffer[20 * 52 + field] ^= mask
-            segment.sync()
-
-        files(world, flip)
+        files(world, partial(flip, field, mask))
         await world.up()
         await asyncio.sleep(70)
         wanted = [b"far %d" % number for number in range(50) if number != 7]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from tests.spark.fake_cluster import FakeCluster
@@ -71,16 +72,17 @@ def test_a_pull_goes_on_where_the_broker_stopped_looking(fake: FakeCluster) -> N
     assert [int(pull["queueOffset"]) for pull in pulls(fake)] == list(range(0, 331, 7))
 
 
+def removing(fake: FakeCluster, request: Command) -> Command:
+    answer = fake.usual_answer(request)
+    if answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
+        answer.remark = "MESSAGE_WAS_REMOVING"
+    return answer
+
+
 def test_messages_that_are_being_deleted_are_not_taken_for_filtered_ones(
     fake: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def removing(request: Command) -> Command:
-        answer = fake.usual_answer(request)
-        if answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
-            answer.remark = "MESSAGE_WAS_REMOVING"
-        return answer
-
-    fake.answer = removing
+    fake.answer = partial(removing, fake)
     with pytest.raises(DataLossError, match="messages 100 to 199 of the asked 0 to 330"):
         read(fake.address, tags="A")
     with caplog.at_level(logging.WARNING):

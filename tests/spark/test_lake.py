@@ -1,4 +1,5 @@
-"""Lakes without Spark: what is committed is there once, whatever dies when, for every reader."""
+"""Lakes without Spark: committed rows exist exactly once for each reader, at whichever step a
+process dies."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -62,7 +64,7 @@ from turbopump.spark.pipelines.writing import FileWriting
 ROOT = Path(__file__).parents[2]
 FORMATS = ["parquet", "delta"]
 STEPS_APART = 17
-"""Of the steps at which a process dies, in its own process here; `make spark` kills at each."""
+"""Distance of the steps at which a process dies here; `make spark` kills at each step."""
 Place = tuple[str, int, int]
 
 
@@ -108,7 +110,7 @@ def check(root: Path, *, settled: bool = True) -> None:
 
 
 def globbed(root: Path) -> list[Place]:
-    """What a reader finds that looks into the table's folder."""
+    """Return what a reader finds that lists the table's folder."""
     found = [pq.ParquetFile(path).read() for path in root.glob("data/**/*.parquet")]
     paths = list(root.glob("data/**/*.parquet"))
     topics = [unquote(path.parts[-4].removeprefix("topic=")) for path in paths]
@@ -230,21 +232,22 @@ def dying_at(number: int) -> Callable[..., None]:
     return step
 
 
+def arm(monkeypatch: pytest.MonkeyPatch, step: Callable[..., None]) -> None:
+    for name in ("replace", "link", "fsync"):
+        real = getattr(os, name)
+
+        def call(*args: Any, real: Callable[..., Any] = real) -> Any:
+            step()
+            return real(*args)
+
+        monkeypatch.setattr(os, name, call)
+
+
 @pytest.fixture
 def dying_calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[..., None]], None]]:
     """Let a function be called before each call that changes a disk."""
 
-    def arm(step: Callable[..., None]) -> None:
-        for name in ("replace", "link", "fsync"):
-            real = getattr(os, name)
-
-            def call(*args: Any, real: Callable[..., Any] = real) -> Any:
-                step()
-                return real(*args)
-
-            monkeypatch.setattr(os, name, call)
-
-    yield arm
+    yield partial(arm, monkeypatch)
     monkeypatch.undo()
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,7 +36,7 @@ Archive = Callable[..., ArchiveReport]
 
 
 def in_this_process(run: ArchiveRun, begins: Offsets, ends: Offsets, writing: FileWriting) -> Any:
-    """What Spark does with a batch."""
+    """Run the tasks of a batch in this process, without Spark."""
     options = replace(run.options, columns=run.lake.definition.columns)
 
     def collect() -> list[dict[str, str]]:
@@ -54,15 +55,16 @@ def cluster() -> Iterator[FakeCluster]:
         yield fake
 
 
+def archived(cluster: FakeCluster, tmp_path: Path, *topics: str, **given: Any) -> ArchiveReport:
+    given = {"name_server": cluster.address, "spark": object(), **given}
+    return archive(tmp_path / "L", topics, **given)
+
+
 @pytest.fixture
 def run(cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Archive:
     monkeypatch.setattr(ArchiveRun, "_job", in_this_process)
 
-    def archived(*topics: str, **given: Any) -> ArchiveReport:
-        given = {"name_server": cluster.address, "spark": object(), **given}
-        return archive(tmp_path / "L", topics, **given)
-
-    return archived
+    return partial(archived, cluster, tmp_path)
 
 
 def send(cluster: FakeCluster, topic: str, count: int, text: str, queue_id: int = 0) -> None:
@@ -295,27 +297,28 @@ def test_a_second_broker_of_a_topic_is_read_from_its_first_message(
     assert run("T").messages == 12
 
 
+def sent(run: Archive, server: BrokerThread, text: str, count: int) -> ArchiveReport:
+    with Producer(server.namesrv) as producer:
+        producer.send_batch([Message("T", f"{text} {at}") for at in range(count)])
+    return run("T", name_server=server.namesrv)
+
+
 def test_a_topic_of_a_real_broker_is_made_again_and_its_broker_renamed(
     run: Archive, tmp_path: Path
 ) -> None:
     lake, store = tmp_path / "L", tmp_path / "store"
 
-    def sent(server: BrokerThread, text: str, count: int) -> ArchiveReport:
-        with Producer(server.namesrv) as producer:
-            producer.send_batch([Message("T", f"{text} {at}") for at in range(count)])
-        return run("T", name_server=server.namesrv)
-
     with BrokerThread(directory=store, broker_name="first") as server:
         server.create_topic("T", 1)
-        assert sent(server, "old", 100).messages == 100
+        assert sent(run, server, "old", 100).messages == 100
         assert main(["topic", "delete", "T", "--yes", "-n", server.namesrv]) == 0
         server.create_topic("T", 1)
         with pytest.raises(DataLossError, match="has another message at offset 99 than the lake"):
-            sent(server, "new", 150)
+            sent(run, server, "new", 150)
         report = run("T", name_server=server.namesrv, restart_queues=True)
         assert (report.messages, report.lake_rows, report.agrees) == (150, 250, True)
     with BrokerThread(directory=store, broker_name="second") as server:
-        report = sent(server, "after", 5)
+        report = sent(run, server, "after", 5)
         assert (report.messages, report.lake_rows, report.agrees) == (5, 255, True)
     assert len({row[2:] for row in rows(lake)}) == 255
 
@@ -346,7 +349,7 @@ def test_a_lake_may_be_in_a_relative_directory_whose_name_has_a_colon(
 def test_a_lake_of_one_generation_is_written_as_before(
     cluster: FakeCluster, run: Archive, tmp_path: Path
 ) -> None:
-    """So releases before this one read it."""
+    """Releases before this one read the lake."""
     send(cluster, "T", 3, "x")
     run("T")
     (version,) = (tmp_path / "L/_manifest").iterdir()
@@ -378,7 +381,7 @@ def test_a_lake_of_one_generation_is_written_as_before(
 def test_a_run_may_reject_so_many_rows(
     limit: int | str | None, good: int, rejected: int, allowed: bool
 ) -> None:
-    assert rejected_limit(limit)(good, rejected) is allowed
+    assert rejected_limit(limit).allows(good, rejected) is allowed
 
 
 @pytest.mark.parametrize("limit", ["many", "-1", "1.5", "101%", "", -1, "5 %"])

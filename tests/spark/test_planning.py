@@ -1,9 +1,10 @@
-"""What a read is before it begins: its queues, where each begins and ends, and its tasks."""
+"""Plan of a read: its queues, their begins and ends, and its tasks."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -68,13 +69,14 @@ def test_a_pattern_must_match_the_whole_name_of_a_topic(
     assert "subscribePattern 'orders-u' matches no topic now" in caplog.text
 
 
-def test_a_topic_that_may_not_be_read_is_not_empty(fake: FakeCluster) -> None:
-    def write_only(request: Command) -> Command:
-        answer = fake.usual_answer(request)
-        answer.body = (answer.body or b"").replace(b'"perm":6', b'"perm":2')
-        return answer
+def write_only(fake: FakeCluster, request: Command) -> Command:
+    answer = fake.usual_answer(request)
+    answer.body = (answer.body or b"").replace(b'"perm":6', b'"perm":2')
+    return answer
 
-    fake.answer = write_only
+
+def test_a_topic_that_may_not_be_read_is_not_empty(fake: FakeCluster) -> None:
+    fake.answer = partial(write_only, fake)
     with pytest.raises(ConfigError, match=r"'orders-eu' has no queue to read: .* \(perm\)"):
         planned(fake)
 

@@ -6,6 +6,7 @@ import itertools
 import logging
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from tests.spark.fake_cluster import FakeCluster
@@ -116,17 +117,18 @@ def test_several_pulls_go_out_together_once_it_is_known_how_much_one_gives() -> 
         assert [int(pull["maxMsgNums"]) for pull in pulls] == [400, *[32] * 11, 16]
 
 
+def generous(fake: FakeCluster, request: Command) -> Command:
+    if request.code == RequestCode.PULL_MESSAGE:
+        assert request.ext is not None
+        request.ext["maxMsgNums"] = "32"
+    return fake.usual_answer(request)
+
+
 def test_a_broker_that_gives_more_than_asked_does_not_widen_the_range() -> None:
     with FakeCluster({"T": 1}) as fake:
         fake.fill("T", 0, 10)
 
-        def generous(request: Command) -> Command:
-            if request.code == RequestCode.PULL_MESSAGE:
-                assert request.ext is not None
-                request.ext["maxMsgNums"] = "32"
-            return fake.usual_answer(request)
-
-        fake.answer = generous
+        fake.answer = partial(generous, fake)
         assert offsets_read(fake, 2, 5) == [2, 3, 4]
 
 
@@ -164,25 +166,23 @@ def test_an_end_that_the_broker_no_longer_has_is_loss() -> None:
         assert offsets_read(fake, 2, 9, fail=False) == [2, 3, 4]
 
 
+def being_removed(fake: FakeCluster, request: Command) -> Command:
+    if request.code == RequestCode.PULL_MESSAGE and int((request.ext or {})["queueOffset"]) < 6:
+        places = {
+            "nextBeginOffset": "6",
+            "minOffset": "0",
+            "maxOffset": "20",
+            "suggestWhichBrokerId": "0",
+        }
+        return Command(20, ext=places, remark="MESSAGE_WAS_REMOVING")
+    return fake.usual_answer(request)
+
+
 def test_pull_retry_immediately_over_removed_messages_is_loss() -> None:
     with FakeCluster({"T": 1}) as fake:
         fake.fill("T", 0, 20)
 
-        def being_removed(request: Command) -> Command:
-            if (
-                request.code == RequestCode.PULL_MESSAGE
-                and int((request.ext or {})["queueOffset"]) < 6
-            ):
-                places = {
-                    "nextBeginOffset": "6",
-                    "minOffset": "0",
-                    "maxOffset": "20",
-                    "suggestWhichBrokerId": "0",
-                }
-                return Command(20, ext=places, remark="MESSAGE_WAS_REMOVING")
-            return fake.usual_answer(request)
-
-        fake.answer = being_removed
+        fake.answer = partial(being_removed, fake)
         with pytest.raises(DataLossError, match="messages 2 to 5"):
             offsets_read(fake, 2, 10)
         assert offsets_read(fake, 2, 10, fail=False) == [6, 7, 8, 9]

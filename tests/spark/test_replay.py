@@ -6,6 +6,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +116,7 @@ def test_messages_are_chosen_by_key_condition_and_time(
 def test_a_replay_that_died_at_a_step_goes_on_and_doubles_nothing(
     spark: SparkSession, broker: BrokerThread, run: Replay, step: str, found: int, present: int
 ) -> None:
-    """Where something was sent; `make spark` kills a process at the steps before as well."""
+    """The process dies after something was sent; `make spark` also kills at the steps before."""
 
     class DiesError(BaseException):
         pass
@@ -220,7 +221,7 @@ def test_a_batch_is_sent_without_a_shuffle_and_opens_the_files_of_its_hours_alon
 def test_what_a_lake_has_got_since_is_sent_by_the_same_replay(
     spark: SparkSession, broker: BrokerThread, tmp_path: Path
 ) -> None:
-    """Also what was stored in a second of which a part was sent."""
+    """This includes messages stored in a second of which a part was sent already."""
 
     with FakeCluster({"grows": 1}) as origin:
 
@@ -256,14 +257,15 @@ def test_a_stop_ends_a_replay_between_batches_and_the_rate_is_kept(
     assert (stopped.sent, stopped.found, stopped.stopped, stopped.agrees) == (0, 0, True, True)
 
 
-def test_the_same_replay_is_sent_by_one_at_a_time(run: Replay) -> None:
-    def begins_again(step: str) -> None:
-        if step == "looked":
-            with pytest.raises(LakeInUseError, match=r"process \d+ on .* sends this replay: wait"):
-                run("once", name="once")
-            assert run("other", name="other", keys=["k1"]).agrees
+def begins_again(run: Replay, step: str) -> None:
+    if step == "looked":
+        with pytest.raises(LakeInUseError, match=r"process \d+ on .* sends this replay: wait"):
+            run("once", name="once")
+        assert run("other", name="other", keys=["k1"]).agrees
 
-    report = run("once", name="once", at_step=begins_again)
+
+def test_the_same_replay_is_sent_by_one_at_a_time(run: Replay) -> None:
+    report = run("once", name="once", at_step=partial(begins_again, run))
     assert (report.sent, report.found, report.agrees) == (60, 60, True)
 
 
@@ -293,7 +295,7 @@ def test_a_name_is_of_one_selection(run: Replay, lake: Path) -> None:
         run("named", name="n", keys=["k1"], options={"sendBatch": "1"})
     with pytest.raises(ConfigError, match=r"was of another selection .*: give another name"):
         run("named", name="n", keys=["k2"])
-    with pytest.raises(ConfigError, match="a replay's name has letters"):
+    with pytest.raises(ConfigError, match="is not a name of a replay: use letters"):
         run("named", name="../x")
     (lake / "_replays" / "n.json").write_text('{"v": 1}')
     with pytest.raises(ConfigError, match=r"cannot be read .*: give the replay another name"):

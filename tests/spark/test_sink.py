@@ -48,7 +48,7 @@ def write(rows: DataFrame, broker: BrokerThread, **options: object) -> None:
 
 
 def wait_for(broker: BrokerThread, topic: str, count: int) -> None:
-    """Until a topic has had so many messages."""
+    """Wait until a topic has had this many messages."""
     with Cluster([broker.namesrv]) as cluster:
         queues = cluster.queues(topic)
         deadline = time.monotonic() + 60
@@ -92,29 +92,30 @@ def test_rows_are_in_the_topics_that_they_name(spark: SparkSession, broker: Brok
     assert {row.queueId for row in found if row.topic == "batch-a"} == {0, 1, 2}
 
 
+async def produce(broker: BrokerThread) -> None:
+    async with Producer(broker.namesrv) as producer:
+        for number in range(30):
+            message = Message(
+                "origin",
+                f"body {number}".encode() * (1 if number % 4 else 2000),  # some compressed
+                tags=f"t{number % 3}" if number % 3 else None,
+                keys=["k", str(number)] if number % 2 else None,
+                properties={"mine": "Ω", "UNIQ_KEY": f"own {number}"} if number % 5 else None,
+                flag=number - 15,
+                delay_level=1 if number == 7 else 0,
+                deliver_at=datetime.now(UTC) if number == 8 else None,
+                wait_store_ok=number != 9,
+            )
+            await producer.send(message, sharding_key="s" if number % 7 == 0 else None)
+        await producer.send_batch([Message("origin", b"one of two")] * 2)
+
+
 def test_what_is_read_is_written_as_it_was_but_for_places_and_times(
     spark: SparkSession, broker: BrokerThread
 ) -> None:
-    async def produce() -> None:
-        async with Producer(broker.namesrv) as producer:
-            for number in range(30):
-                message = Message(
-                    "origin",
-                    f"body {number}".encode() * (1 if number % 4 else 2000),  # some compressed
-                    tags=f"t{number % 3}" if number % 3 else None,
-                    keys=["k", str(number)] if number % 2 else None,
-                    properties={"mine": "Ω", "UNIQ_KEY": f"own {number}"} if number % 5 else None,
-                    flag=number - 15,
-                    delay_level=1 if number == 7 else 0,
-                    deliver_at=datetime.now(UTC) if number == 8 else None,
-                    wait_store_ok=number != 9,
-                )
-                await producer.send(message, sharding_key="s" if number % 7 == 0 else None)
-            await producer.send_batch([Message("origin", b"one of two")] * 2)
-
     broker.create_topic("origin", 2)
     broker.create_topic("copy", 5)
-    broker.run(produce())
+    broker.run(produce(broker))
     wait_for(broker, "origin", 32)  # the delayed one takes a second
     origin = read(spark, broker, "origin")
     write(origin, broker, topic="copy")
@@ -180,6 +181,21 @@ def test_a_stream_goes_on_where_its_checkpoint_says(
         assert sorted(int(row.body) for row in found) == list(range(sent))
 
 
+def run(broker: BrokerThread, spark: SparkSession, tmp_path: Path) -> None:
+    stream = spark.readStream.format("rocketmq").option("nameServer", broker.namesrv)
+    rows = stream.option("topic", "again-in").option("startingOffsets", "earliest").load()
+    query = (
+        rows.writeStream.format("rocketmq")
+        .option("nameServer", broker.namesrv)
+        .option("topic", "again-out")
+        .option("onConflict", "skip")
+        .option("checkpointLocation", str(tmp_path))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(120)
+
+
 def test_a_micro_batch_that_is_repeated_after_a_crash_sends_nothing_twice(
     spark: SparkSession, broker: BrokerThread, tmp_path: Path
 ) -> None:
@@ -188,28 +204,14 @@ def test_a_micro_batch_that_is_repeated_after_a_crash_sends_nothing_twice(
     broker.create_topic("again-out", 3)
     task(broker, {"body": [f"{n}" for n in range(300)]}, topic="again-in")
 
-    def run() -> None:
-        stream = spark.readStream.format("rocketmq").option("nameServer", broker.namesrv)
-        rows = stream.option("topic", "again-in").option("startingOffsets", "earliest").load()
-        query = (
-            rows.writeStream.format("rocketmq")
-            .option("nameServer", broker.namesrv)
-            .option("topic", "again-out")
-            .option("onConflict", "skip")
-            .option("checkpointLocation", str(tmp_path))
-            .trigger(availableNow=True)
-            .start()
-        )
-        assert query.awaitTermination(120)
-
-    run()
+    run(broker, spark, tmp_path)
     found = read(spark, broker, "again-out").collect()
     assert sorted(int(row.body) for row in found) == list(range(300))
     origin = {f"broker-test:again-in:{q}:{n}" for q in (0, 1) for n in range(150)}
     assert {row.properties["SPARK_KEY"] for row in found} == origin
     for name in ("0", ".0.crc"):
         (tmp_path / "commits" / name).unlink(missing_ok=True)
-    run()
+    run(broker, spark, tmp_path)
     assert read(spark, broker, "again-out").count() == 300
 
 
@@ -275,7 +277,7 @@ def test_delays_times_and_queues_of_rows_reach_the_broker(
 
 
 def test_speculation_is_refused_beside_a_key(spark: SparkSession, broker: BrokerThread) -> None:
-    """As if Spark had been started with it: that makes it a setting of the session."""
+    """The setting is changed in the session, as if Spark had been started with it."""
     session = spark.newSession()
     session.conf.set("spark.sql.legacy.setCommandRejectsSparkCoreConfs", "false")
     session.conf.set("spark.speculation", "true")

@@ -245,7 +245,9 @@ def test_a_warning_of_a_worker_is_on_its_standard_error_unless_logging_is_set_up
     run = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
     )
-    said = "WARNING turbopump.spark.batch: maxOffsetsPerTrigger does nothing in a batch read"
+    said = (
+        "WARNING turbopump.spark.batch: option maxOffsetsPerTrigger has no effect in a batch read"
+    )
     assert (said in run.stderr) == (logging == "")
 
 
@@ -293,25 +295,26 @@ def test_a_stream_restarted_from_its_checkpoint_gives_each_queue_and_offset_once
     assert found == [*everything, *((2, offset) for offset in range(60, 70))]
 
 
+async def produce(sent: dict[str, Message], name_server: str) -> None:
+    async with Producer(name_server) as producer:
+        for number in range(20):
+            message = Message(
+                "own",
+                # some large enough to travel compressed
+                f"body {number}".encode() * (1 if number % 4 else 2000),
+                tags=f"t{number % 3}" if number % 3 else None,
+                keys=["k", str(number)] if number % 2 else None,
+                properties={"mine": "Ω"},
+            )
+            sent[(await producer.send(message)).msg_id] = message
+
+
 def test_messages_of_our_own_broker_come_out_as_they_were_sent(spark: SparkSession) -> None:
     sent: dict[str, Message] = {}
 
-    async def produce(name_server: str) -> None:
-        async with Producer(name_server) as producer:
-            for number in range(20):
-                message = Message(
-                    "own",
-                    # some large enough to travel compressed
-                    f"body {number}".encode() * (1 if number % 4 else 2000),
-                    tags=f"t{number % 3}" if number % 3 else None,
-                    keys=["k", str(number)] if number % 2 else None,
-                    properties={"mine": "Ω"},
-                )
-                sent[(await producer.send(message)).msg_id] = message
-
     with BrokerThread() as rocketmq:
         rocketmq.create_topic("own", 3)
-        rocketmq.run(produce(rocketmq.namesrv))
+        rocketmq.run(produce(sent, rocketmq.namesrv))
         rows = (
             spark.read.format("rocketmq")
             .option("nameServer", rocketmq.namesrv)

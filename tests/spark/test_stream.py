@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import pytest
@@ -27,17 +28,17 @@ def fake() -> Iterator[FakeCluster]:
         yield cluster
 
 
+def make(fake: FakeCluster, stack: ExitStack, **options: str) -> StreamReader:
+    made = StreamReader(read_options({"nameServer": fake.address, "topic": "T", **options}))
+    stack.callback(made.stop)
+    return made
+
+
 @pytest.fixture
 def reader(fake: FakeCluster) -> Iterator[Maker]:
     """``reader(option=value)`` makes a stream reader, which is stopped after the test."""
     with ExitStack() as stack:
-
-        def make(**options: str) -> StreamReader:
-            made = StreamReader(read_options({"nameServer": fake.address, "topic": "T", **options}))
-            stack.callback(made.stop)
-            return made
-
-        yield make
+        yield partial(make, fake, stack)
 
 
 def place(*offsets: int) -> dict[str, Any]:

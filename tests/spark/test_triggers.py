@@ -1,10 +1,11 @@
-"""How much a micro-batch holds, when it is due, and what others see of the progress."""
+"""Size and time of micro-batches, and the progress that other tools see."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import pytest
@@ -45,18 +46,18 @@ def clock() -> Clock:
     return Clock()
 
 
+def make(clock: Clock, fake: FakeCluster, stack: ExitStack, **options: str) -> StreamReader:
+    given = {"nameServer": fake.address, "topic": "T", **options}
+    made = StreamReader(read_options(given), now=clock)
+    stack.callback(made.stop)
+    return made
+
+
 @pytest.fixture
 def reader(fake: FakeCluster, clock: Clock) -> Iterator[Maker]:
     """``reader(option=value)`` makes a stream reader, which is stopped after the test."""
     with ExitStack() as stack:
-
-        def make(**options: str) -> StreamReader:
-            given = {"nameServer": fake.address, "topic": "T", **options}
-            made = StreamReader(read_options(given), now=clock)
-            stack.callback(made.stop)
-            return made
-
-        yield make
+        yield partial(make, clock, fake, stack)
 
 
 def offsets(first: int, second: int = 0) -> dict[str, Any]:

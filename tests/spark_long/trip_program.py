@@ -1,11 +1,11 @@
-"""A program that reads, writes and streams with Spark, for tests that run it on clusters:
+"""Program that reads, writes and streams with Spark, for tests that run it on clusters:
 
 ``python trip_program.py NAME_SERVER ORIGIN CHECKPOINT [MASTER [register]]``
 
-It reads ORIGIN, writes it to ORIGIN-written, and streams that to ORIGIN-streamed. Without MASTER it
-is what ``spark-submit`` says; ``sc://…`` is a Connect server, which finds the format by itself
-unless ``register`` is given. The last line printed is JSON: the rows of ORIGIN that were read in
-each directory that executors work in, and where these found Turbopump.
+It reads ORIGIN, writes it to ORIGIN-written, and streams that to ORIGIN-streamed. Without MASTER,
+the settings of ``spark-submit`` count; ``sc://…`` is a Connect server, which finds the format by
+itself unless ``register`` is given. The last line printed is JSON: the number of rows of ORIGIN
+that were read in each directory of executors, and the place of Turbopump there.
 """
 
 from __future__ import annotations
@@ -55,19 +55,24 @@ def where(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pydict({**found, "rows": [batch.num_rows]})
 
 
-def trip(spark: SparkSession, name_server: str, origin: str, checkpoint: str) -> dict[str, object]:
-    def rows_of(topic: str) -> DataFrame:
-        reader = spark.read.format("rocketmq").option("nameServer", name_server)
-        return reader.option("topic", topic).load()
+def rows_of(name_server: str, spark: SparkSession, topic: str) -> DataFrame:
+    reader = spark.read.format("rocketmq").option("nameServer", name_server)
+    return reader.option("topic", topic).load()
 
+
+def trip(spark: SparkSession, name_server: str, origin: str, checkpoint: str) -> dict[str, object]:
     schema = "directory string, turbopump string, rows long"
-    found = rows_of(origin).mapInArrow(where, schema).collect()
+    found = rows_of(name_server, spark, origin).mapInArrow(where, schema).collect()
     read: Counter[str] = Counter()
     for row in found:
         read[row["directory"]] += row["rows"]
 
     written, streamed = f"{origin}-written", f"{origin}-streamed"
-    writer = rows_of(origin).write.format("rocketmq").option("nameServer", name_server)
+    writer = (
+        rows_of(name_server, spark, origin)
+        .write.format("rocketmq")
+        .option("nameServer", name_server)
+    )
     writer.options(topic=written, idempotencyKey="auto").mode("append").save()
 
     stream = spark.readStream.format("rocketmq").option("nameServer", name_server)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -23,26 +24,27 @@ from turbopump.spark.cluster import Cluster
 Batches = Iterator[pa.RecordBatch]
 
 
+def pass_on(name_server: str, topic: str, batches: Batches) -> Batches:
+    context = TaskContext.get()
+    assert context is not None
+    partition, passed = context.partitionId(), 0
+    for batch in batches:
+        yield batch
+        passed += batch.num_rows
+        if passed >= 8000 and context.attemptNumber() == 0 and partition in (1, 2):
+            with Cluster([name_server]) as cluster:
+                queues = cluster.queues(f"{topic}-{partition}")
+                while not any(map(cluster.offset_max, queues)):
+                    pass
+            if partition == 1:
+                raise RuntimeError("this attempt fails")
+            os._exit(1)
+
+
 def failing(name_server: str, topic: str) -> Callable[[Batches], Batches]:
     """Passes the rows of a task on, and fails in two first attempts."""
 
-    def pass_on(batches: Batches) -> Batches:
-        context = TaskContext.get()
-        assert context is not None
-        partition, passed = context.partitionId(), 0
-        for batch in batches:
-            yield batch
-            passed += batch.num_rows
-            if passed >= 8000 and context.attemptNumber() == 0 and partition in (1, 2):
-                with Cluster([name_server]) as cluster:
-                    queues = cluster.queues(f"{topic}-{partition}")
-                    while not any(map(cluster.offset_max, queues)):
-                        pass
-                if partition == 1:
-                    raise RuntimeError("this attempt fails")
-                os._exit(1)
-
-    return pass_on
+    return partial(pass_on, name_server, topic)
 
 
 def save(rows: DataFrame, name_server: str, key: str, **options: str) -> None:

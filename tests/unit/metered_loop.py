@@ -89,6 +89,20 @@ class Metered(Generic[ServerT]):
         return best_of(measure)
 
 
+async def serve(
+    ready: threading.Event,
+    running: Callable[[], AbstractAsyncContextManager[ServerT]],
+    started: list[Metered[ServerT]],
+) -> None:
+    async with running() as server:
+        loop: Any = asyncio.get_running_loop()
+        over = asyncio.Event()
+        loop.ended = over
+        started.append(Metered(loop, server))
+        ready.set()
+        await over.wait()
+
+
 @contextmanager
 def metered(
     running: Callable[[], AbstractAsyncContextManager[ServerT]],
@@ -98,19 +112,10 @@ def metered(
     started: list[Metered[ServerT]] = []
     ready = threading.Event()
 
-    async def serve() -> None:
-        async with running() as server:
-            loop: Any = asyncio.get_running_loop()
-            over = asyncio.Event()
-            loop.ended = over
-            started.append(Metered(loop, server))
-            ready.set()
-            await over.wait()
-
     def run() -> None:
         try:
             with asyncio.Runner(loop_factory=new_loop) as runner:
-                runner.run(serve())
+                runner.run(serve(ready, running, started))
         finally:
             ready.set()
 

@@ -9,6 +9,7 @@ import os
 import threading
 import time
 import weakref
+from functools import partial
 
 import pytest
 from tests.stand_ins import async_does_nothing
@@ -28,20 +29,21 @@ def thread(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> L
     return LoopThread()
 
 
+async def look(who: contextvars.ContextVar) -> str:
+    seen = who.get()
+    who.set("the loop")
+    await asyncio.sleep(0)
+    return seen
+
+
 def test_what_is_called_sees_the_context_of_its_caller_and_leaves_it_as_it_is(
     thread: LoopThread,
 ) -> None:
     who = contextvars.ContextVar("who", default="nobody")
 
-    async def look() -> str:
-        seen = who.get()
-        who.set("the loop")
-        await asyncio.sleep(0)
-        return seen
-
-    assert thread.call(look) == "nobody"
+    assert thread.call(partial(look, who)) == "nobody"
     who.set("the caller")
-    assert thread.call(look) == "the caller"
+    assert thread.call(partial(look, who)) == "the caller"
     assert who.get() == "the caller"
 
 
@@ -50,15 +52,19 @@ async def double(number: int) -> int:
     return number * 2
 
 
+def caller(answers: list[list[int]], thread: LoopThread, first: int) -> None:
+    answers.append(
+        [thread.call(double, number) - 2 * number for number in range(first, first + 300)]
+    )
+
+
 def test_calls_of_many_threads_are_all_answered_each_with_its_own(thread: LoopThread) -> None:
     answers: list[list[int]] = []
 
-    def caller(first: int) -> None:
-        answers.append(
-            [thread.call(double, number) - 2 * number for number in range(first, first + 300)]
-        )
-
-    callers = [threading.Thread(target=caller, args=(1000 * i,)) for i in range(8)]
+    callers = [
+        threading.Thread(target=partial(caller, answers, thread), args=(1000 * i,))
+        for i in range(8)
+    ]
     for each in callers:
         each.start()
     for each in callers:
@@ -81,30 +87,36 @@ class _BrokenOff:
         pass
 
 
+async def occupy(busy: threading.Event, go_on: threading.Event) -> None:
+    busy.set()
+    assert go_on.wait(PATIENCE_S)  # the loop stands still
+
+
+async def late(ran: list[str], name: str) -> None:
+    ran.append(name)
+
+
 def test_a_caller_that_is_interrupted_before_the_loop_has_looked_has_its_call_cancelled(
     thread: LoopThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[str] = []
     busy, go_on = threading.Event(), threading.Event()
 
-    async def occupy() -> None:
-        busy.set()
-        assert go_on.wait(PATIENCE_S)  # the loop stands still
-
-    async def late(name: str) -> None:
-        ran.append(name)
-
-    occupier = threading.Thread(target=thread.call, args=(occupy,))
+    occupier = threading.Thread(target=thread.call, args=(partial(occupy, busy, go_on),))
     occupier.start()
     assert busy.wait(PATIENCE_S)
     with monkeypatch.context() as patched:
         patched.setattr("turbopump.client.loop_thread.threading.Lock", _BrokenOff)
         with pytest.raises(KeyboardInterrupt):
-            thread.call(late, "interrupted")
+            thread.call(partial(late, ran), "interrupted")
     go_on.set()
     occupier.join(PATIENCE_S)
-    thread.call(late, "next")
+    thread.call(partial(late, ran), "next")
     assert ran == ["next"]
+
+
+async def note(ended_on: list[threading.Thread]) -> None:
+    weakref.finalize(asyncio.current_task(), lambda: ended_on.append(threading.current_thread()))
 
 
 def test_results_are_let_go_on_the_loops_thread_where_a_signals_error_is_not_lost(
@@ -112,12 +124,7 @@ def test_results_are_let_go_on_the_loops_thread_where_a_signals_error_is_not_los
 ) -> None:
     ended_on: list[threading.Thread] = []
 
-    async def note() -> None:
-        weakref.finalize(
-            asyncio.current_task(), lambda: ended_on.append(threading.current_thread())
-        )
-
-    thread.call(note)
+    thread.call(partial(note, ended_on))
     thread.call(async_does_nothing)  # the loop has gone on
     assert ended_on == [thread._thread]
 

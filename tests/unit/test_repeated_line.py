@@ -112,13 +112,14 @@ async def test_a_traceback_is_logged_once_and_long_arguments_are_not_kept(
     assert len(counted.getMessage()) < KEPT_SIZE + 100
 
 
+async def twice(line: RepeatedLine) -> None:
+    line("a")
+    line("b")
+
+
 def test_each_loop_counts_anew(caplog: pytest.LogCaptureFixture) -> None:
     line = RepeatedLine(log, logging.WARNING, "bad frame peer=%s")
 
-    async def twice() -> None:
-        line("a")
-        line("b")
-
-    asyncio.run(twice())
-    asyncio.run(twice())
+    asyncio.run(twice(line))
+    asyncio.run(twice(line))
     assert caplog.messages == ["bad frame peer=a"] * 2

@@ -104,7 +104,7 @@ class NamesrvHandlers:
         self._kv = kv
         self._clock = clock
         self._encoded = EncodedRoutes()
-        table.on_change = self._encoded.forget
+        table.on_change = self._encoded.forget_routes
         self._started_at = clock.monotonic()
 
     def add_to(self, router: Router) -> None:
@@ -165,7 +165,8 @@ class NamesrvHandlers:
     def _register(
         self, registration: Registration, peer: Wire
     ) -> Response[RegisterBrokerReply] | Occupied:
-        broker, topics = registration.broker, registration.topics.topic_config_table
+        broker = registration.broker
+        topics = registration.topics.topic_config_table
         known = self._table.data_version(broker.cluster, broker.address) is not None
         outcome = self._table.register(registration, peer, self._clock.monotonic())
         if isinstance(outcome, Occupied):
@@ -180,7 +181,8 @@ class NamesrvHandlers:
             return Response(RegisterBrokerReply())
         if not known:
             _registered(broker, broker.cluster, len(topics), kind=broker)
-        master, ha_server = outcome.master_address, outcome.ha_address
+        master = outcome.master_address
+        ha_server = outcome.ha_address
         return Response(
             RegisterBrokerReply(ha_server_addr=ha_server, master_addr=master),
             body=self._ordered_topics(),
@@ -191,7 +193,9 @@ class NamesrvHandlers:
     ) -> Response[RegisterBrokerReply]:
         """Register a broker if the current owner of its name and id no longer answers. Any answer
         counts, also a refusal, because a broker serves no requests on this connection."""
-        owner, connection, broker = occupied.owner, occupied.connection, registration.broker
+        owner = occupied.owner
+        connection = occupied.connection
+        broker = registration.broker
         assert isinstance(connection, Wire)
         try:
             question = request_command(GetBrokerRuntimeInfo(), opaque=connection.calls.next_opaque)
@@ -248,7 +252,7 @@ class NamesrvHandlers:
         # RocketMQ: older clients cannot read quoted number keys.
         standard = context.version >= V4_9_4 or bool(request.accept_standard_json_only)
         key = request.topic, standard, order
-        body = self._encoded.find(key)
+        body = self._encoded.find_body(key)
         if body is None:
             return self._encode_route(key, context.opaque)
         return encode_response(context.opaque, Response(body=body))
@@ -256,13 +260,14 @@ class NamesrvHandlers:
     def _encode_route(self, key: RouteKey, opaque: int) -> Steps[Response[TopicRouteData] | bytes]:
         yield  # it may have hundreds of brokers
         topic, standard, order = key
-        changes, route = self._encoded.changes, self._table.route(topic)
+        changes = self._encoded.changes
+        route = self._table.route(topic)
         if route is None:
             return refusal(ResponseCode.TOPIC_NOT_EXIST, self._why_no_route(topic))
         route.order_topic_conf = order
         body = yield from fastjson.encode_steps(route, standard=standard)
         if changes == self._encoded.changes:
-            self._encoded.keep(key, body)
+            self._encoded.keep_body(key, body)
         return encode_response(opaque, Response(body=body))
 
     def cluster_info(
@@ -348,17 +353,17 @@ class EncodedRoutes:
         self._size = 0
         self.changes = 0
 
-    def find(self, key: RouteKey) -> bytes | None:
+    def find_body(self, key: RouteKey) -> bytes | None:
         bodies = self._bodies.get(key[0])
         return None if bodies is None else bodies.get(key)
 
-    def keep(self, key: RouteKey, body: bytes) -> None:
+    def keep_body(self, key: RouteKey, body: bytes) -> None:
         if self._size + len(body) > ROUTES_SIZE_MAX:
-            self.forget(None)
+            self.forget_routes(None)
         self._size += len(body)
         self._bodies.setdefault(key[0], {})[key] = body
 
-    def forget(self, topic: str | None) -> None:
+    def forget_routes(self, topic: str | None) -> None:
         """Remove the route of a changed topic. None removes the routes of all topics."""
         self.changes += 1
         if topic is None:

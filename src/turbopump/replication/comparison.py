@@ -167,7 +167,7 @@ class MasterComparison:
         assert log is not None
         self._theirs = self._own = None
         if self._at == self._differs_before:
-            self._differs_before = None  # it was repaired while it was looked for
+            self._differs_before = None  # damage that was repaired during the search
         if self._at >= self.end:
             return self._finish(Verdict.EQUAL, self.end)
         if self._differs_before is not None:
@@ -180,6 +180,11 @@ class MasterComparison:
         return _HEAD.pack(self._at, size)
 
     def _compare_digests(self) -> bytes:
+        """Compare both digests, if both are known. Return the next request, or the outcome."""
+        # After an equal range the comparison continues behind it. A range that differs is halved by
+        # ``_request_next``, down to the first different byte. If that is the very first byte that
+        # was compared, the histories were wrong about the bytes before it. So everything that both
+        # logs have is compared from its beginning.
         asked = self.asked
         if asked is None or self._theirs is None or self._own is None:
             return b""
@@ -189,7 +194,7 @@ class MasterComparison:
             self._differs_before = asked.offset + asked.size
         elif self._at > self._first or self._first == self._base:
             return self._finish(Verdict.DIFFERS, self._at)
-        else:  # already the first byte: what was taken for the same is not
+        else:
             self._first = self._at = self._base
             self._differs_before = None
         return self._request_next()

@@ -81,11 +81,13 @@ class LogHistory:
     def begin_own(self, end: int) -> None:
         """Record that the bytes after ``end`` are written by this run, or come from an unknown
         log."""
+        # The entries of other logs end here at the latest, because the next bytes are not theirs.
+        # An empty log has nothing in common with any other.
         if not self.known or self.known[-1].id != self._own:
             closed = [KnownLog(one.id, min(one.until, end)) for one in self.known if end]
             self.known = (*closed, KnownLog(self._own, NO_END))[-KNOWN_MAX:]
 
-    def follow(self, known: Sequence[KnownLog]) -> None:
+    def follow_master(self, known: Sequence[KnownLog]) -> None:
         """Replace the history by the master's: this log is the beginning of the master's log, and
         continues with its bytes."""
         self.known = tuple(known[-KNOWN_MAX:])
@@ -128,11 +130,13 @@ class LogHistory:
             if error is None:
                 self._saved = known
             done(error)
-            waiting, self._waiting = self._waiting, []
+            waiting = self._waiting
+            self._waiting = []
             for one in waiting:
                 self.save(one)
 
-        self._saving, self._saved = True, None
+        self._saving = True
+        self._saved = None
         self._disk.start(lambda: self._write(known), saved)
 
     def _write(self, known: Sequence[KnownLog]) -> None:

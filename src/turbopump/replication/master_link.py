@@ -147,7 +147,8 @@ class MasterLink:
     @property
     def span(self) -> LogSpan:
         """Part of the log that may be sent."""
-        log_, store = self.store.log, self.store
+        log_ = self.store.log
+        store = self.store
         end = min(store.durable.value, log_.end) if self._durable_only else log_.end
         return LogSpan(log_.start, end, log_.end, log_.segment_size)
 
@@ -180,7 +181,8 @@ class MasterLink:
 
     def record_acknowledgement(self, slave: SlavePeer) -> None:
         """Record a slave's acknowledgement, and complete the sends that waited for this offset."""
-        connection, now = slave.connection, asyncio.get_running_loop().time()
+        connection = slave.connection
+        now = asyncio.get_running_loop().time()
         self.replicas.record_acknowledgement(
             connection.slave,
             connection.acked,
@@ -193,17 +195,14 @@ class MasterLink:
 
     def record_begin(self, slave: SlavePeer) -> None:
         """Record and log that sending to a slave begins."""
-        connection, now = slave.connection, asyncio.get_running_loop().time()
+        connection = slave.connection
+        now = asyncio.get_running_loop().time()
         end = self.store.log.end
         self.replicas.record_begin(connection.slave, proved=connection.proved, end=end, now=now)
-        log.info(
-            "slave begins slave=%s sent_from=%d log=%s",
-            slave.address,
-            connection.next,
-            "proved"
-            if connection.proved
-            else "not proved, so it counts only for messages stored from now on",
-        )
+        state = "proved"
+        if not connection.proved:
+            state = "not proved, so it counts only for messages stored from now on"
+        log.info("slave begins slave=%s sent_from=%d log=%s", slave.address, connection.next, state)
 
     def watch_log(self) -> None:
         """Wait for new bytes of the log, and send them to all slaves."""
@@ -239,6 +238,7 @@ class MasterLink:
         self.watch_log()
 
     def _check_slaves(self) -> None:
+        """Close silent slaves and connections without a handshake, and send heartbeats."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         for slave in list(self.slaves):
@@ -258,9 +258,11 @@ class MasterLink:
         self._timer = loop.call_later(CHECK_S, self._check_slaves)
 
     def _publish_copied(self) -> None:
-        replicas, confirmed = self.replicas, self.store.confirmed
+        """Tell the store up to which offset slaves have the log, and if there are too few."""
         if not self.settings.acks:
             return
+        replicas = self.replicas
+        confirmed = self.store.confirmed
         if replicas.alone != confirmed.alone:
             wanted = self.settings.acks
             if replicas.alone:
@@ -271,7 +273,7 @@ class MasterLink:
             else:
                 log.info("enough slaves are in sync wanted=%d", wanted)
         begins = confirmed.alone and not replicas.alone
-        confirmed.copied_to(replicas.copied, alone=replicas.alone)
+        confirmed.note_copied(replicas.copied, alone=replicas.alone)
         if begins:
             self.on_in_sync()
 
@@ -308,9 +310,9 @@ class SlavePeer(asyncio.Protocol):
             self._handshake = MasterHandshake(rules, host, secrets.token_bytes(NONCE_SIZE))
             self._link.add_stranger(self)
         else:
-            self._join()
+            self._accept()
 
-    def _join(self) -> None:
+    def _accept(self) -> None:
         link = self._link
         if len(link.slaves) >= SLAVES_MAX:
             self.refuse(f"{SLAVES_MAX} slaves are connected, the limit")
@@ -331,12 +333,14 @@ class SlavePeer(asyncio.Protocol):
             if step.rest is None:
                 return
             self._handshake, data = None, step.rest
-            self._join()
+            self._accept()
         if self._transport is None or self._transport.is_closing() or not data:
             return
-        connection, now = self.connection, asyncio.get_running_loop().time()
+        connection = self.connection
+        now = asyncio.get_running_loop().time()
         begins = connection.next is None
-        first, self._is_first = self._is_first, False
+        first = self._is_first
+        self._is_first = False
         if first and data[0] == PROVE[0]:
             self._comparison = MasterComparison(self._link.history.known)
         try:
@@ -344,7 +348,7 @@ class SlavePeer(asyncio.Protocol):
                 connection.last_read = now
                 self._send_comparison(self._comparison.received(data, self._link.span))
                 return
-            reported = connection.received(data, self._link.span, now)
+            reported = connection.receive_reports(data, self._link.span, now)
         except ProtocolError as error:
             self._fail(error)
             return
@@ -426,24 +430,26 @@ class SlavePeer(asyncio.Protocol):
             self._send_turn()
 
     def _send_turn(self) -> None:
+        """Send transfers of at most TURN_SIZE. Each turn is one read of one file."""
         self._due = False
         log_ = self._link.store.log
-        turn, full, size = list[Transfer](), False, 0
+        turn = list[Transfer]()
+        full = False
+        size = 0
         try:
-            while not full and (sent := self._next()) is not None:
+            while not full and (sent := self._next_transfer()) is not None:
                 turn.append(sent)
                 size += TRANSFER_HEAD.size + sent.size
-                # one turn is one read of one file
                 end = sent.offset + sent.size
                 full = size >= TURN_SIZE or end == log_.segment_end(turn[0].offset)
             if not turn:
                 return
-            data = self._read(turn)
+            data = self._read_log(turn)
         except (ProtocolError, OSError) as error:
             self._fail(error)
             return
         if data is not None:
-            self._send(turn, data)
+            self._send_transfers(turn, data)
             if full:
                 self._plan_turn()
 
@@ -456,19 +462,20 @@ class SlavePeer(asyncio.Protocol):
         else:
             loop.call_soon(self._send_turn)
 
-    def _next(self) -> Transfer | None:
+    def _next_transfer(self) -> Transfer | None:
         if self._transport is None or self._paused or self._reading:
             return None
-        return self.connection.transfer(self._link.span, asyncio.get_running_loop().time())
+        return self.connection.next_transfer(self._link.span, asyncio.get_running_loop().time())
 
-    def _read(self, turn: list[Transfer]) -> Bytes | None:
+    def _read_log(self, turn: list[Transfer]) -> Bytes | None:
         """Return the bytes if the system has them in memory; otherwise start a thread that reads
         and sends them.
 
         Recently written bytes are not copied, because that part of the log does not change any
         more.
         """
-        begin, size = turn[0].offset, sum(sent.size for sent in turn)
+        begin = turn[0].offset
+        size = sum(sent.size for sent in turn)
         if not size:
             return b""
         link = self._link
@@ -490,13 +497,15 @@ class SlavePeer(asyncio.Protocol):
         if isinstance(found, OSError):
             self._fail(found)
         else:
-            self._send(turn, found)
+            self._send_transfers(turn, found)
             self._plan_turn()
 
-    def _send(self, turn: list[Transfer], data: Bytes) -> None:
+    def _send_transfers(self, turn: list[Transfer], data: Bytes) -> None:
         if self._transport is None:
             return
-        pieces, at, view = list[Bytes](), 0, memoryview(data)
+        pieces = list[Bytes]()
+        at = 0
+        view = memoryview(data)
         for sent in turn:
             pieces += [TRANSFER_HEAD.pack(*sent), view[at : at + sent.size]]
             at += sent.size

@@ -88,16 +88,18 @@ class MasterConnection:
         self._waiting = [waiting]
         return self._start, waiting
 
-    def stored(self, end: int, wanted: int) -> None:
+    def record_stored(self, end: int, wanted: int) -> None:
         """Set the new end of the log, and the number of bytes needed for the next entry. Raises
         CopyError if ``end`` is impossible."""
         if wanted > ENTRY_SIZE_MAX:
             raise CopyError(f"the next entry at offset {end} would have {wanted} bytes")
         rest = b"".join(self._waiting)[end - self._start :]
-        self._waiting, self._size = [rest], len(rest)
-        self._start, self._wanted = end, wanted
+        self._waiting = [rest]
+        self._size = len(rest)
+        self._start = end
+        self._wanted = wanted
 
-    def report(self, end: int, now: float) -> bytes | None:
+    def next_report(self, end: int, now: float) -> bytes | None:
         """Return the report to send for a log that is kept up to ``end``, or None. A report is due
         after growth, and at a fixed interval."""
         if end > self.reported or now - self.last_write >= self._settings.heartbeat:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import secrets
 import ssl
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Final, cast
 
 from turbopump.config.addresses import host_of
@@ -117,7 +117,8 @@ class SlaveLink:
 
     async def stop(self) -> None:
         """Stop copying. May be called twice."""
-        task, self._task = self._task, None
+        task = self._task
+        self._task = None
         if self.peer is not None:
             self.peer.close()
         if task is not None:
@@ -161,30 +162,8 @@ class SlaveLink:
 
     async def _copy_from(self, address: str) -> float:
         """Copy until the connection ends. Return the seconds to wait before the next attempt."""
-        host, port = host_of(address), address.rpartition(":")[2]
-        loop = asyncio.get_running_loop()
-        handshake, tls = None, None
-        is_listed = host in self._rules.allowed
-        if self._tls is not None and not is_listed:
-            tls = self._tls.at(loop.time())
-        if self._rules.closed and not is_listed:
-            credentials = self._rules.credentials
-            if credentials is None:
-                self._record_fault(
-                    "access control is on, but this slave has no credentials to "
-                    "authenticate its master: set innerClientAuthenticationCredentials, "
-                    f"or add {host} to haAllowedPeers"
-                )
-                return REFUSED_S
-            handshake = SlaveHandshake(credentials, secrets.token_bytes(NONCE_SIZE))
         try:
-            wanted = await self.begin_at(handshake is not None, tls is not None)
-            if wanted is not None:
-                await self._record_unknown_log()
-            async with asyncio.timeout(CONNECT_S):
-                _, peer = await loop.create_connection(
-                    lambda: MasterPeer(self, wanted, handshake), host, int(port), ssl=tls
-                )
+            peer = await self._connect(address)
         except (RemotingError, ProtocolError, ReadsRefusedError) as error:
             self._record_fault(f"the master's history cannot be read: {error}")
             return self._next_pause()
@@ -194,15 +173,15 @@ class SlaveLink:
         except (ssl.SSLError, ConnectionResetError) as error:
             fault = f"no TLS connection to the master at {address}: {failure_words(error)}"
             if not isinstance(error, ssl.SSLCertVerificationError):
-                fault += f"; if the master does not use TLS, add {host} to haAllowedPeers here"
+                fault += (
+                    f"; if the master uses no TLS, add {host_of(address)} to haAllowedPeers here"
+                )
             self._record_fault(fault)
             return self._next_pause(REFUSED_S)
         except (OSError, TimeoutError, ValueError) as error:
             self._record_fault(f"the master cannot be reached at {address}: {error or 'no answer'}")
             return self._next_pause()
         self.peer = peer
-        if wanted is not None:
-            log.info("copying from the master address=%s from=%d by=%s", address, wanted, peer.kind)
         try:
             cause = await peer.ended
         finally:
@@ -222,6 +201,36 @@ class SlaveLink:
             return self._next_pause(REFUSED_S)  # one that was stopping may be back at once
         self._record_fault(cause)
         return REFUSED_S
+
+    async def _connect(self, address: str) -> MasterPeer:
+        """Connect to the master. Raises CopyError if this slave must not copy it."""
+        host = host_of(address)
+        port = int(address.rpartition(":")[2])
+        loop = asyncio.get_running_loop()
+        handshake = None
+        tls = None
+        is_listed = host in self._rules.allowed
+        if self._tls is not None and not is_listed:
+            tls = self._tls.context_at(loop.time())
+        if self._rules.closed and not is_listed:
+            credentials = self._rules.credentials
+            if credentials is None:
+                raise CopyError(
+                    "access control is on, but this slave has no credentials to "
+                    "authenticate its master: set innerClientAuthenticationCredentials, "
+                    f"or add {host} to haAllowedPeers"
+                )
+            handshake = SlaveHandshake(credentials, secrets.token_bytes(NONCE_SIZE))
+        wanted = await self.begin_at(handshake is not None, tls is not None)
+        if wanted is not None:
+            await self._record_unknown_log()
+        async with asyncio.timeout(CONNECT_S):
+            _, peer = await loop.create_connection(
+                lambda: MasterPeer(self, wanted, handshake), host, port, ssl=tls
+            )
+        if wanted is not None:
+            log.info("copying from the master address=%s from=%d by=%s", address, wanted, peer.kind)
+        return peer
 
     async def _log_end(self, _shakes_hands: bool, _by_tls: bool) -> int | None:
         return self.store.log.end
@@ -256,7 +265,8 @@ class SlaveLink:
         # ignore numbers: they change while the master's log grows
         kind = cause.translate(_DIGITS)
         if kind != self._logged or now - self._logged_at >= LOG_AGAIN_S:
-            self._logged, self._logged_at = kind, now
+            self._logged = kind
+            self._logged_at = now
             log.error("the slave does not copy cause=%s", cause)
         self.fault = cause
 
@@ -291,12 +301,12 @@ class MasterPeer(asyncio.Protocol):
         self._reading = False
         self.connection = MasterConnection(link.settings, wanted or 0, loop.time())
 
-    def _begin(self) -> bytes:
+    def _first_bytes(self) -> bytes:
         return (self._comparison or self.connection).begin()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is none
-        transport.write(self._handshake.begin() if self._handshake else self._begin())
+        transport.write(self._handshake.begin() if self._handshake else self._first_bytes())
         self._check_silence()
 
     @property
@@ -323,11 +333,11 @@ class MasterPeer(asyncio.Protocol):
                     self._write(step.said)
                     return
                 self._handshake, data = None, step.rest
-                self._write(step.said + self._begin())
+                self._write(step.said + self._first_bytes())
             now = asyncio.get_running_loop().time()
             if self._comparison is not None:
                 self.connection.last_read = now
-                self._compare(self._comparison, data)
+                self._answer_digests(self._comparison, data)
                 return
             self.connection.received(data, now)
         except ProtocolError as error:
@@ -335,7 +345,7 @@ class MasterPeer(asyncio.Protocol):
             return
         self.store_received()
 
-    def _compare(self, comparison: SlaveComparison, data: bytes) -> None:
+    def _answer_digests(self, comparison: SlaveComparison, data: bytes) -> None:
         """Answer the master's requests for digests, one after the other. Raises ProtocolError."""
         if self._reading:
             raise ProtocolError("the master requests a digest before the last one was sent")
@@ -345,7 +355,7 @@ class MasterPeer(asyncio.Protocol):
             self._reading = True
             start_digest(link.store.log, link.disk, found, self._has_digest)
         elif found is not None:
-            self._compared(comparison, found)
+            self._end_comparison(comparison, found)
 
     def _has_digest(self, digest: bytes | OSError) -> None:
         self._reading = False
@@ -354,9 +364,10 @@ class MasterPeer(asyncio.Protocol):
         else:
             self._write(digest)
 
-    def _compared(self, comparison: SlaveComparison, found: Outcome) -> None:
+    def _end_comparison(self, comparison: SlaveComparison, found: Outcome) -> None:
         """Record the master's verdict in the history, then start copying or refuse the master."""
-        link, end = self._link, comparison.end
+        link = self._link
+        end = comparison.end
         if found.verdict is not Verdict.EQUAL:
             if found.verdict is Verdict.DIFFERS and found.known:
                 link.history.found_different(found.known, found.offset)
@@ -370,7 +381,7 @@ class MasterPeer(asyncio.Protocol):
             elif self._transport is not None:
                 self._start_copying(comparison, found.offset)
 
-        link.history.follow(found.known)
+        link.history.follow_master(found.known)
         link.history.save(saved)
 
     def _start_copying(self, comparison: SlaveComparison, offset: int) -> None:
@@ -398,14 +409,15 @@ class MasterPeer(asyncio.Protocol):
         """Store the received bytes, and acknowledge them."""
         if self._transport is None or self._comparison is not None:
             return
-        store, connection = self._link.store, self.connection
+        store = self._link.store
+        connection = self.connection
         try:
-            for start, data in self._pieces():
-                copied = self._link.copied.append(start, data)
-                connection.stored(copied.end, copied.wanted)
+            while (piece := connection.to_store()) is not None:
+                copied = self._link.copied.append(*piece)
+                connection.record_stored(copied.end, copied.wanted)
                 self._link.clear_fault()
         except RoomInMakingError:
-            connection.stored(store.log.end, 1)
+            connection.record_stored(store.log.end, 1)
             self._transport.pause_reading()
             return
         except (CopyError, StoreError) as error:
@@ -419,14 +431,10 @@ class MasterPeer(asyncio.Protocol):
             log.error("copied entry cannot be added to its queue: %s", fault)
         self._link.copied.faults.clear()
         if self._link.flushes:
-            self._sync()
-        self._report()
+            self._sync_log()
+        self._acknowledge()
 
-    def _pieces(self) -> Iterator[tuple[int, bytes]]:
-        while (piece := self.connection.to_store()) is not None:
-            yield piece
-
-    def _sync(self) -> None:
+    def _sync_log(self) -> None:
         store = self._link.store
         if self._syncing or store.durable.value >= store.log.end:
             return
@@ -437,16 +445,16 @@ class MasterPeer(asyncio.Protocol):
     def _synced(self) -> None:
         self._syncing = False
         if self._link.store.durable.error is None:
-            self._sync()
-            self._report()
+            self._sync_log()
+            self._acknowledge()
         else:
             self._refuse(str(self._link.store.durable.error))
 
-    def _report(self) -> None:
+    def _acknowledge(self) -> None:
         store = self._link.store
         end = store.durable.value if self._link.ack_flushed else store.log.end
         if self._handshake is None and self._comparison is None:
-            self._write(self.connection.report(end, asyncio.get_running_loop().time()))
+            self._write(self.connection.next_report(end, asyncio.get_running_loop().time()))
 
     def _write(self, said: bytes | None) -> None:
         if said and self._transport is not None:
@@ -457,7 +465,7 @@ class MasterPeer(asyncio.Protocol):
         if self.connection.is_silent(loop.time()):
             self._refuse("the master sends nothing any more")
             return
-        self._report()
+        self._acknowledge()
         self._timer = loop.call_later(CHECK_S, self._check_silence)
 
     def _refuse(self, cause: str) -> None:

@@ -37,7 +37,8 @@ class ByteRate:
         elapsed = now - self._second
         if elapsed >= 1.0:
             self._last_second = self.in_this_second if elapsed < 2.0 else 0
-            self._second, self.in_this_second = now, 0
+            self._second = now
+            self.in_this_second = 0
 
     def per_second(self, now: float) -> int:
         elapsed = now - self._second
@@ -79,7 +80,9 @@ class TransferReader:
         """Return the log's bytes in ``data``, in pieces. Raises ProtocolError for a frame that does
         not continue at the end of the one before."""
         found: list[memoryview] = []
-        at, end, view = 0, len(data), memoryview(data)
+        at = 0
+        end = len(data)
+        view = memoryview(data)
         while at < end:
             if self._left:
                 piece = view[at : at + self._left]

@@ -91,14 +91,17 @@ class Pair:
         return protocol
 
 
+async def main(
+    loop: SimulatedLoop, network: SimulatedNetwork, scene: Callable[[Pair], Awaitable[T]]
+) -> T:
+    return await scene(Pair(loop, network))
+
+
 def play(scene: Callable[[Pair], Awaitable[T]], seed: int = 1, link: Link | None = None) -> T:
     loop = SimulatedLoop(seed)
     network = SimulatedNetwork(loop, random.Random(f"{seed}/network"), link)
 
-    async def main() -> T:
-        return await scene(Pair(loop, network))
-
-    return run_in(loop, main())
+    return run_in(loop, main(loop, network, scene))
 
 
 @in_loop(play, link=Link(latency_min=0.1, latency_max=0.1))

@@ -45,22 +45,23 @@ async def test_a_kill_leaves_the_machine_and_what_was_written(simulation: Simula
     assert simulation.disk(HOST).mount().open_segment(segment_path).read(0, 4) == b"data"
 
 
+async def writes(reached: list[str], simulation: Simulation) -> None:
+    mount = simulation.disk(HOST).mount()
+    mount.make_directory(FILE.parent)
+    reached.append("before")
+    mount.write_file(FILE, b"data")
+    reached.append("after")
+
+
 @in_loop(simulated)
 async def test_a_power_cut_in_the_middle_of_an_operation_kills_the_process_there(
     simulation: Simulation, /
 ) -> None:
     reached: list[str] = []
 
-    async def writes() -> None:
-        mount = simulation.disk(HOST).mount()
-        mount.make_directory(FILE.parent)
-        reached.append("before")
-        mount.write_file(FILE, b"data")
-        reached.append("after")
-
     simulation.disk(HOST).cut_power_at("sync")
     with pytest.raises(ProcessKilled):
-        await simulation.boot(HOST).start(writes())
+        await simulation.boot(HOST).start(writes(reached, simulation))
     assert reached == ["before"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -217,19 +218,22 @@ async def test_who_may_publish_nothing_is_asked_about_no_half_message() -> None:
         assert await writers(admin, at) == ["pub's"]
 
 
+def note(
+    asked: list[CheckTransactionState], request: CheckTransactionState, _context: RequestContext
+) -> Outcome[None]:
+    asked.append(request)
+    return HELD
+
+
 @in_loop
 async def test_half_messages_go_to_nobody_who_may_not_publish_to_their_topic() -> None:
     asked: list[CheckTransactionState] = []
-
-    def note(request: CheckTransactionState, _context: RequestContext) -> Outcome[None]:
-        asked.append(request)
-        return HELD
 
     async with (
         serving(transaction_time_out=1, transaction_check_interval=50) as running,
         asking(OTHER) as other,
     ):
-        other.router.add(CheckTransactionState, note)
+        other.router.add(CheckTransactionState, partial(note, asked))
         await other.call(running.broker_address, Heartbeat(), beat("other's"))
         async with (
             TransactionProducer(

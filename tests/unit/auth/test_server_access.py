@@ -199,6 +199,10 @@ async def test_what_somebody_writes_to_the_file_is_in_force_within_a_look(tmp_pa
     assert list(access.control.accounts.users) == ["inner"]
 
 
+def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [line for line in caplog.messages if "has mode" in line]
+
+
 @in_loop
 async def test_a_file_that_others_can_read_is_warned_of_once_at_the_start_and_when_it_comes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -208,19 +212,16 @@ async def test_a_file_that_others_can_read_is_warned_of_once_at_the_start_and_wh
     file.chmod(0o644)
     access = ServerAccess(BrokerConfig(authentication_enabled=True), tmp_path, SystemDisk(), list)
 
-    def warned() -> list[str]:
-        return [line for line in caplog.messages if "has mode" in line]
-
     access.open()
     access.check_file()
-    assert warned() == [
+    assert warned(caplog) == [
         f"{file} has mode 0644: others than its owner can get at the passwords in it; run chmod "
         f"600 {file}"
     ]
     for mode, count in ((0o600, 1), (0o640, 2), (0o640, 2), (0o600, 2), (0o400, 2), (0o640, 3)):
         file.chmod(mode)
         access.check_file()
-        assert len(warned()) == count
+        assert len(warned(caplog)) == count
     ann = UserInfo(username="ann", password=ANN.secret_key)
     await access.change(lambda accounts: accounts.with_new_user(ann))
     assert stat.S_IMODE(file.stat().st_mode) == 0o600

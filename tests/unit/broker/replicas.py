@@ -4,6 +4,7 @@ client's host."""
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from tests.loops import on_a_client_s_host
@@ -111,14 +112,15 @@ class Replicas:
         await ready
 
 
+async def run_with_replicas(story: Callable[..., Any], simulation: Simulation) -> None:
+    async with started(simulation) as replicas:
+        await story(replicas)
+
+
 def with_replicas(story: Callable[..., Any]) -> None:
     """Run a story with a name server; its brokers are closed at the end."""
 
-    async def run(simulation: Simulation) -> None:
-        async with started(simulation) as replicas:
-            await story(replicas)
-
-    on_a_client_s_host(run)
+    on_a_client_s_host(partial(run_with_replicas, story))
 
 
 @asynccontextmanager

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -220,18 +221,19 @@ def take_nothing(broker: Broker, cause: str) -> None:
     broker.store.space.refusal = cause
 
 
+async def run_watched(story: Callable[[], Awaitable[None]], uncaught: list[dict[str, Any]]) -> None:
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _loop, context: uncaught.append(context)
+    )
+    await story()
+    await asyncio.sleep(0)
+
+
 def watched(story: Callable[[], Awaitable[None]]) -> None:
     """``asyncio.run``, but nothing may be left to the loop's exception handler."""
     uncaught: list[dict[str, Any]] = []
 
-    async def run() -> None:
-        asyncio.get_running_loop().set_exception_handler(
-            lambda _loop, context: uncaught.append(context)
-        )
-        await story()
-        await asyncio.sleep(0)
-
-    asyncio.run(run())
+    asyncio.run(run_watched(story, uncaught))
     assert uncaught == []
 
 
@@ -251,19 +253,20 @@ def in_virtual_time(
     on_a_client_s_host(with_broker)
 
 
+def with_disk(simulation: Simulation, *args: Any, **kwargs: Any) -> Broker:
+    disk, clock = simulation.disk(SERVER).mount(), simulation.clock(SERVER)
+    return Broker(*args, **kwargs, disk=disk, clock=clock)
+
+
 @asynccontextmanager
 async def simulated_broker(simulation: Simulation, **config: Any) -> AsyncIterator[Talk]:
     """A started broker on SERVER, for a story on another host; closed after the block."""
     ready: asyncio.Future[Talk] = asyncio.get_running_loop().create_future()
     over = asyncio.Event()
 
-    def with_disk(*args: Any, **kwargs: Any) -> Broker:
-        disk, clock = simulation.disk(SERVER).mount(), simulation.clock(SERVER)
-        return Broker(*args, **kwargs, disk=disk, clock=clock)
-
     async def serve() -> None:
         settings = {"bind_address": SERVER, "listen_port": 10911, **config}
-        async with talking(Path("/store"), make=with_disk, **settings) as talk:
+        async with talking(Path("/store"), make=partial(with_disk, simulation), **settings) as talk:
             ready.set_result(talk)
             await over.wait()
 

@@ -131,6 +131,10 @@ async def test_thresholds_of_groups_are_set_removed_and_shown(
     assert await outcome(client, 4) == (ResponseCode.SYSTEM_BUSY, BUSY)
 
 
+def modes(talk: Talk) -> set[bool]:
+    return {file.segment.reads_ahead for file in talk.broker.store.log.files}  # type: ignore[attr-defined]
+
+
 @in_loop(in_virtual_time, data_read_ahead_enable=False)
 async def test_an_operator_says_whether_the_system_reads_ahead_in_the_log(
     talk: Talk, simulation: Simulation, /
@@ -138,12 +142,9 @@ async def test_an_operator_says_whether_the_system_reads_ahead_in_the_log(
     client = talk.client
     await fill(client)
 
-    def modes() -> set[bool]:
-        return {file.segment.reads_ahead for file in talk.broker.store.log.files}  # type: ignore[attr-defined]
-
-    assert modes() == {False}
+    assert modes(talk) == {False}
     assert (await client.ask(SetCommitLogReadMode(mode="0"))).code == ResponseCode.SUCCESS
-    assert modes() == {True}
+    assert modes(talk) == {True}
     answer = await client.ask(SetCommitLogReadMode(mode="1"))
     assert (answer.code, answer.remark) == (
         ResponseCode.SUCCESS,
@@ -152,7 +153,7 @@ async def test_an_operator_says_whether_the_system_reads_ahead_in_the_log(
     before = len(talk.broker.store.log.files.files)
     while len(talk.broker.store.log.files.files) < before + 2:
         await client.send(b"x" * 60_000)
-    assert modes() == {False}, "files to come, too"
+    assert modes(talk) == {False}, "files to come, too"
     assert (await client.ask(SetCommitLogReadMode(mode="4"))).code == ResponseCode.INVALID_PARAMETER
     assert (await client.ask(SetCommitLogReadMode(mode="random"))).code == ResponseCode.SYSTEM_ERROR
     assert (await client.ask(SetCommitLogReadMode())).code == ResponseCode.SYSTEM_ERROR

@@ -4,6 +4,7 @@ held can be deleted."""
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import pytest
@@ -25,19 +26,22 @@ BODY = b"x" * 3000
 WAITS = {"level": {"DELAY": "3"}, "timer": {"TIMER_DELAY_SEC": "60"}}
 
 
+async def with_topics(
+    story: Callable[[World, Client], Coroutine[Any, Any, None]], world: World
+) -> None:
+    client = world.client()
+    await client.create()
+    await client.create("F")
+    await client.send(topic="F")
+    await asyncio.sleep(1)
+    await story(world, client)
+    world.simulation.disk(BROKER).capacity = 1 << 30
+    await client.close()
+
+
 def on_a_small_disk(
     story: Callable[[World, Client], Coroutine[Any, Any, None]], **config: Any
 ) -> None:
-    async def with_topics(world: World) -> None:
-        client = world.client()
-        await client.create()
-        await client.create("F")
-        await client.send(topic="F")
-        await asyncio.sleep(1)
-        await story(world, client)
-        world.simulation.disk(BROKER).capacity = 1 << 30
-        await client.close()
-
     settings = {
         "mapped_file_size_commit_log": SEGMENT,
         "mapped_file_size_timer_log": 52 * 1000,
@@ -50,7 +54,7 @@ def on_a_small_disk(
         "transaction_time_out": 60_000,
         "transaction_check_interval": 10_000,
     }
-    in_a_world(with_topics, **{**settings, **config})
+    in_a_world(partial(with_topics, story), **{**settings, **config})
 
 
 def leave(disk: SimulatedDisk, size: int) -> None:

@@ -107,14 +107,17 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
 FRAMES_AND_HEADERS = {name for name in HOSTILE if "body" not in name and "inflates" not in name}
 
 
+async def run_with_servers(
+    authentication: bool, story: Callable[[RunningBroker], Coroutine[Any, Any, None]]
+) -> None:
+    async with running_broker(**(ON if authentication else {})) as servers:
+        await story(servers)
+
+
 def with_servers(
     story: Callable[[RunningBroker], Coroutine[Any, Any, None]], authentication: bool
 ) -> None:
-    async def run() -> None:
-        async with running_broker(**(ON if authentication else {})) as servers:
-            await story(servers)
-
-    asyncio.run(run())
+    asyncio.run(run_with_servers(authentication, story))
 
 
 @pytest.mark.parametrize("authentication", [False, True], ids=["open", "closed"])

@@ -7,6 +7,7 @@ import json
 import logging
 import stat
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -315,6 +316,10 @@ async def test_a_tool_that_changes_all_brokers_one_by_one_may_come_after_the_cop
     assert again.code == ResponseCode.NO_PERMISSION, "a master's answer is Apache's"
 
 
+def noted(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [line for line in caplog.messages if "stay as they are" in line]
+
+
 @pytest.mark.parametrize(
     ("of_master", "of_slave", "cause"),
     [
@@ -338,14 +343,11 @@ async def test_accounts_go_only_to_who_has_the_brokers_credentials(
     slave = await replicas.slave(**of_slave)
     before = accounts_of(slave)
 
-    def noted() -> list[str]:
-        return [line for line in caplog.messages if "stay as they are" in line]
-
     if cause is None:
         await eventually(lambda: "admin" not in accounts_of(slave).users)
         return
-    await eventually(noted)
-    (line,) = noted()
+    await eventually(partial(noted, caplog))
+    (line,) = noted(caplog)
     assert cause in line
     assert accounts_of(slave) == before
     assert not any(one in caplog.text for one in (BROKER.secret_key, "another secret"))

@@ -1,6 +1,7 @@
 """Readers go to a slave when it is suggested, or when the master is gone, and come back."""
 
 import asyncio
+from functools import partial
 
 from tests.loops import CLIENT, in_loop
 from tests.unit.broker.replicas import (
@@ -137,6 +138,12 @@ async def test_a_consumer_goes_on_at_the_slave_when_the_master_is_gone_and_comes
     assert taken == [b"%d" % number for number in range(11)]
 
 
+async def handle(seen: list[tuple[str, int]], delivery: Delivery) -> None:
+    seen.append((delivery.broker_name, delivery.reconsume_times))
+    if len(seen) == 1:
+        raise ValueError("not now")
+
+
 @in_loop(with_replicas)
 async def test_a_message_that_fails_while_its_master_is_gone_comes_again_from_another_broker(
     replicas: Replicas, /
@@ -152,17 +159,12 @@ async def test_a_message_that_fails_while_its_master_is_gone_comes_again_from_an
     replicas.kill(MASTER)
     seen: list[tuple[str, int]] = []
 
-    async def handle(delivery: Delivery) -> None:
-        seen.append((delivery.broker_name, delivery.reconsume_times))
-        if len(seen) == 1:
-            raise ValueError("not now")
-
     async with PushConsumer(
         f"{NAMESRV}:9876",
         group="readers",
         topic="T",
         consume_from=ConsumeFrom.FIRST,
-        handler=handle,
+        handler=partial(handle, seen),
         local_ip=CLIENT,
         clock=replicas.simulation.clock(CLIENT),
         random=replicas.simulation.source("reader"),

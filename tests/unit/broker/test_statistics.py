@@ -303,45 +303,46 @@ async def test_a_broker_tells_of_itself_under_apache_s_keys(talk: Talk, /) -> No
     assert (await runtime_info(talk))["timerReadBehind"] == "7"
 
 
+async def told(talk: Talk) -> tuple[str, ...]:
+    table = await runtime_info(talk)
+    return tuple(
+        table[f"timer{name}"]
+        for name in ("CongestNum", "OffsetBehind", "ReadBehind", "EnqueueTps", "DequeueTps")
+    )
+
+
 @in_loop(in_virtual_time)
 async def test_a_broker_reports_what_waits_in_its_timers_their_rates_and_what_is_late(
     talk: Talk, simulation: Simulation, /
 ) -> None:
-    async def told() -> tuple[str, ...]:
-        table = await runtime_info(talk)
-        return tuple(
-            table[f"timer{name}"]
-            for name in ("CongestNum", "OffsetBehind", "ReadBehind", "EnqueueTps", "DequeueTps")
-        )
-
     await talk.client.create()
-    assert await told() == ("0", "0", "0", "0.0", "0.0")
+    assert await told(talk) == ("0", "0", "0", "0.0", "0.0")
     for number in range(60):
         seconds = 30 if number < 30 else 300 + number
         sent = await talk.client.send(
             properties=f"UNIQ_KEY\x01U{number}\x02TIMER_DELAY_SEC\x01{seconds}\x02"
         )
     await asyncio.sleep(12)
-    waiting, behind, late, came, went = await told()
+    waiting, behind, late, came, went = await told(talk)
     assert (waiting, behind, late, went) == ("60", "0", "0", "0.0")
     assert float(came) == pytest.approx(6.0)
     assert (
         await talk.client.ask(RecallMessage(topic="T", recall_handle=sent.recall_handle))
     ).code == 0
     await asyncio.sleep(30)
-    waiting, behind, late, came, went = await told()
+    waiting, behind, late, came, went = await told(talk)
     assert (waiting, behind, late) == ("29", "0", "0"), (
         "those that were delivered and the one recalled do not wait"
     )
     assert float(went) == pytest.approx(30 / 40)
     await asyncio.sleep(120)
-    assert (await told())[3:] == ("0.0", "0.0"), "the rates are of the last minute"
+    assert (await told(talk))[3:] == ("0.0", "0.0"), "the rates are of the last minute"
     assert talk.broker.parts.delivering.timers is not None
     await talk.broker.parts.delivering.timers.stop()
     await talk.client.send(properties="UNIQ_KEY\x01last\x02TIMER_DELAY_SEC\x0130\x02")
-    assert (await told())[:3] == ("29", "1", "0")
+    assert (await told(talk))[:3] == ("29", "1", "0")
     await asyncio.sleep(300)
-    waiting, behind, late, *_ = await told()
+    waiting, behind, late, *_ = await told(talk)
     assert (waiting, behind) == ("29", "1")
     assert 100 < int(late) < 200
 

@@ -29,24 +29,25 @@ REVIVE = "rmq_sys_REVIVE_LOG_DefaultCluster"
 TOPICS = ["T", SCHEDULE_TOPIC, TIMER_TOPIC, HALF, OP, REVIVE, "%RETRY%g_T"]
 
 
+def clear(topics: list[str], queue: ConsumeQueue, index: int) -> None:
+    for at in range(index, queue.max_index if queue.topic in topics else 0):
+        queue.rewrite(at, 0, 0, 0)
+
+
 @pytest.fixture
 def zeroed() -> Iterator[list[str]]:
     """Topics whose units are zeros as soon as they are written."""
     topics: list[str] = []
     append, append_many = ConsumeQueue.append, ConsumeQueue.append_many
 
-    def clear(queue: ConsumeQueue, index: int) -> None:
-        for at in range(index, queue.max_index if queue.topic in topics else 0):
-            queue.rewrite(at, 0, 0, 0)
-
     def append_zeros(queue: ConsumeQueue, index: int, *rest: Any) -> bool:
         done = append(queue, index, *rest)
-        clear(queue, index)
+        clear(topics, queue, index)
         return done
 
     def append_many_zeros(queue: ConsumeQueue, index: int, *rest: Any) -> bool:
         done = append_many(queue, index, *rest)
-        clear(queue, index)
+        clear(topics, queue, index)
         return done
 
     with pytest.MonkeyPatch.context() as patched:

@@ -193,6 +193,12 @@ def in_a_world(
     simulate(seed, lambda simulation: _in_a_world(simulation, story, config))
 
 
+async def play(
+    story: Callable[[World], Coroutine[Any, Any, None] | Awaitable[None]], world: World
+) -> None:
+    await story(world)
+
+
 async def _in_a_world(
     simulation: Simulation,
     story: Callable[[World], Coroutine[Any, Any, None] | Awaitable[None]],
@@ -201,8 +207,5 @@ async def _in_a_world(
     world = World(simulation, config)
     await world.start()
 
-    async def play() -> None:
-        await story(world)
-
-    await simulation.boot("10.0.0.2").start(play())
+    await simulation.boot("10.0.0.2").start(play(story, world))
     await world.stop()

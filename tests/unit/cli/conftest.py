@@ -4,6 +4,7 @@ it; or, where a process is not what a test is about, in the test's own."""
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -33,14 +34,15 @@ def start_for_module() -> Iterator[Callable[..., Running]]:
     yield from _starting()
 
 
+def begin(running: list[Running], *arguments: str) -> Running:
+    running.append(Running(arguments))
+    return running[-1]
+
+
 def _starting() -> Iterator[Callable[..., Running]]:
     running: list[Running] = []
 
-    def begin(*arguments: str) -> Running:
-        running.append(Running(arguments))
-        return running[-1]
-
-    yield begin
+    yield partial(begin, running)
     for one in running:
         one.kill()
 

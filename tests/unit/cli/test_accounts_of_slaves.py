@@ -23,28 +23,39 @@ listenPort=0
 """
 
 
+def file(tmp_path: Path, name: str, text: str) -> str:
+    path = tmp_path / name
+    path.write_text(text)
+    path.chmod(0o600)
+    return str(path)
+
+
 def test_users_made_on_a_cluster_read_from_its_slave_and_go_on_after_a_promotion(
     run_here: Run, start: Start, tmp_path: Path
 ) -> None:
-    def file(name: str, text: str) -> str:
-        path = tmp_path / name
-        path.write_text(text)
-        path.chmod(0o600)
-        return str(path)
-
-    namesrv_conf = file("n.conf", f"{ACCESS}kvConfigPath={tmp_path / 'n' / 'kv.json'}\n")
+    namesrv_conf = file(tmp_path, "n.conf", f"{ACCESS}kvConfigPath={tmp_path / 'n' / 'kv.json'}\n")
     namesrv = start("namesrv", "-c", namesrv_conf).wait_for(r"^ready namesrv=(\S+)$")[1]
     files = "mappedFileSizeCommitLog=8388608\nautoCreateTopicEnable=false\nbrokerName=a\n"
 
     def broker(name: str, role: str) -> tuple[Any, str]:
-        conf = file(f"{name}.conf", ACCESS + files + role)
+        conf = file(tmp_path, f"{name}.conf", ACCESS + files + role)
         running = start("broker", "-c", conf, "-n", namesrv, "--data", str(tmp_path / name))
         return running, running.wait_for(r"^ready broker=(\S+)$")[1]
 
     master, at_master = broker("a", "brokerRole=ASYNC_MASTER\nbrokerId=0\n")
     slave, at_slave = broker("a-s", "brokerRole=SLAVE\nbrokerId=1\n")
-    admin = ("-n", namesrv, "--credentials", file("admin.yml", "accessKey: admin\nsecretKey: a\n"))
-    billing = ("-n", namesrv, "--credentials", file("b.yml", "accessKey: billing\nsecretKey: s\n"))
+    admin = (
+        "-n",
+        namesrv,
+        "--credentials",
+        file(tmp_path, "admin.yml", "accessKey: admin\nsecretKey: a\n"),
+    )
+    billing = (
+        "-n",
+        namesrv,
+        "--credentials",
+        file(tmp_path, "b.yml", "accessKey: billing\nsecretKey: s\n"),
+    )
 
     def done(*command: str, text: str = "") -> str:
         finished = run_here(*command, text=text)
@@ -53,7 +64,7 @@ def test_users_made_on_a_cluster_read_from_its_slave_and_go_on_after_a_promotion
 
     servers = [namesrv, at_master, at_slave]
     told = done(
-        "auth", "user", "create", "billing", "--password-file", file("s", "s\n"), *admin
+        "auth", "user", "create", "billing", "--password-file", file(tmp_path, "s", "s\n"), *admin
     )  # the copy may come before the request: neither is an error
     assert told.splitlines() == [f"{one}: created" for one in servers]
     policy = ("--resource", "Topic:orders", "--resource", "Group:billing")
@@ -73,13 +84,13 @@ def test_users_made_on_a_cluster_read_from_its_slave_and_go_on_after_a_promotion
         accounts.read_bytes() == (tmp_path / "a" / "config" / "auth" / "accounts.json").read_bytes()
     )
 
-    new = ("--password-file", file("new", "t\n"))
+    new = ("--password-file", file(tmp_path, "new", "t\n"))
     done("auth", "user", "alter", "billing", *new, "--server", namesrv, *admin)
     done("auth", "user", "create", "spy", *new, "--server", at_slave, *admin)
     told = run_here("doctor", *admin).stdout
     says = f"{at_master} has other users and policies than {namesrv}: billing has another password"
     assert says in told
-    old = ("--password-file", file("s", "s\n"))
+    old = ("--password-file", file(tmp_path, "s", "s\n"))
     done("auth", "user", "alter", "billing", *old, "--server", namesrv, *admin)
 
     while "spy" in done("auth", "user", "list", "--server", at_slave, *admin):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import stat
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +36,17 @@ accounts:
 """
 
 
+def run_command(capsys: pytest.CaptureFixture[str], *command: str) -> tuple[int, str, str]:
+    code = main(["auth", *command])
+    told = capsys.readouterr()
+    return code, told.out, told.err
+
+
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs `turbopump auth COMMAND`: its exit code, standard output and standard error."""
 
-    def run_command(*command: str) -> tuple[int, str, str]:
-        code = main(["auth", *command])
-        told = capsys.readouterr()
-        return code, told.out, told.err
-
-    return run_command
+    return partial(run_command, capsys)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,6 +51,12 @@ class Outcome(NamedTuple):
         return [json.loads(line) for line in self.out.splitlines()]
 
 
+def run(broker: BrokerThread, capfd: pytest.CaptureFixture[str], *arguments: str) -> Outcome:
+    capfd.readouterr()
+    code = main(["dlq", *arguments, "-n", broker.namesrv])
+    return Outcome(code, *capfd.readouterr())
+
+
 @pytest.fixture
 def dlq(
     broker: BrokerThread,
@@ -59,12 +66,7 @@ def dlq(
 ) -> Any:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
-    def run(*arguments: str) -> Outcome:
-        capfd.readouterr()
-        code = main(["dlq", *arguments, "-n", broker.namesrv])
-        return Outcome(code, *capfd.readouterr())
-
-    return run
+    return partial(run, broker, capfd)
 
 
 def arrived(broker: BrokerThread, topic: str = "orders") -> list[bytes]:

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -61,15 +62,16 @@ class Outcome:
         return [json.loads(line) for line in self.out.splitlines()]
 
 
+def run(capsys: pytest.CaptureFixture[str], world: World, *arguments: str) -> Outcome:
+    capsys.readouterr()
+    code = main(["message", *arguments, "-n", world.broker.namesrv])
+    shown = capsys.readouterr()
+    return Outcome(code, shown.out, shown.err)
+
+
 @pytest.fixture
 def message(world: World, capsys: pytest.CaptureFixture[str]) -> Any:
-    def run(*arguments: str) -> Outcome:
-        capsys.readouterr()
-        code = main(["message", *arguments, "-n", world.broker.namesrv])
-        shown = capsys.readouterr()
-        return Outcome(code, shown.out, shown.err)
-
-    return run
+    return partial(run, capsys, world)
 
 
 def test_a_message_is_shown_by_either_of_its_ids(world: World, message: Any) -> None:
@@ -115,20 +117,21 @@ def test_messages_come_as_the_lines_that_consume_writes(world: World, message: A
     assert line["reconsume_times"] == 0
 
 
-def test_a_key_gives_its_newest_messages_oldest_first(message: Any) -> None:
-    def offsets(*arguments: str) -> list[int]:
-        done = message("by-key", "T", "all", "--output", "json", *arguments)
-        return [line["queue_offset"] for line in done.messages]
+def offsets(message: Any, *arguments: str) -> list[int]:
+    done = message("by-key", "T", "all", "--output", "json", *arguments)
+    return [line["queue_offset"] for line in done.messages]
 
-    assert offsets() == [0, 1, 2, 3, 4]
-    assert offsets("--count", "2") == [3, 4]
-    assert offsets("--begin", "1h") == [0, 1, 2, 3, 4]
-    assert offsets("--end", "1h") == []
-    assert offsets("--begin", "2100-01-01") == []
+
+def test_a_key_gives_its_newest_messages_oldest_first(message: Any) -> None:
+    assert offsets(message) == [0, 1, 2, 3, 4]
+    assert offsets(message, "--count", "2") == [3, 4]
+    assert offsets(message, "--begin", "1h") == [0, 1, 2, 3, 4]
+    assert offsets(message, "--end", "1h") == []
+    assert offsets(message, "--begin", "2100-01-01") == []
     times = [
         line["store_ms"] for line in message("by-key", "T", "all", "--output", "json").messages
     ]
-    assert offsets("--begin", str(times[2]), "--end", str(times[2])) == [
+    assert offsets(message, "--begin", str(times[2]), "--end", str(times[2])) == [
         n for n in range(5) if times[n] == times[2]
     ]
 

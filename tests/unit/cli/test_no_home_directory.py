@@ -30,18 +30,18 @@ def _homeless(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pwd, "getpwuid", no_entry)
 
 
-def serve(servers: AbstractAsyncContextManager[None]) -> None:
-    async def run() -> None:
-        async with servers:
-            pass
+async def start_and_stop(servers: AbstractAsyncContextManager[None]) -> None:
+    async with servers:
+        pass
 
-    asyncio.run(run())
+
+def serve(servers: AbstractAsyncContextManager[None]) -> None:
+    asyncio.run(start_and_stop(servers))
 
 
 @pytest.fixture
 def _serving_shortly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Servers stop as soon as they are ready."""
-
     monkeypatch.setattr(serving, "serve", serve)
 
 

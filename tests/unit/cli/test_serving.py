@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 
@@ -27,18 +28,20 @@ def test_python_s_collector_passes_over_what_a_start_has_made() -> None:
     assert gc.get_freeze_count() < frozen[0]
 
 
+def watch(found: list[int], phase: str, info: dict[str, int]) -> None:
+    if phase == "stop" and info["generation"] == 2:
+        found.append(info["collected"])
+
+
 @pytest.fixture
 def full_collections() -> Iterator[list[int]]:
     """The dead objects that each full collection has found."""
     found: list[int] = []
 
-    def watch(phase: str, info: dict[str, int]) -> None:
-        if phase == "stop" and info["generation"] == 2:
-            found.append(info["collected"])
-
-    gc.callbacks.append(watch)
+    watching = partial(watch, found)
+    gc.callbacks.append(watching)
     yield found
-    gc.callbacks.remove(watch)
+    gc.callbacks.remove(watching)
 
 
 def table(entries: int) -> list[list[int]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -37,16 +38,19 @@ def topic(broker: BrokerThread, request: pytest.FixtureRequest) -> str:
     return name
 
 
+def run_command(
+    broker: BrokerThread, capsys: pytest.CaptureFixture[str], command: str
+) -> tuple[int, str, str]:
+    code = main(["topic", *command.split(), "-n", broker.namesrv])
+    told = capsys.readouterr()
+    return code, told.out, told.err
+
+
 @pytest.fixture
 def run(broker: BrokerThread, capsys: pytest.CaptureFixture[str]) -> Command:
     """Runs `turbopump topic COMMAND`: its exit code, standard output and standard error."""
 
-    def run_command(command: str) -> tuple[int, str, str]:
-        code = main(["topic", *command.split(), "-n", broker.namesrv])
-        told = capsys.readouterr()
-        return code, told.out, told.err
-
-    return run_command
+    return partial(run_command, broker, capsys)
 
 
 def test_a_topic_is_made_with_attributes(broker: BrokerThread, run: Command) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from tests.simulation.world.simulation import Simulation
@@ -20,16 +21,17 @@ def consumer_of(cluster: ScriptedCluster, **settings: Any) -> SimpleConsumer:
     )
 
 
+def prepare(pops: list[ScriptedPops], broker: ScriptedBroker) -> None:
+    pops.append(ScriptedPops(broker))
+
+
 @asynccontextmanager
 async def popping(
     simulation: Simulation, **settings: Any
 ) -> AsyncIterator[tuple[ScriptedCluster, list[ScriptedPops]]]:
     pops: list[ScriptedPops] = []
 
-    def prepare(broker: ScriptedBroker) -> None:
-        pops.append(ScriptedPops(broker))
-
-    async with scripted_cluster(simulation, prepare=prepare, **settings) as cluster:
+    async with scripted_cluster(simulation, prepare=partial(prepare, pops), **settings) as cluster:
         yield cluster, pops
 
 

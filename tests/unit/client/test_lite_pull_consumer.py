@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -447,19 +448,20 @@ async def test_an_offset_that_the_broker_does_not_have_goes_on_where_it_says(
             assert await bodies(consumer, 2) == [b"0:3", b"0:4"]
 
 
+async def listen(heard: list[tuple[str, int]], topic: str, queues: Sequence[MessageQueue]) -> None:
+    heard.append((topic, len(queues)))
+    raise ZeroDivisionError
+
+
 @in_loop(simulated)
 async def test_a_listener_hears_of_new_queues_within_half_a_minute(
     simulation: Simulation, /
 ) -> None:
     heard: list[tuple[str, int]] = []
 
-    async def listen(topic: str, queues: Sequence[MessageQueue]) -> None:
-        heard.append((topic, len(queues)))
-        raise ZeroDivisionError
-
     async with scripted_cluster(simulation, queues=1) as cluster:
         consumer = consumer_of(cluster)
-        await consumer.on_queue_change("orders", listen)
+        await consumer.on_queue_change("orders", partial(listen, heard))
         async with consumer:
             await asyncio.sleep(70)
             assert heard == []

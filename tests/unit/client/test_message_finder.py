@@ -106,12 +106,13 @@ async def world(directory: Path) -> AsyncIterator[World]:
         yield World(*brokers, producer, finder)
 
 
-def visit(scene: Callable[[World], Awaitable[None]], tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as here:
-            await scene(here)
+async def main(scene: Callable[[World], Awaitable[None]], tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        await scene(here)
 
-    asyncio.run(main())
+
+def visit(scene: Callable[[World], Awaitable[None]], tmp_path: Path) -> None:
+    asyncio.run(main(scene, tmp_path))
 
 
 def bodies(found: FoundMessages) -> list[str]:

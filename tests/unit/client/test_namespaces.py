@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -111,6 +112,12 @@ async def test_what_goes_wrong_when_sending_is_told_with_the_names_that_the_user
         await fails(producer.send("preorders", b"x"))
 
 
+async def handle(handled: list[tuple[str, int]], message: Delivery) -> None:
+    handled.append((message.topic, message.attempt))
+    if len(handled) == 1:
+        raise ValueError("not now")
+
+
 @in_loop(simulated)
 async def test_a_failed_message_goes_back_under_its_namespace_and_comes_again_without_it(
     simulation: Simulation, /
@@ -120,11 +127,6 @@ async def test_a_failed_message_goes_back_under_its_namespace_and_comes_again_wi
         cluster.broker.store("space%orders", 0, b"body")
         handled: list[tuple[str, int]] = []
 
-        async def handle(message: Delivery) -> None:
-            handled.append((message.topic, message.attempt))
-            if len(handled) == 1:
-                raise ValueError("not now")
-
         settings: dict[str, Any] = {
             "group": "readers",
             "topic": "orders",
@@ -132,7 +134,10 @@ async def test_a_failed_message_goes_back_under_its_namespace_and_comes_again_wi
             **cluster.settings,
         }
         async with PushConsumer(
-            cluster.name_server.address, consume_from=ConsumeFrom.FIRST, handler=handle, **settings
+            cluster.name_server.address,
+            consume_from=ConsumeFrom.FIRST,
+            handler=partial(handle, handled),
+            **settings,
         ):
             await until_count(handled, 2)
         assert [topic for topic, _ in handled] == ["orders"] * 2

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -219,18 +220,19 @@ APACHE_5 = (
 APACHE_4 = (1, APACHE_5[1])
 
 
+def prepare(answer: tuple[int, str], broker: ScriptedBroker) -> None:
+    usual = broker.send
+
+    def send(request: SendMessageV2, context: RequestContext) -> Response:
+        return refusal(*answer) if request.queue_id >= 2 else usual(request, context)
+
+    broker.send = send  # type: ignore[method-assign]
+
+
 def shrunk(answer: tuple[int, str]) -> Callable[[ScriptedBroker], None]:
     """Brokers that have two queues of each topic."""
 
-    def prepare(broker: ScriptedBroker) -> None:
-        usual = broker.send
-
-        def send(request: SendMessageV2, context: RequestContext) -> Response:
-            return refusal(*answer) if request.queue_id >= 2 else usual(request, context)
-
-        broker.send = send  # type: ignore[method-assign]
-
-    return prepare
+    return partial(prepare, answer)
 
 
 @pytest.mark.parametrize("answer", [OURS, APACHE_5, APACHE_4])
@@ -368,6 +370,12 @@ def ends(broker: ScriptedBroker) -> None:
     broker.further.append((EndTransaction, does_nothing))
 
 
+async def work(cluster: ScriptedCluster, message: Message, arg: object) -> TransactionState:
+    await (move(cluster) if arg == "moves" else cluster.broker.stop())
+    await asyncio.sleep(1)
+    return TransactionState.COMMIT
+
+
 @in_loop(simulated)
 async def test_the_end_of_a_transaction_reaches_a_broker_that_has_moved(
     simulation: Simulation, /, caplog: pytest.LogCaptureFixture
@@ -381,18 +389,16 @@ async def test_the_end_of_a_transaction_reaches_a_broker_that_has_moved(
             **cluster.settings,
         ) as producer,
     ):
-
-        async def work(message: Message, arg: object) -> TransactionState:
-            await (move(cluster) if arg == "moves" else cluster.broker.stop())
-            await asyncio.sleep(1)
-            return TransactionState.COMMIT
-
         assert (
-            await producer.send_in_transaction(Message("orders", b"x"), "moves", executor=work)
+            await producer.send_in_transaction(
+                Message("orders", b"x"), "moves", executor=partial(work, cluster)
+            )
         ).told
         await until(cluster.broker.has_got, EndTransaction, 1)
         assert not (
-            await producer.send_in_transaction(Message("orders", b"x"), "stops", executor=work)
+            await producer.send_in_transaction(
+                Message("orders", b"x"), "stops", executor=partial(work, cluster)
+            )
         ).told
     assert "transaction state not reported, the broker will ask" in caplog.text
     assert "Connection refused" in caplog.text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
@@ -327,22 +328,20 @@ def test_without_a_handler_a_block_makes_the_span(spans: Spans) -> None:
     assert (ended.attributes or {})["own"] == 1
 
 
+def send(producer: blocking.Producer, spans: Spans) -> None:
+    with spans.tracer.start_as_current_span("the thread's"):
+        producer.send(
+            "orders",
+            b"x",
+            queue=MessageQueue("orders", producer.publish_queues("orders")[0].broker_name, 0),
+        )
+
+
 def test_the_context_of_a_plain_thread_reaches_the_blocking_producer(spans: Spans) -> None:
     with BrokerThread() as broker:
         broker.create_topic("orders", queues=1)
         with blocking.Producer(broker.namesrv, hooks=[spans.telemetry]) as producer:
-
-            def send() -> None:
-                with spans.tracer.start_as_current_span("the thread's"):
-                    producer.send(
-                        "orders",
-                        b"x",
-                        queue=MessageQueue(
-                            "orders", producer.publish_queues("orders")[0].broker_name, 0
-                        ),
-                    )
-
-            thread = threading.Thread(target=send)
+            thread = threading.Thread(target=partial(send, producer, spans))
             thread.start()
             thread.join()
         sent, outer = spans.ended

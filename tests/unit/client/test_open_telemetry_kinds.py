@@ -4,6 +4,7 @@ carry."""
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -29,23 +30,26 @@ from turbopump.protocol.requests.send import SendBatchMessage
 from turbopump.testing import running_broker
 
 
+async def handle(
+    levels: list[str], seen: asyncio.Event, types: dict[str, list[str]], message: ReceivedMessage
+) -> Retry | None:
+    span: Any = trace.get_current_span()
+    types.setdefault(message.body.decode(), []).append(
+        span.attributes["messaging.rocketmq.message.type"]
+    )
+    if "messaging.rocketmq.message.delay_time_level" in span.attributes:
+        levels.append(message.body.decode())
+    if sum(map(len, types.values())) == 6:
+        seen.set()
+    again = message.body in (b"plain", b"transaction") and message.reconsume_times == 0
+    return Retry(level=1) if again else None
+
+
 @in_loop
 async def test_the_kind_of_a_message_is_told_when_it_is_handled_too(spans: Spans) -> None:
     types: dict[str, list[str]] = {}
     levels: list[str] = []
     seen = asyncio.Event()
-
-    async def handle(message: ReceivedMessage) -> Retry | None:
-        span: Any = trace.get_current_span()
-        types.setdefault(message.body.decode(), []).append(
-            span.attributes["messaging.rocketmq.message.type"]
-        )
-        if "messaging.rocketmq.message.delay_time_level" in span.attributes:
-            levels.append(message.body.decode())
-        if sum(map(len, types.values())) == 6:
-            seen.set()
-        again = message.body in (b"plain", b"transaction") and message.reconsume_times == 0
-        return Retry(level=1) if again else None
 
     async with running_broker() as broker:
         await broker.create_topic("orders", 1)
@@ -61,7 +65,7 @@ async def test_the_kind_of_a_message_is_told_when_it_is_handled_too(spans: Spans
                 group="g",
                 topic="orders",
                 consume_from=ConsumeFrom.FIRST,
-                handler=spans.telemetry.traced(handle),
+                handler=spans.telemetry.traced(partial(handle, levels, seen, types)),
             ),
         ):
             await producer.send("orders", b"plain")

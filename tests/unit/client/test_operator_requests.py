@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -173,19 +174,20 @@ async def test_a_lite_pull_consumer_obeys_too(
         assert again == list(range(45, 50))
 
 
+async def wait_for_ever(waiting: asyncio.Event, message: Delivery) -> None:
+    if message.body == b"3":
+        waiting.set()
+        await asyncio.Event().wait()
+
+
 @in_loop(with_a_broker)
 async def test_a_consumer_tells_where_it_stands_and_what_it_does(
     running: RunningBroker, ask: Ask, first: str, /
 ) -> None:
     waiting = asyncio.Event()
 
-    async def wait_for_ever(message: Delivery) -> None:
-        if message.body == b"3":
-            waiting.set()
-            await asyncio.Event().wait()
-
     async with consumer_of(
-        running, handler=wait_for_ever, concurrency=1, close_timeout=0.1
+        running, handler=partial(wait_for_ever, waiting), concurrency=1, close_timeout=0.1
     ) as consumer:
         await waiting.wait()
         queue = MessageQueue("T", "broker-test", 0)

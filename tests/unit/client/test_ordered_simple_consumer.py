@@ -91,6 +91,27 @@ async def test_what_a_lost_answer_brought_comes_without_waiting_for_its_time(
         assert (message.body, message.attempt) == (b"a", 1)
 
 
+async def member(
+    got: dict[int, list[bytes]], simulation: Simulation, world: World, host: str
+) -> None:
+    rng = world.source(host)
+    settings = {
+        "clock": simulation.clock(host),
+        "random": rng,
+        "local_ip": host,
+        "consume_from": ConsumeFrom.FIRST,
+    }
+    async with SimpleConsumer(
+        f"{NAMESRV}:9876", group="g", topic=TOPIC, ordered=True, **settings
+    ) as consumer:
+        while sum(map(len, got.values())) < 80:
+            messages = await consumer.receive(rng.randint(1, 5), 5, timeout=3)
+            done = messages[: rng.randint(0, len(messages))]
+            for message in done:
+                got[message.queue_id].append(message.body)
+            await consumer.ack(done)
+
+
 @in_loop(simulated)
 async def test_two_members_receive_every_message_of_our_broker_in_order(
     simulation: Simulation, /
@@ -100,24 +121,6 @@ async def test_two_members_receive_every_message_of_our_broker_in_order(
     world.keep("10.0.0.2", world.run_broker)
     await asyncio.sleep(25)
     got: dict[int, list[bytes]] = {n: [] for n in range(4)}
-
-    async def member(host: str) -> None:
-        rng = world.source(host)
-        settings = {
-            "clock": simulation.clock(host),
-            "random": rng,
-            "local_ip": host,
-            "consume_from": ConsumeFrom.FIRST,
-        }
-        async with SimpleConsumer(
-            f"{NAMESRV}:9876", group="g", topic=TOPIC, ordered=True, **settings
-        ) as consumer:
-            while sum(map(len, got.values())) < 80:
-                messages = await consumer.receive(rng.randint(1, 5), 5, timeout=3)
-                done = messages[: rng.randint(0, len(messages))]
-                for message in done:
-                    got[message.queue_id].append(message.body)
-                await consumer.ack(done)
 
     host = "10.0.9.1"
     async with Producer(
@@ -130,7 +133,9 @@ async def test_two_members_receive_every_message_of_our_broker_in_order(
         for i in range(80):
             await producer.send(TOPIC, b"%d" % i, queue=MessageQueue(TOPIC, "broker-a", i % 4))
     async with asyncio.timeout(3600):
-        await asyncio.gather(member("10.0.3.1"), member("10.0.3.2"))
+        await asyncio.gather(
+            member(got, simulation, world, "10.0.3.1"), member(got, simulation, world, "10.0.3.2")
+        )
     await world.end()
     for queue, received in got.items():
         assert received == [b"%d" % i for i in range(queue, 80, 4)]

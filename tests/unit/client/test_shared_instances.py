@@ -284,15 +284,16 @@ def test_a_name_in_use_on_one_loop_is_refused_on_another_until_it_is_free(kind: 
     asyncio.run(on_two_loops())
 
 
-def test_a_name_is_free_again_when_the_loop_of_who_had_it_is_closed() -> None:
-    async def left_open() -> str:
-        producer = Producer(NOBODY, instance_name="left-open")
-        await producer.start()
-        kept.append(producer)
-        return producer.client_id
+async def left_open(kept: list[Producer]) -> str:
+    producer = Producer(NOBODY, instance_name="left-open")
+    await producer.start()
+    kept.append(producer)
+    return producer.client_id
 
+
+def test_a_name_is_free_again_when_the_loop_of_who_had_it_is_closed() -> None:
     kept: list[Producer] = []
-    assert asyncio.run(left_open()) == asyncio.run(left_open())
+    assert asyncio.run(left_open(kept)) == asyncio.run(left_open(kept))
 
 
 def dropped() -> str:

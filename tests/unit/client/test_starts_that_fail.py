@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
@@ -79,17 +80,23 @@ async def route(_topic: str) -> Any:
     return SimpleNamespace(subscribe_queues=())
 
 
+def listen(
+    loop: asyncio.AbstractEventLoop,
+    told: asyncio.Queue[int],
+    _topic: str,
+    queues: Sequence[MessageQueue],
+) -> None:
+    loop.call_soon_threadsafe(told.put_nowait, len(queues))
+
+
 @in_loop
 async def test_a_plain_listener_is_told_after_a_start_that_was_called_again() -> None:
     """Its thread pool once ended with the first start."""
     told: asyncio.Queue[int] = asyncio.Queue()
     loop = asyncio.get_running_loop()
 
-    def listen(_topic: str, queues: Sequence[MessageQueue]) -> None:
-        loop.call_soon_threadsafe(told.put_nowait, len(queues))
-
     listeners = QueueListeners(None)
-    await listeners.add_listener("orders", listen)
+    await listeners.add_listener("orders", partial(listen, loop, told))
     listeners.close()
     spawn = lambda work, name: loop.create_task(work, name=name)  # noqa: E731
     running = loop.create_task(

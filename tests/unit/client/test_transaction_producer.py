@@ -77,16 +77,17 @@ async def test_a_broker_that_was_told_nothing_asks_the_checker(world: World, /) 
         assert world.delivered() == [b"a"]
 
 
+async def dying(world: World) -> None:
+    producer = world.producer(OTHER, executor=async_does_nothing)
+    await producer.start()
+    await producer.send_in_transaction(Message("orders", b"orphan"))
+
+
 @in_loop(in_a_world)
 async def test_another_producer_of_the_group_answers_for_a_dead_one_even_if_it_never_sent(
     world: World, /
 ) -> None:
-    async def dying() -> None:
-        producer = world.producer(OTHER, executor=async_does_nothing)
-        await producer.start()
-        await producer.send_in_transaction(Message("orders", b"orphan"))
-
-    await world.simulation.boot(OTHER).start(dying())
+    await world.simulation.boot(OTHER).start(dying(world))
     world.simulation.end(OTHER, power_cut=False)
 
     async with world.producer(checker=async_returns(COMMIT)):

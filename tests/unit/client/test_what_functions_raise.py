@@ -7,6 +7,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -66,17 +67,18 @@ def thread(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     loop.close()
 
 
+def run(failures: list[BaseException], story: Callable[[], Any]) -> None:
+    try:
+        asyncio.run(asyncio.wait_for(story(), PATIENCE_S))
+    except BaseException as error:
+        failures.append(error)
+
+
 def on_a_loop_thread(story: Callable[[], Any]) -> None:
     """Not on the main thread, where a KeyboardInterrupt is Ctrl-C."""
     failures: list[BaseException] = []
 
-    def run() -> None:
-        try:
-            asyncio.run(asyncio.wait_for(story(), PATIENCE_S))
-        except BaseException as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
+    thread = threading.Thread(target=partial(run, failures, story), daemon=True)
     thread.start()
     thread.join(2 * PATIENCE_S)
     assert not thread.is_alive()
@@ -134,23 +136,28 @@ def test_ctrl_c_in_a_coroutine_on_the_main_thread_is_nobodys_failure() -> None:
         asyncio.run(function.call())
 
 
+def check(
+    answers: list[BaseException | None], asked: threading.Event, _message: object
+) -> TransactionState:
+    answer = answers.pop(0)
+    if answer is not None:
+        raise answer
+    asked.set()
+    return TransactionState.COMMIT
+
+
 def test_a_transaction_is_decided_in_the_end_and_the_other_clients_live() -> None:
     asked = threading.Event()
     answers: list[BaseException | None] = [SystemExit(1), StopIteration(), None]
-
-    def check(_message: object) -> TransactionState:
-        answer = answers.pop(0)
-        if answer is not None:
-            raise answer
-        asked.set()
-        return TransactionState.COMMIT
 
     settings = {"transaction_time_out": 100, "transaction_check_interval": 200}
     with (
         BrokerThread(**settings) as broker,
         Producer(broker.namesrv, instance_name="other") as other,
     ):
-        with TransactionProducer(broker.namesrv, group="sellers", checker=check) as producer:
+        with TransactionProducer(
+            broker.namesrv, group="sellers", checker=partial(check, answers, asked)
+        ) as producer:
             result = producer.send_in_transaction(
                 Message("T", b"x"), executor=plain(StopIteration("no such row"))
             )
@@ -161,16 +168,17 @@ def test_a_transaction_is_decided_in_the_end_and_the_other_clients_live() -> Non
         other.send("T", b"y")
 
 
+async def broken(thread: LoopThread) -> None:
+    thread.post(does_nothing)  # another call comes as it breaks
+    asyncio.get_running_loop().call_soon(plain(SystemExit(3)))
+
+
 def test_the_loop_of_all_blocking_clients_goes_on_and_says_who_broke_out(
     thread: LoopThread, caplog: pytest.LogCaptureFixture
 ) -> None:
     answer = async_returns(42)
 
-    async def broken() -> None:
-        thread.post(does_nothing)  # another call comes as it breaks
-        asyncio.get_running_loop().call_soon(plain(SystemExit(3)))
-
-    thread.call(broken)
+    thread.call(partial(broken, thread))
     assert thread.call(answer) == 42  # uvloop may still answer this one before it lets go
     assert thread.call(answer) == 42
     told = [record for record in caplog.records if record.name == loop_thread.log.name]

@@ -164,6 +164,11 @@ def test_a_lock_that_another_process_holds_is_refused(disk: SystemDisk, tmp_path
     disk.lock(path).release()
 
 
+def work(workers: list[int]) -> None:
+    workers.append(threading.get_ident())
+    raise OSError(errno.EIO, "broken")
+
+
 @in_loop
 async def test_work_is_done_in_another_thread_and_told_in_the_owner_s(tmp_path: Path) -> None:
     loop = asyncio.get_running_loop()
@@ -171,11 +176,9 @@ async def test_work_is_done_in_another_thread_and_told_in_the_owner_s(tmp_path: 
     told: asyncio.Future[tuple[int, OSError | None]] = loop.create_future()
     workers: list[int] = []
 
-    def work() -> None:
-        workers.append(threading.get_ident())
-        raise OSError(errno.EIO, "broken")
-
-    disk.start(work, lambda error: told.set_result((threading.get_ident(), error)))
+    disk.start(
+        partial(work, workers), lambda error: told.set_result((threading.get_ident(), error))
+    )
     thread, error = await told
     assert thread == threading.get_ident() != workers[0]
     assert error is not None

@@ -150,6 +150,14 @@ def test_where_the_kernel_does_not_do_it_everything_is_refused(
     syncs.close()
 
 
+async def sync(
+    disk: SystemDisk, running: asyncio.AbstractEventLoop, *segments: Any
+) -> OSError | None:
+    told: asyncio.Future[OSError | None] = running.create_future()
+    disk.start_sync(segments, told.set_result)
+    return await asyncio.wait_for(told, 30)
+
+
 @in_loop
 async def test_the_disk_lets_the_kernel_sync_single_files_and_a_thread_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -161,14 +169,9 @@ async def test_the_disk_lets_the_kernel_sync_single_files_and_a_thread_the_rest(
     in_threads: list[int] = []
     monkeypatch.setattr(mapped_segments, "_fdatasync", in_threads.append)
 
-    async def sync(*segments: Any) -> OSError | None:
-        told: asyncio.Future[OSError | None] = running.create_future()
-        disk.start_sync(segments, told.set_result)
-        return await asyncio.wait_for(told, 30)
-
-    assert await sync(one) is None
+    assert await sync(disk, running, one) is None
     assert in_threads == []
-    assert await sync(one, other) is None
+    assert await sync(disk, running, one, other) is None
     assert len(in_threads) == 2
     told: list[str] = []
 

@@ -353,6 +353,12 @@ async def test_a_bad_registration_is_answered_with_code_one_and_changes_nothing(
     assert info.broker_addr_table == {}
 
 
+async def call(code: int, ext: dict[str, str]) -> Command:
+    connection = await RemotingClient().connect(NAMESRV)
+    frame = encode_command(Command(code, opaque=9, ext=ext, body=b"{{{"))
+    return await connection.start_call(9, frame, 3.0)
+
+
 @pytest.mark.parametrize(
     ("code", "ext", "answer_code", "words"),
     [
@@ -372,12 +378,7 @@ async def test_a_bad_registration_is_answered_with_code_one_and_changes_nothing(
 async def test_a_bad_request_gets_a_code_and_a_sentence(
     world: World, /, code: int, ext: dict[str, str], answer_code: int, words: str
 ) -> None:
-    async def call() -> Command:
-        connection = await RemotingClient().connect(NAMESRV)
-        frame = encode_command(Command(code, opaque=9, ext=ext, body=b"{{{"))
-        return await connection.start_call(9, frame, 3.0)
-
-    answer = await world.loop.create_process("10.0.0.77").start(call())
+    answer = await world.loop.create_process("10.0.0.77").start(call(code, ext))
     assert answer.code == answer_code
     assert words in (answer.remark or "")
     assert "Traceback" not in (answer.remark or "")

@@ -59,21 +59,24 @@ def answers(connection: Wire, transport: KeptTransport, frame: bytes) -> list[Co
     return [decode_command(each) for each in FrameReader().feed(bytes(transport.written))]
 
 
+def refuse(
+    asked: list[tuple[Request[Any], RequestContext]], request: Request[Any], context: RequestContext
+) -> Response:
+    asked.append((request, context))
+    return Response(code=ResponseCode.NO_PERMISSION, remark="not for you")
+
+
 @pytest.mark.parametrize("form", FORMS)
 @in_loop
 async def test_a_refusal_stops_every_request_in_every_form(form: str) -> None:
     asked: list[tuple[Request[Any], RequestContext]] = []
     handled: list[Request[Any]] = []
 
-    def refuse(request: Request[Any], context: RequestContext) -> Response:
-        asked.append((request, context))
-        return Response(code=ResponseCode.NO_PERMISSION, remark="not for you")
-
     def handle(request: Request[Any], _context: RequestContext) -> Response:
         handled.append(request)
         return Response()
 
-    router, transport = Router(refuse), KeptTransport()
+    router, transport = Router(partial(refuse, asked)), KeptTransport()
     for declared in REQUESTS:
         router.add(declared, handle)
     connection = Served(router).wire

@@ -211,7 +211,7 @@ async def test_calls_fail_at_once_when_their_connection_is_lost_and_the_next_rec
         for outcome in await asyncio.gather(*calls, return_exceptions=True):
             assert isinstance(outcome, ConnectionLostError)
         assert closed == [address]
-        assert not client.connected(address)
+        assert not client.is_connected(address)
         call = asyncio.ensure_future(client.call(address, minimum(7)))
         await until_some(patient.asked)
         patient.answer()
@@ -304,7 +304,7 @@ async def test_a_name_leads_to_the_first_of_its_addresses_that_answers(
     begun = simulation.loop.time()
     await client.connect("servers.example:1")
     assert simulation.loop.time() - begun < 1.5
-    assert client.connected("servers.example:1")
+    assert client.is_connected("servers.example:1")
     await client.close()
 
 
@@ -321,7 +321,7 @@ async def test_a_name_is_looked_up_again_when_its_connection_has_ended(
             await client.call("server.example:1", MAX)
         simulation.end(host, power_cut=False)
         await asyncio.sleep(1)
-        assert not client.connected("server.example:1")
+        assert not client.is_connected("server.example:1")
     await client.close()
 
 
@@ -387,6 +387,13 @@ async def test_a_oneway_request_arrives_and_wants_nothing(
     assert not connection.calls.waiting
 
 
+def notice(
+    heard: list[str], request: NotifyConsumerIdsChanged, _context: RequestContext
+) -> Outcome:
+    heard.append(request.consumer_group)
+    return HELD
+
+
 @in_loop
 async def test_the_server_may_ask_the_client_on_the_same_connection() -> None:
     patient = Patient()
@@ -395,11 +402,7 @@ async def test_the_server_may_ask_the_client_on_the_same_connection() -> None:
         heard: list[str] = []
         router = Router()
 
-        def notice(request: NotifyConsumerIdsChanged, _context: RequestContext) -> Outcome:
-            heard.append(request.consumer_group)
-            return HELD
-
-        router.add(NotifyConsumerIdsChanged, notice)
+        router.add(NotifyConsumerIdsChanged, partial(notice, heard))
         client = RemotingClient(router)
 
         await client.connect(address)
@@ -436,7 +439,7 @@ async def test_a_disconnected_address_is_connected_anew(
     second = await client.connect(address)
     assert second is not first
     await until(lambda: first.closed)
-    assert client.connected(address), (
+    assert client.is_connected(address), (
         "the end of the old one is not taken for the end of the new one"
     )
 
@@ -483,22 +486,29 @@ async def test_both_sides_may_send_more_than_their_buffers_hold() -> None:
         await client.close()
 
 
+async def slow(
+    ending: str,
+    go_on: asyncio.Event,
+    over: asyncio.Event,
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+) -> None:
+    await go_on.wait()
+    if ending == "the peer reads":
+        while await reader.read(1 << 20):
+            pass
+    writer.transport.abort()
+    with contextlib.suppress(ConnectionError):
+        await writer.wait_closed()
+    over.set()
+
+
 @pytest.mark.parametrize("ending", ["the peer reads", "the connection is lost"])
 @in_loop
 async def test_a_sender_can_wait_until_a_slow_peer_has_read(ending: str) -> None:
     go_on, over = asyncio.Event(), asyncio.Event()
 
-    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await go_on.wait()
-        if ending == "the peer reads":
-            while await reader.read(1 << 20):
-                pass
-        writer.transport.abort()
-        with contextlib.suppress(ConnectionError):
-            await writer.wait_closed()
-        over.set()
-
-    server = await asyncio.start_server(slow, "127.0.0.1", 0)
+    server = await asyncio.start_server(partial(slow, ending, go_on, over), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     client = RemotingClient()
     connection = await client.connect(f"127.0.0.1:{port}")

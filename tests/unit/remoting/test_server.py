@@ -4,6 +4,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import pytest
@@ -110,20 +111,23 @@ async def test_a_failing_handler_answers_one_without_a_traceback(
     assert "secret" in caplog.text, "the log has it"
 
 
+async def later(
+    gates: list[asyncio.Future[None]], request: GetMinOffset, _context: RequestContext
+) -> Ready:
+    gate = asyncio.get_running_loop().create_future()
+    gates.append(gate)
+    await gate
+    if request.queue_id == 1:
+        raise MessageError("told as it is")
+    return Response(OffsetReply(offset=request.queue_id)) if request.queue_id != 2 else HELD
+
+
 @in_loop
 async def test_later_answers_and_their_failures_reach_the_peer_in_their_own_time() -> None:
     router = Router()
     gates: list[asyncio.Future[None]] = []
 
-    async def later(request: GetMinOffset, _context: RequestContext) -> Ready:
-        gate = asyncio.get_running_loop().create_future()
-        gates.append(gate)
-        await gate
-        if request.queue_id == 1:
-            raise MessageError("told as it is")
-        return Response(OffsetReply(offset=request.queue_id)) if request.queue_id != 2 else HELD
-
-    router.add(GetMinOffset, later)
+    router.add(GetMinOffset, partial(later, gates))
     async with serving(router) as (_, host, port), raw_peer(host, port) as peer:
         peer.write(
             *(frame(GetMinOffset(topic="T", queue_id=number), number) for number in range(4))
@@ -250,16 +254,17 @@ async def test_bad_bytes_close_their_own_connection_after_the_answers_before_the
         assert len(server.connections) == 1
 
 
+def large(asked: list[int], request: GetMinOffset, _context: RequestContext) -> Response:
+    asked.append(request.queue_id)
+    return Response(OffsetReply(offset=0), body=bytes(1 << 20))
+
+
 @in_loop
 async def test_a_peer_that_does_not_read_is_not_read_from() -> None:
     router = Router()
     asked: list[int] = []
 
-    def large(request: GetMinOffset, _context: RequestContext) -> Response:
-        asked.append(request.queue_id)
-        return Response(OffsetReply(offset=0), body=bytes(1 << 20))
-
-    router.add(GetMinOffset, large)
+    router.add(GetMinOffset, partial(large, asked))
     async with serving(router) as (_, host, port), raw_peer(host, port) as peer:
         for number in range(200):
             peer.write(frame(GetMinOffset(topic="T" * 10_000, queue_id=number), number))
@@ -328,7 +333,9 @@ async def test_a_silent_peer_is_closed_and_one_that_speaks_is_not(
 @in_loop
 async def test_a_port_that_is_taken_is_named() -> None:
     async with serving(answering()) as (_, host, port):
-        with pytest.raises(ConfigError, match=f"port {port} on {host} is taken by another process"):
+        with pytest.raises(
+            ConfigError, match=f"port {port} on {host} is in use by another process"
+        ):
             await RemotingServer(answering()).listen(host, port)
 
 

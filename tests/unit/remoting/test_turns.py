@@ -83,19 +83,20 @@ async def test_a_peer_that_asks_for_too_much_long_work_is_not_read_and_gets_all_
     assert not transport.is_paused
 
 
+def steps(done: list[float], loop: HandClock) -> Generator[None, None, None]:
+    while True:
+        loop.now += 0.0001
+        done.append(loop.now)
+        yield
+
+
 @in_loop(play)
 async def test_a_slice_is_as_long_as_the_loop_had_for_other_work_within_bounds(
     loop: HandClock, /
 ) -> None:
     done: list[float] = []
 
-    def steps() -> Generator[None, None, None]:
-        while True:
-            loop.now += 0.0001
-            done.append(loop.now)
-            yield
-
-    Turns().run("somebody", steps())
+    Turns().run("somebody", steps(done, loop))
     slices: list[float] = []
     for rested in (0.0, 0.004, 0.5, 0.0):
         loop.now += rested

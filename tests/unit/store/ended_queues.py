@@ -3,6 +3,7 @@ damaged; and what is there afterwards."""
 
 import random
 from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -31,6 +32,10 @@ OnProgress = Callable[[int, int], None]
 Damage = Callable[[Image, str], Image]
 
 
+def is_batch(unknown: Collection[str], topic: str) -> bool | None:
+    return None if topic in unknown else False
+
+
 def open_store(
     image: Image,
     *,
@@ -44,10 +49,9 @@ def open_store(
     disk, loop = make_disk(image, clock)
     reports: list[str] = []
 
-    def is_batch(topic: str) -> bool | None:
-        return None if topic in unknown else False
-
-    store = MessageStore.open(CONFIG, disk.mount(), clock, reports.append, on_progress, is_batch)
+    store = MessageStore.open(
+        CONFIG, disk.mount(), clock, reports.append, on_progress, partial(is_batch, unknown)
+    )
     return Opened(store, loop, disk, clock, reports)
 
 

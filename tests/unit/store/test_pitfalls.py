@@ -43,17 +43,18 @@ def put_with_flag(store: MessageStore, body: bytes, flag: int) -> int:
     ).log_end
 
 
+def crc(entry: bytes, flag: int) -> int:
+    return crc32(entry[:16] + flag.to_bytes(4) + entry[20:])
+
+
 def flag_for_crc_zero(entry: bytes) -> int:
     """The flag with which this entry's CRC is 0: a CRC is linear, so the 32 bits of the flag are 32
     unknowns (Gauss)."""
 
-    def crc(flag: int) -> int:
-        return crc32(entry[:16] + flag.to_bytes(4) + entry[20:])
-
-    base = crc(0)
+    base = crc(entry, 0)
     rows: dict[int, tuple[int, int]] = {}  # highest bit of the CRC change to (change, flag bits)
     for bit in range(32):
-        change, flags = crc(1 << bit) ^ base, 1 << bit
+        change, flags = crc(entry, 1 << bit) ^ base, 1 << bit
         while change and (top := change.bit_length()) in rows:
             change, flags = change ^ rows[top][0], flags ^ rows[top][1]
         if change:
@@ -62,7 +63,7 @@ def flag_for_crc_zero(entry: bytes) -> int:
     for top in range(32, 0, -1):
         if base >> (top - 1) & 1:
             base, solution = base ^ rows[top][0], solution ^ rows[top][1]
-    assert crc(solution) == 0
+    assert crc(entry, solution) == 0
     return solution
 
 

@@ -56,22 +56,24 @@ async def test_nothing_is_left_behind() -> None:
     assert tasks == set()
 
 
+async def send(tmp_path: Path) -> None:
+    async with (
+        running_broker(directory=tmp_path) as rocketmq,
+        Producer(rocketmq.namesrv) as producer,
+    ):
+        await producer.send("kept", b"hello")
+
+
+async def read(tmp_path: Path) -> list[bytes]:
+    async with running_broker(directory=tmp_path) as rocketmq:
+        store = rocketmq.broker.store
+        queues = [queue for queue in range(8) if store.max_offset("kept", queue)]
+        return [store.get("kept", queue, 0, 32).data for queue in queues]
+
+
 def test_a_given_directory_is_kept_and_its_messages_are_there_the_next_time(tmp_path: Path) -> None:
-    async def send() -> None:
-        async with (
-            running_broker(directory=tmp_path) as rocketmq,
-            Producer(rocketmq.namesrv) as producer,
-        ):
-            await producer.send("kept", b"hello")
-
-    async def read() -> list[bytes]:
-        async with running_broker(directory=tmp_path) as rocketmq:
-            store = rocketmq.broker.store
-            queues = [queue for queue in range(8) if store.max_offset("kept", queue)]
-            return [store.get("kept", queue, 0, 32).data for queue in queues]
-
-    asyncio.run(send())
-    (data,) = asyncio.run(read())
+    asyncio.run(send(tmp_path))
+    (data,) = asyncio.run(read(tmp_path))
     assert b"hello" in data
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from turbopump.broker.offsets import ConsumerOffsets
 from turbopump.broker.pop.group_queue import GroupQueue
@@ -67,9 +68,12 @@ class PopOffsets:
             self._offsets.commit(*queue, offset)
         else:
             waiting = self._ahead[queue] = deque([(log_end, offset)])
-            self._flushed.when(log_end, lambda: self._reached(queue, waiting))
+            self._flushed.when(log_end, partial(self._commit_durable, queue, waiting))
 
-    def _reached(self, queue: GroupQueue, waiting: deque[tuple[int, int]]) -> None:
+    def _commit_durable(self, queue: GroupQueue, waiting: deque[tuple[int, int]]) -> None:
+        """Commit the offsets whose checkpoints are on the disk now."""
+        # ``waiting`` is another list if the offset was set (``set_next``) or reset meanwhile. The
+        # old offsets must then not be committed.
         if self._ahead.get(queue) is not waiting or self._flushed.error is not None:
             return
         offset = None
@@ -78,7 +82,7 @@ class PopOffsets:
         if offset is not None:
             self._offsets.commit(*queue, offset)
         if waiting:
-            self._flushed.when(waiting[0][0], lambda: self._reached(queue, waiting))
+            self._flushed.when(waiting[0][0], partial(self._commit_durable, queue, waiting))
         else:
             del self._ahead[queue]
         self.settled()

@@ -35,11 +35,14 @@ class OrderedPop(msgspec.Struct, kw_only=True):
     following: int | None = msgspec.field(default=None, name="next")
 
     def offsets(self) -> list[int]:
-        first, *rest = self.distances or [0]
-        return [first, *(first + distance for distance in rest)] if self.distances else []
+        """Return the queue offsets of the popped messages."""
+        if not self.distances:
+            return []
+        first, *rest = self.distances
+        return [first, *(first + distance for distance in rest)]
 
     def unacknowledged(self) -> list[int]:
-        """Offsets that are not acknowledged."""
+        """Return the offsets that are not acknowledged."""
         return [offset for bit, offset in enumerate(self.offsets()) if not self.done >> bit & 1]
 
     def blocked_until(self, now_ms: int) -> int | None:
@@ -100,7 +103,8 @@ class OrderInfo(SavedTable[OrderInfoTable]):
             else:
                 again = frozenset(last.offsets()).intersection(offsets)
                 counts = {offset: known.get(offset, 0) + 1 for offset in sorted(again)}
-        first, end = offsets[0], offsets[-1] + 1
+        first = offsets[0]
+        end = offsets[-1] + 1
         taken.distances = [first, *(offset - first for offset in offsets[1:])]
         taken.counts = counts
         taken.following = following if following > end else None
@@ -135,7 +139,9 @@ class OrderInfo(SavedTable[OrderInfoTable]):
         taken.done |= 1 << offsets.index(offset)
         self._changed()
         left = taken.unacknowledged()
-        return left[0] if left else taken.following or offsets[-1] + 1
+        if left:
+            return left[0]
+        return taken.following or offsets[-1] + 1
 
     def change_visibility(
         self, queue: GroupQueue, offset: int, pop_time_ms: int, visible_at_ms: int

@@ -50,7 +50,10 @@ class Pop:
     def __init__(
         self, stored: Stored, timers: Timers, forwarding: Forwarding, repair: LogRepair
     ) -> None:
-        config, store, tables, clock = stored.config, stored.store, stored.tables, stored.clock
+        config = stored.config
+        store = stored.store
+        tables = stored.tables
+        clock = stored.clock
         self._store = store
         self._group_offsets = tables.offsets
         topics = tables.topics
@@ -71,7 +74,8 @@ class Pop:
             stored.turns, self.view, config.pop_polling_size, config.max_pop_polling_size
         )
         self.reader = PopReader(self.view, self.revive_log, stored.statistics, repair)
-        topic, queues = self.revive_log.topic, config.revive_queue_num
+        topic = self.revive_log.topic
+        queues = config.revive_queue_num
         known = topics.find(topic)
         if known is None or known.read_queue_nums < queues:
             topics.put(plain_topic(topic, queues))
@@ -119,7 +123,8 @@ class Pop:
         The offsets of the last save include the pops before it, so ``recover_offsets`` begins
         there.
         """
-        last, self._timers_end = self._timers_end, self._store.max_offset(TIMER_TOPIC, 0)
+        last = self._timers_end
+        self._timers_end = self._store.max_offset(TIMER_TOPIC, 0)
         noted = self._group_offsets.find(REVIVE_GROUP, TIMER_TOPIC, 0)
         if self.revive_log.used and noted != last:
             self._group_offsets.commit(REVIVE_GROUP, TIMER_TOPIC, 0, last)
@@ -131,7 +136,8 @@ class Pop:
         for each in self.reviving:
             await each.stop()
         settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        flushed, end = self._store.durable, self._store.log.end
+        flushed = self._store.durable
+        end = self._store.log.end
 
         def look() -> None:
             done = not self.offsets.waiting and flushed.value >= end

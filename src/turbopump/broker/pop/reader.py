@@ -264,7 +264,8 @@ class PopReader:
 
 def queue_offsets(data: bytes) -> list[int]:
     """Return the queue offset of every entry (see the ruler in ``message/entry.py``)."""
-    offsets, at = [], 0
+    offsets = []
+    at = 0
     while at < len(data):
         size, queue_offset = SIZE_AND_QUEUE_OFFSET.unpack_from(data, at)
         offsets.append(queue_offset)

@@ -71,8 +71,14 @@ class Record(msgspec.Struct, kw_only=True):
 
     def key(self, broker_name: str) -> PopKey:
         """Return the key. ``broker_name`` replaces a missing one in an old record."""
-        topic, group, name = self.topic or "", self.group or "", self.broker_name or broker_name
-        return PopKey(topic, group, self.queue_id, self.start_offset, self.pop_time, name)
+        return PopKey(
+            self.topic or "",
+            self.group or "",
+            self.queue_id,
+            self.start_offset,
+            self.pop_time,
+            self.broker_name or broker_name,
+        )
 
 
 class Checkpoint(Record, kw_only=True):
@@ -95,7 +101,7 @@ class Checkpoint(Record, kw_only=True):
         return self.pop_time + self.invisible_time
 
     def offsets(self) -> list[int]:
-        """Queue offsets of the popped messages."""
+        """Return the queue offsets of the popped messages."""
         distances: Sequence[int] = self.distances or range(min(self.count, COUNT_MAX))
         return [self.start_offset + distance for distance in distances]
 

@@ -115,8 +115,10 @@ class Redelivery:
             await self.forwarding.forward(
                 message, topic.topic_name, 0, properties=text, reconsume_times=attempts
             )
-        except MessageError:  # perhaps the properties are full: without those that are added here
-            as_it_was = encode_properties(kept) if POP_CK in message.properties else None
+        except MessageError:  # perhaps there is no space for the properties that are added here
+            as_it_was = None
+            if POP_CK in message.properties:
+                as_it_was = encode_properties(kept)
             await self.forwarding.forward(
                 message, topic.topic_name, 0, properties=as_it_was, reconsume_times=attempts
             )

@@ -99,11 +99,11 @@ class TimerRepair:
                     raise data
                 found[offset] = f"the disk cannot read it: {data.strerror or data}"
             else:
-                found[offset] = self._decode(offset, data)
+                found[offset] = self._decode_message(offset, data)
             self._unread.pop(offset, None)
         return found
 
-    def _decode(self, offset: int, data: bytes) -> TimerMessage | str:
+    def _decode_message(self, offset: int, data: bytes) -> TimerMessage | str:
         fault = entry_fault(data, offset, crc_required=self.store.log.requires_crc(offset))
         if fault is not None:
             return fault
@@ -117,7 +117,8 @@ class TimerRepair:
         """Put a message into its slot, or into the next one if that slot is delivered. Return the
         slot. Raises OSError, StoreError."""
         pending = self.pending
-        due, until = max(slot.due, pending.read_time), max(slot.until, pending.read_time)
+        due = max(slot.due, pending.read_time)
+        until = max(slot.until, pending.read_time)
         pending.put_message(
             due, offset, size, now, slot.topic_hash, recalls=slot.recalls, until=until
         )
@@ -134,11 +135,11 @@ class TimerRepair:
         """
         for number, message in enumerate(messages, first):
             offset, size = due.offsets[number], due.sizes[number]
-            if not self._fits(due, number, message) and offset not in self._doubted:
+            if not self._unit_fits(due, number, message) and offset not in self._doubted:
                 self._doubted.add(offset)
                 raise _damaged(due.time, offset, size)
 
-    def _fits(self, due: SlotUnits, number: int, message: TimerMessage | str) -> bool:
+    def _unit_fits(self, due: SlotUnits, number: int, message: TimerMessage | str) -> bool:
         magic = due.magics[number]
         if isinstance(message, str):
             return self._queue_has(due.offsets[number], due.sizes[number])
@@ -183,7 +184,8 @@ class TimerRepair:
         message costs about as much as a new one. Raises StoreDamagedError if the log is damaged,
         OSError, StoreError.
         """
-        pending, old = self.pending, self.pending.old_slots
+        pending = self.pending
+        old = self.pending.old_slots
         if old is None:
             return False
         log.info(
@@ -245,7 +247,8 @@ class TimerRepair:
     def is_pending(self, index: int, offset: int, size: int, message: TimerMessage) -> bool:
         """Return True if the message at queue offset ``index`` still waits for its time, as far as
         known."""
-        pending, key = self.pending, (message.unique_id, message.recalls)
+        pending = self.pending
+        key = (message.unique_id, message.recalls)
         self._held.pop(key, None)
         if index >= pending.redo_before:
             return True

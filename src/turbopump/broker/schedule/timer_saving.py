@@ -71,7 +71,8 @@ class TimerSaving:
 
     async def copy(self, checkpoint: TimerCheckpoint) -> None:
         """Save a master's checkpoint instead of our own from now on. Raises OSError."""
-        saved, self._holds_copy = self.pending.saved, True
+        saved = self.pending.saved
+        self._holds_copy = True
         if (saved.read_time, saved.redo_before) == (checkpoint.read_time, checkpoint.redo_before):
             return
         error = await self._write(checkpoint)

@@ -215,7 +215,8 @@ class Timers:
 
     async def _fill_slots(self) -> None:
         """Move every visible message of the queue into its slot."""
-        pending, queue = self.pending, self._queue
+        pending = self.pending
+        queue = self._queue
         while pending.queue_offset < queue.end.value:
             await self._saving.ensure_checkpoint()
             if pending.queue_offset < queue.min_index:
@@ -272,7 +273,7 @@ class Timers:
         overdue = message.until < pending.read_time and message.until + precision <= now
         if overdue and index >= self._found_end and not self._repair.rebuilds:
             if not message.recalls:
-                await self._deliver(message, NEVER_WAITED, rolls=False)
+                await self._forward_message(message, NEVER_WAITED, rolls=False)
             return
         is_far_behind = message.until < pending.read_time - 2 * precision
         if is_far_behind and pending.read_time > now + precision:
@@ -386,7 +387,7 @@ class Timers:
             return
         magic = due.magics[number]
         if magic & MAGIC_ROLL:
-            await self._deliver(message, due.written[number], rolls=True)
+            await self._forward_message(message, due.written[number], rolls=True)
         elif message.due > due.time:
             queue_offset = message.message.queue_offset
             self._skip(queue_offset, due.offsets[number], "another message is at its offset")
@@ -395,16 +396,16 @@ class Timers:
         elif recalls and is_recalled(message, recalls):
             self.numbers.recalled += 1
         else:
-            await self._deliver(message, due.written[number], rolls=False)
+            await self._forward_message(message, due.written[number], rolls=False)
 
-    async def _deliver(self, timer: TimerMessage, written: int, *, rolls: bool) -> None:
+    async def _forward_message(self, timer: TimerMessage, written: int, *, rolls: bool) -> None:
         message = timer.message
         topic, queue_id = (TIMER_TOPIC, 0) if rolls else (timer.topic, timer.queue_id)
         try:
             text = copy_properties(message, written, self._clock.now_ms(), rolls=rolls)
             await self._forwarding.forward(message, topic, queue_id, properties=text)
         except MessageError:
-            try:  # perhaps the properties are full: without those that are added here
+            try:  # perhaps there is no space for the properties that are added
                 await self._forwarding.forward(message, topic, queue_id)
             except MessageError as error:
                 self._skip(message.queue_offset, message.commit_log_offset, str(error))

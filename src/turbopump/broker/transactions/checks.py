@@ -111,7 +111,8 @@ class TransactionChecks:
         """Run rounds for ever. The first starts after an interval, so that producers can connect.
         No round runs while nothing is pending."""
         loop = asyncio.get_running_loop()
-        pending, timeout = self.endings.pending, self.config.transaction_time_out / 1000
+        pending = self.endings.pending
+        timeout = self.config.transaction_time_out / 1000
         interval = self.config.transaction_check_interval / 1000
         look = max(interval, 1.0)
         earliest = due = loop.time() + interval
@@ -243,7 +244,8 @@ class TransactionChecks:
 
     async def _check_half(self, offset: int) -> _Step:
         """Check the half message at ``offset``, or give it up, or skip it."""
-        lookup, pending = self.store.lookup, self.endings.pending
+        lookup = self.store.lookup
+        pending = self.endings.pending
         steps = lookup.entry_in_queue(HALF_TOPIC, QUEUE, offset)
         entry = await ask(self.store.cold_reads, steps, self.forwarding.turns)
         if entry is None:  # a gap, or retention was here
@@ -325,7 +327,8 @@ class TransactionChecks:
         """Return True after the last check, or if its files may soon be deleted."""
         if half.checks >= self.config.transaction_check_max:
             return True
-        kept_ms, now = self.config.file_reserved_time * 3_600_000, self.clock.now_ms()
+        kept_ms = self.config.file_reserved_time * 3_600_000
+        now = self.clock.now_ms()
         if 0 <= now - half.message.born_timestamp <= kept_ms:
             return False  # nearly always, and without a read
         return now - await self._stored_ms(half) > kept_ms
@@ -395,7 +398,8 @@ class TransactionChecks:
                 "not checked group=%s",
                 half.group,
             )
-        before, offset = self._absent.pop(half.offset, None), half.offset
+        before = self._absent.pop(half.offset, None)
+        offset = half.offset
         kept = len(self._absent) < ABSENT_KEPT
         if before is not None or not kept or self._blocks_deletion():
             offset = (await self._store_again(half, half.moved_properties())).queue_offset

@@ -136,7 +136,8 @@ class Transactions:
 
     async def _read_ended(self) -> None:
         """Read the endings from the op queue."""
-        begin, end = self._pending.op_offset, self._store.max_offset(OP_TOPIC, QUEUE)
+        begin = self._pending.op_offset
+        end = self._store.max_offset(OP_TOPIC, QUEUE)
         first = max(begin - MARKS_READ_BACK, self._store.min_offset(OP_TOPIC, QUEUE))
         for index in range(first, end):
             entry = await self._read_entry(OP_TOPIC, index)

@@ -98,17 +98,18 @@ def test_a_dead_connection_of_a_client_that_came_back_is_no_second_client() -> N
     assert found(*shared) == (), "broadcasting clients of a host are all named alike"
 
 
+def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [
+        record.getMessage().removeprefix("consumers in conflict group=g: ")[: len(DIFFERENT)]
+        for record in caplog.records
+        if record.levelno == logging.WARNING and "consumers in conflict" in record.getMessage()
+    ]
+
+
 @in_loop(in_virtual_time)
 async def test_a_conflict_is_logged_once_told_to_the_clients_and_to_admins_and_ends(
     talk: Talk, simulation: Simulation, /, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def logged() -> list[str]:
-        return [
-            record.getMessage().removeprefix("consumers in conflict group=g: ")[: len(DIFFERENT)]
-            for record in caplog.records
-            if record.levelno == logging.WARNING and "consumers in conflict" in record.getMessage()
-        ]
-
     one, two = talk.client, talk.another()
     await one.join("one", "g", subscription(expression="a || b"))
     answer = await two.join("two")
@@ -117,14 +118,14 @@ async def test_a_conflict_is_logged_once_told_to_the_clients_and_to_admins_and_e
     for _ in range(3):
         answer = await one.join("one", "g", subscription(expression="a || b"))
         assert (answer.remark or "").startswith(DIFFERENT)
-    assert logged() == [DIFFERENT]
+    assert logged(caplog) == [DIFFERENT]
     shown = await one.ask(GetConsumerConnectionList(consumer_group="g"))
     (told,) = fastjson.decode(shown.body, ConsumerConnection).conflicts or ()
     assert told.startswith(DIFFERENT)
     assert (await two.join("two", "g", subscription(expression="b||a", version=2))).remark is None
     assert b"conflicts" not in (await one.ask(GetConsumerConnectionList(consumer_group="g"))).body
     await two.join("two", "g", subscription(expression="*", version=3))
-    assert logged() == [DIFFERENT, DIFFERENT], "it began anew"
+    assert logged(caplog) == [DIFFERENT, DIFFERENT], "it began anew"
     await two.close()
 
 

@@ -4,6 +4,7 @@ readers hear of them."""
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -167,24 +168,25 @@ async def after(talk: Talk) -> None:
     assert await commit(talk.client, 4) == ""
 
 
+def pending(tmp_path: Path) -> object:
+    file = tmp_path / "config" / "consumerOffset.json"
+    return file.exists() and fastjson.decode(file.read_bytes(), ConsumerOffsetTable).pending_resets
+
+
+async def before(tmp_path: Path, talk: Talk) -> None:
+    await prepare(talk)
+    await reset(talk.client, queue_id=0, offset=3)
+    await until(lambda: pending(tmp_path) == {"T@g": [0]})
+
+
+async def in_the_end(tmp_path: Path, talk: Talk) -> None:
+    assert b"pendingResets" not in (tmp_path / "config" / "consumerOffset.json").read_bytes()
+    assert await committed(talk.client) == 4
+    assert await commit(talk.client, 9) == ""
+
+
 def test_a_restart_does_not_forget_who_has_not_heard_of_a_reset(tmp_path: Path) -> None:
-    def pending() -> object:
-        file = tmp_path / "config" / "consumerOffset.json"
-        return (
-            file.exists() and fastjson.decode(file.read_bytes(), ConsumerOffsetTable).pending_resets
-        )
-
-    async def before(talk: Talk) -> None:
-        await prepare(talk)
-        await reset(talk.client, queue_id=0, offset=3)
-        await until(lambda: pending() == {"T@g": [0]})
-
-    async def in_the_end(talk: Talk) -> None:
-        assert b"pendingResets" not in (tmp_path / "config" / "consumerOffset.json").read_bytes()
-        assert await committed(talk.client) == 4
-        assert await commit(talk.client, 9) == ""
-
-    for life in (before, after, in_the_end):
+    for life in (partial(before, tmp_path), after, partial(in_the_end, tmp_path)):
         converse(life, tmp_path)
 
 
@@ -315,15 +317,16 @@ async def test_a_clone_may_be_of_a_group_that_comes_later(talk: Talk, /) -> None
     assert await committed(talk.client, group="later") == 8
 
 
+async def ask(talk: Talk, **fields: Any) -> dict[int, int]:
+    answer = await talk.client.ask(QueryCorrectionOffset(topic="T", **fields))
+    return dict(fastjson.decode(answer.body, QueryCorrectionOffsetBody).correction_offsets)
+
+
 @in_loop(converse)
 async def test_a_correction_names_the_lowest_place_of_the_others(talk: Talk, /) -> None:
     await prepare(talk, "other", "third")
     await commit(talk.client, 2, group="other")
     await commit(talk.client, 9, group="g")
 
-    async def ask(**fields: Any) -> dict[int, int]:
-        answer = await talk.client.ask(QueryCorrectionOffset(topic="T", **fields))
-        return dict(fastjson.decode(answer.body, QueryCorrectionOffsetBody).correction_offsets)
-
-    assert await ask(compare_group="g", filter_groups="g") == {0: 2, 1: 8}
-    assert await ask(compare_group="other", filter_groups="other") == {0: 2**63 - 1, 1: 8}
+    assert await ask(talk, compare_group="g", filter_groups="g") == {0: 2, 1: 8}
+    assert await ask(talk, compare_group="other", filter_groups="other") == {0: 2**63 - 1, 1: 8}

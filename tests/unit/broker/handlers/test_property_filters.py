@@ -120,18 +120,19 @@ async def test_a_pull_s_own_bad_filter_and_an_unknown_kind_are_refused(talk: Tal
     assert "there are TAG and SQL92" in str(answer.remark)
 
 
+async def asked(talk: Talk, **data: str) -> tuple[int, str]:
+    body = CheckClientRequestBody(
+        client_id="c", group="g", subscription_data=SubscriptionData(topic="T", **data)
+    )
+    answer = await talk.client.ask(CheckClientConfig(), fastjson.encode(body))
+    return answer.code, answer.remark or ""
+
+
 @in_loop(converse)
 async def test_a_consumer_can_ask_before_it_starts(talk: Talk, /) -> None:
-    async def asked(**data: str) -> tuple[int, str]:
-        body = CheckClientRequestBody(
-            client_id="c", group="g", subscription_data=SubscriptionData(topic="T", **data)
-        )
-        answer = await talk.client.ask(CheckClientConfig(), fastjson.encode(body))
-        return answer.code, answer.remark or ""
-
-    assert await asked(sub_string="a || b", expression_type="TAG") == (0, "")
-    assert await asked(sub_string="a > 1", expression_type=SQL) == (0, "")
-    code, remark = await asked(sub_string="a >", expression_type=SQL)
+    assert await asked(talk, sub_string="a || b", expression_type="TAG") == (0, "")
+    assert await asked(talk, sub_string="a > 1", expression_type=SQL) == (0, "")
+    code, remark = await asked(talk, sub_string="a >", expression_type=SQL)
     assert code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
     assert "at character 4" in remark
 

@@ -4,6 +4,7 @@ lost."""
 import asyncio
 import errno
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,18 +30,25 @@ SYNC: dict[str, Any] = {
 SEND = SendMessageV2(topic="T", queue_id=0)
 
 
+async def on_host(
+    scene: Callable[[Talk, SimulatedDisk], Coroutine[Any, Any, None]],
+    talk: Talk,
+    simulation: Simulation,
+) -> None:
+    disk = simulation.disk("10.0.0.1")
+    await talk.client.create()
+    await asyncio.sleep(1)
+    await scene(talk, disk)
+
+
 def with_disk(
     scene: Callable[[Talk, SimulatedDisk], Coroutine[Any, Any, None]],
     flush_disk_type: FlushDiskType = FlushDiskType.SYNC_FLUSH,
     **config: Any,
 ) -> None:
-    async def on_host(talk: Talk, simulation: Simulation) -> None:
-        disk = simulation.disk("10.0.0.1")
-        await talk.client.create()
-        await asyncio.sleep(1)
-        await scene(talk, disk)
-
-    in_virtual_time(on_host, **{**SYNC, "flush_disk_type": flush_disk_type, **config})
+    in_virtual_time(
+        partial(on_host, scene), **{**SYNC, "flush_disk_type": flush_disk_type, **config}
+    )
 
 
 @in_loop(with_disk)

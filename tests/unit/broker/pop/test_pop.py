@@ -36,14 +36,15 @@ HOST = "10.0.0.1"
 Scene = Callable[[Talk, Simulation, Popper], Coroutine[Any, Any, None]]
 
 
+async def run_scene(scene: Scene, talk: Talk, simulation: Simulation) -> None:
+    await talk.client.create(queues=2)
+    await scene(talk, simulation, Popper(talk.client, simulation.clock(HOST).now_ms))
+
+
 def scene_of(scene: Scene, **config: Any) -> None:
     """Run ``scene`` with a broker in virtual time, a topic of two queues, and a consumer."""
 
-    async def run(talk: Talk, simulation: Simulation) -> None:
-        await talk.client.create(queues=2)
-        await scene(talk, simulation, Popper(talk.client, simulation.clock(HOST).now_ms))
-
-    in_virtual_time(run, **config)
+    in_virtual_time(partial(run_scene, scene), **config)
 
 
 def bodies(found: list[Any]) -> list[bytes]:
@@ -289,26 +290,27 @@ async def test_a_peek_takes_nothing(talk: Talk, simulation: Simulation, popper: 
     assert (await talk.client.code(peek))[0] == ResponseCode.PULL_NOT_FOUND
 
 
+def ask(simulation: Simulation, poll_ms: int) -> Notification:
+    return Notification(
+        consumer_group="g",
+        topic="T",
+        queue_id=-1,
+        poll_time=poll_ms,
+        born_time=simulation.clock(HOST).now_ms(),
+    )
+
+
 @in_loop(scene_of)
 async def test_a_notification_tells_of_messages_without_taking_them(
     talk: Talk, simulation: Simulation, popper: Popper, /
 ) -> None:
-    def ask(poll_ms: int) -> Notification:
-        return Notification(
-            consumer_group="g",
-            topic="T",
-            queue_id=-1,
-            poll_time=poll_ms,
-            born_time=simulation.clock(HOST).now_ms(),
-        )
-
-    assert (await talk.client.ask(ask(0))).header(NotificationReply).has_msg is False
-    waiting = asyncio.ensure_future(talk.client.ask(ask(8000)))
+    assert (await talk.client.ask(ask(simulation, 0))).header(NotificationReply).has_msg is False
+    waiting = asyncio.ensure_future(talk.client.ask(ask(simulation, 8000)))
     await asyncio.sleep(1)
     await talk.client.send(b"x")
     assert (await waiting).header(NotificationReply).has_msg is True
     assert len(await popper.pop()) == 1
-    assert (await talk.client.ask(ask(2000))).header(NotificationReply).has_msg is False
+    assert (await talk.client.ask(ask(simulation, 2000))).header(NotificationReply).has_msg is False
 
 
 @in_loop(scene_of)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from tests.simulation.world.simulation import Simulation
@@ -29,16 +30,17 @@ def consumer_of(cluster: ScriptedCluster, **settings: Any) -> PushConsumer:
     return PushConsumer(cluster.name_server.address, **{**defaults, **cluster.settings, **settings})
 
 
+def prepare(pops: list[ScriptedPops], broker: ScriptedBroker) -> None:
+    pops.append(ScriptedPops(broker, modes={"orders": POP}))
+
+
 @asynccontextmanager
 async def popping(
     simulation: Simulation, **settings: Any
 ) -> AsyncIterator[tuple[ScriptedCluster, ScriptedPops]]:
     pops: list[ScriptedPops] = []
 
-    def prepare(broker: ScriptedBroker) -> None:
-        pops.append(ScriptedPops(broker, modes={"orders": POP}))
-
-    async with scripted_cluster(simulation, prepare=prepare, **settings) as cluster:
+    async with scripted_cluster(simulation, prepare=partial(prepare, pops), **settings) as cluster:
         yield cluster, pops[0]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 
 import pytest
 from tests.loops import in_loop, simulated
@@ -83,15 +84,16 @@ async def test_more_and_fewer_handlers_run_from_now_on_and_none_is_disturbed(
         assert committed(cluster) == 103
 
 
+def handle(together: threading.Barrier, message: Delivery) -> None:
+    together.wait(20)  # only six at once get on
+
+
 @in_loop
 async def test_plain_handlers_get_more_threads() -> None:
     together = threading.Barrier(6)
 
-    def handle(message: Delivery) -> None:
-        together.wait(20)  # only six at once get on
-
     ready = ReadyMessages()
-    pool = HandlerPool(handle, ready, concurrency=2)
+    pool = HandlerPool(partial(handle, together), ready, concurrency=2)
     pool.start()
     messages = [delivery(i) for i in range(6)]
     ready.add_messages(messages)

@@ -4,6 +4,7 @@ operator is told of them."""
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import Simulation
@@ -54,6 +55,12 @@ def test_a_young_consumer_s_rates_are_of_its_life_and_an_idle_one_s_are_zero() -
     assert statistics.status(1000.0 + 3700).consume_rt == 0
 
 
+async def handle(seen: list[bytes], message: Delivery) -> Retry | None:
+    await asyncio.sleep(0.5)
+    seen.append(message.body)
+    return Retry() if message.body in (b"m3", b"m4") else None
+
+
 @in_loop(simulated)
 async def test_an_operator_is_told_what_was_pulled_and_how_handling_went(
     simulation: Simulation, /
@@ -63,12 +70,7 @@ async def test_an_operator_is_told_what_was_pulled_and_how_handling_went(
         fill(cluster, 40)
         seen: list[bytes] = []
 
-        async def handle(message: Delivery) -> Retry | None:
-            await asyncio.sleep(0.5)
-            seen.append(message.body)
-            return Retry() if message.body in (b"m3", b"m4") else None
-
-        async with consumer_of(cluster, handler=handle, concurrency=40) as consumer:
+        async with consumer_of(cluster, handler=partial(handle, seen), concurrency=40) as consumer:
             await until_count(seen, 40)
             await asyncio.sleep(9)
             table = statuses(consumer)

@@ -330,6 +330,14 @@ async def test_a_close_leaves_a_handler_that_goes_on_after_it_was_cancelled_and_
     assert not [record for record in caplog.records if "handler failed" in record.message]
 
 
+async def goes_on(inside: asyncio.Event, out: asyncio.Event, release: asyncio.Event) -> None:
+    inside.set()
+    while not release.is_set():
+        with contextlib.suppress(asyncio.CancelledError):
+            await release.wait()
+    out.set()
+
+
 @in_loop
 async def test_so_it_does_with_a_coroutine_that_a_plain_handler_returned(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
@@ -338,15 +346,8 @@ async def test_so_it_does_with_a_coroutine_that_a_plain_handler_returned(
     with caplog.at_level(logging.WARNING):
         release, inside, out = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
-        async def goes_on() -> None:
-            inside.set()
-            while not release.is_set():
-                with contextlib.suppress(asyncio.CancelledError):
-                    await release.wait()
-            out.set()
-
         queue, ready = Queue(), ReadyMessages()
-        pool = HandlerPool(lambda _: goes_on(), ready, concurrency=1)
+        pool = HandlerPool(lambda _: goes_on(inside, out, release), ready, concurrency=1)
         pool.start()
         ready.add_messages(messages_of(queue, 1))
         await inside.wait()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from tests.loops import in_loop
 from tests.unit.client.stored_batches import BODIES, serve_batches
@@ -13,17 +14,18 @@ from turbopump.message.properties import SysFlag
 from turbopump.testing.broker_in_loop import running_broker
 
 
+async def handle(done: asyncio.Event, handled: list[Delivery], message: Delivery) -> None:
+    handled.append(message)
+    if len(handled) == 7:
+        done.set()
+    if message.body == b"6" and message.attempt == 1:
+        raise ValueError("not now")
+
+
 @in_loop
 async def test_a_push_consumer_gets_what_its_tags_want_and_a_failed_one_comes_again_alone() -> None:
     handled: list[Delivery] = []
     done = asyncio.Event()
-
-    async def handle(message: Delivery) -> None:
-        handled.append(message)
-        if len(handled) == 7:
-            done.set()
-        if message.body == b"6" and message.attempt == 1:
-            raise ValueError("not now")
 
     async with running_broker(message_delay_level="1s 1s 1s") as broker:
         await serve_batches(broker.broker)
@@ -33,7 +35,7 @@ async def test_a_push_consumer_gets_what_its_tags_want_and_a_failed_one_comes_ag
             topic="B",
             tags="a",
             consume_from=ConsumeFrom.FIRST,
-            handler=handle,
+            handler=partial(handle, done, handled),
         )
         async with consumer, asyncio.timeout(60):
             await done.wait()

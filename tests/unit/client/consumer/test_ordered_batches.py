@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -99,6 +100,17 @@ async def test_of_each_queue_one_list_at_a_time_in_order_and_the_queues_side_by_
         assert max(most) == 3
 
 
+def twice(
+    attempts: list[int],
+    fate: Callable[[list[Delivery]], object],
+    times: list[float],
+    messages: list[Delivery],
+) -> object:
+    times.append(asyncio.get_running_loop().time())
+    attempts.append(messages[0].attempt)
+    return fate(messages) if messages[0].body == b"m0" and messages[0].attempt <= 2 else None
+
+
 @pytest.mark.parametrize("fate", [fails, lambda _: Retry()], ids=["raises", "Retry"])
 @in_loop(simulated)
 async def test_a_list_that_fails_is_handled_again_in_place_as_a_whole(
@@ -107,12 +119,7 @@ async def test_a_list_that_fails_is_handled_again_in_place_as_a_whole(
     times: list[float] = []
     attempts: list[int] = []
 
-    def twice(messages: list[Delivery]) -> object:
-        times.append(asyncio.get_running_loop().time())
-        attempts.append(messages[0].attempt)
-        return fate(messages) if messages[0].body == b"m0" and messages[0].attempt <= 2 else None
-
-    lists = Lists(twice)
+    lists = Lists(partial(twice, attempts, fate, times))
     async with place_of(simulation) as place:
         place.fill(5)
         async with place.consumer(lists, 3, suspend_time=7):
@@ -161,17 +168,18 @@ async def test_who_says_that_one_behind_is_done_does_not_get_it_again(
         assert place.done() == 4
 
 
+def two_again(times: list[float], messages: list[Delivery]) -> None:
+    times.append(asyncio.get_running_loop().time())
+    if len(times) == 1:
+        messages[0].retry(delay=5)
+        messages[1].retry(delay=20)
+
+
 @in_loop(simulated)
 async def test_of_several_delays_the_longest_counts_for_all(simulation: Simulation, /) -> None:
     times: list[float] = []
 
-    def two_again(messages: list[Delivery]) -> None:
-        times.append(asyncio.get_running_loop().time())
-        if len(times) == 1:
-            messages[0].retry(delay=5)
-            messages[1].retry(delay=20)
-
-    lists = Lists(two_again)
+    lists = Lists(partial(two_again, times))
     async with place_of(simulation) as place:
         place.fill(2)
         async with place.consumer(lists, 4):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -39,16 +40,15 @@ WAYS: dict[str, dict[str, Any]] = {
 EVERY_WAY = pytest.mark.parametrize("way", WAYS)
 
 
+def prepare(way: str, broker: ScriptedBroker) -> None:
+    ScriptedPops(broker, modes=dict.fromkeys(("orders", "bills"), POP) if "popped" in way else {})
+
+
 @asynccontextmanager
 async def cluster_of(simulation: Simulation, way: str) -> AsyncIterator[ScriptedCluster]:
     """With the topics orders and bills."""
 
-    def prepare(broker: ScriptedBroker) -> None:
-        ScriptedPops(
-            broker, modes=dict.fromkeys(("orders", "bills"), POP) if "popped" in way else {}
-        )
-
-    async with scripted_cluster(simulation, queues=2, prepare=prepare) as cluster:
+    async with scripted_cluster(simulation, queues=2, prepare=partial(prepare, way)) as cluster:
         cluster.name_server.route("bills", cluster.broker, queues=2)
         yield cluster
 

@@ -47,13 +47,14 @@ async def stored(broker: RunningBroker, topic: str = "orders") -> list[ReceivedM
         return found
 
 
-def with_broker(story: Callable[[RunningBroker, DeadLetters], Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with running_broker() as broker, DeadLetters(broker.namesrv) as dead_letters:
-            await broker.create_topic("orders", 2)
-            await story(broker, dead_letters)
+async def run(story: Callable[[RunningBroker, DeadLetters], Awaitable[None]]) -> None:
+    async with running_broker() as broker, DeadLetters(broker.namesrv) as dead_letters:
+        await broker.create_topic("orders", 2)
+        await story(broker, dead_letters)
 
-    asyncio.run(run())
+
+def with_broker(story: Callable[[RunningBroker, DeadLetters], Awaitable[None]]) -> None:
+    asyncio.run(run(story))
 
 
 async def has_route(dead_letters: DeadLetters, topic: str) -> bool:

@@ -301,20 +301,23 @@ async def test_an_earlier_operator_with_another_journal_is_noticed_by_the_ids_in
     assert once(await stored(broker), 20)
 
 
+async def operate(broker: RunningBroker, tmp_path: Path, name: str) -> ResendReport | ResendError:
+    async with DeadLetters(broker.namesrv) as mine:
+        try:
+            return await resend(mine, GROUP, tmp_path / name)
+        except ResendError as error:
+            return error
+
+
 @in_loop(with_broker)
 async def test_an_operator_with_another_journal_at_the_same_time_is_noticed(
     broker: RunningBroker, dead_letters: DeadLetters, /, tmp_path: Path
 ) -> None:
     await dead(broker, 300)
 
-    async def operate(name: str) -> ResendReport | ResendError:
-        async with DeadLetters(broker.namesrv) as mine:
-            try:
-                return await resend(mine, GROUP, tmp_path / name)
-            except ResendError as error:
-                return error
-
-    ends = await asyncio.gather(operate("one"), operate("other"))
+    ends = await asyncio.gather(
+        operate(broker, tmp_path, "one"), operate(broker, tmp_path, "other")
+    )
     errors = [str(end) for end in ends if isinstance(end, ResendError)]
     assert errors, "at least one of the two is told"
     assert all("another operator is resending" in error for error in errors)

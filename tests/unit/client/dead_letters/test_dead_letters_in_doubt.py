@@ -97,6 +97,12 @@ async def test_a_deleted_target_is_named_and_one_made_again_is_known_to_be_empty
     )
 
 
+async def decide(
+    dead_letters: DeadLetters, decision: InDoubt, tmp_path: Path, **chosen: Any
+) -> ResendReport:
+    return await resend(dead_letters, GROUP, tmp_path, in_doubt=decision, settle=SETTLE_S, **chosen)
+
+
 @pytest.mark.parametrize("decision", [InDoubt.SEND, InDoubt.SENT])
 @in_loop(with_broker)
 async def test_letters_that_may_be_in_a_queue_that_is_gone_wait_until_somebody_decides(
@@ -127,14 +133,11 @@ async def test_letters_that_may_be_in_a_queue_that_is_gone_wait_until_somebody_d
         if letter.resend_id not in await ids_there(broker)
     ][-1]
 
-    async def decide(**chosen: Any) -> ResendReport:
-        return await resend(
-            dead_letters, GROUP, tmp_path, in_doubt=decision, settle=SETTLE_S, **chosen
-        )
-
-    report = await decide(wanted=lambda letter: letter.position == one.position)
+    report = await decide(
+        dead_letters, decision, tmp_path, wanted=lambda letter: letter.position == one.position
+    )
     assert report.handled == 1, "it is decided of what is chosen"
-    report = await decide()
+    report = await decide(dead_letters, decision, tmp_path)
     assert report.complete
     assert report.sent == (waiting - 1 if decision is InDoubt.SEND else 0)
     there = [message.body for message in await stored(broker)]

@@ -135,6 +135,20 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         server.wait()
 
 
+async def pass_by_hand(clock: HandClock, seconds: float) -> None:
+    clock.seconds += seconds
+
+
+async def pass_in_redis(request: pytest.FixtureRequest, seconds: float) -> None:
+    """All that Redis keeps for a time ends so much earlier."""
+    from redis.asyncio import Redis
+
+    async with Redis.from_url(request.getfixturevalue("redis_url")) as redis:
+        for key in await redis.keys():
+            if (left_ms := await redis.pttl(key)) > 0:
+                await redis.pexpire(key, max(left_ms - int(seconds * 1000), 0))
+
+
 @contextlib.asynccontextmanager
 async def store_of(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest, max_keys: int = 1000
@@ -142,32 +156,20 @@ async def store_of(
     """A store, and how to let seconds pass for it."""
     clock = HandClock()
 
-    async def pass_by_hand(seconds: float) -> None:
-        clock.seconds += seconds
-
-    async def pass_in_redis(seconds: float) -> None:
-        """All that Redis keeps for a time ends so much earlier."""
-        from redis.asyncio import Redis
-
-        async with Redis.from_url(request.getfixturevalue("redis_url")) as redis:
-            for key in await redis.keys():
-                if (left_ms := await redis.pttl(key)) > 0:
-                    await redis.pexpire(key, max(left_ms - int(seconds * 1000), 0))
-
     store: IdempotenceStore
     if kind == "memory":
-        store, passing = MemoryStore(max_keys=max_keys, clock=clock), pass_by_hand
+        store, passing = MemoryStore(max_keys=max_keys, clock=clock), partial(pass_by_hand, clock)
     elif kind == "sqlite":
         store, passing = (
             SqliteStore(tmp_path / "keys.db", max_keys=max_keys, clock=clock),
-            pass_by_hand,
+            partial(pass_by_hand, clock),
         )
     else:
         store, passing = (
             RedisStore(
                 request.getfixturevalue("redis_url"), prefix=str(tmp_path), max_keys=max_keys
             ),
-            pass_in_redis,
+            partial(pass_in_redis, request),
         )
     try:
         yield store, passing
@@ -472,6 +474,21 @@ async def test_a_consumer_that_died_gives_its_key_up_with_its_lease(
     assert seen == [pytest.approx(30, abs=0.5)]
 
 
+async def on_loop(begun: asyncio.Event, message: Delivery) -> None:
+    begun.set()
+    await asyncio.Event().wait()
+
+
+def in_thread(
+    begun: asyncio.Event,
+    loop: asyncio.AbstractEventLoop,
+    release: threading.Event,
+    message: Delivery,
+) -> None:
+    loop.call_soon_threadsafe(begun.set)
+    release.wait(20)
+
+
 @in_loop
 async def test_a_cancelled_handler_gives_its_key_back_and_a_thread_keeps_it_for_its_lease() -> None:
     store = MemoryStore()
@@ -480,22 +497,17 @@ async def test_a_cancelled_handler_gives_its_key_back_and_a_thread_keeps_it_for_
     loop = asyncio.get_running_loop()
     release = threading.Event()
 
-    async def on_loop(message: Delivery) -> None:
-        begun.set()
-        await asyncio.Event().wait()
-
-    def in_thread(message: Delivery) -> None:
-        loop.call_soon_threadsafe(begun.set)
-        release.wait(20)
-
-    for handler, claim in ((on_loop, Claim.YOURS), (in_thread, Claim.HELD)):
+    for key, handler, claim in (
+        ("on_loop", partial(on_loop, begun), Claim.YOURS),
+        ("in_thread", partial(in_thread, begun, loop, release), Claim.HELD),
+    ):
         begun.clear()
-        task = asyncio.ensure_future(consumer(handler)(delivery(handler.__name__)))
+        task = asyncio.ensure_future(consumer(handler)(delivery(key)))
         await begun.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert await store.claim(f":{handler.__name__}", "next", 1) is claim
+        assert await store.claim(f":{key}", "next", 1) is claim
     release.set()
 
 

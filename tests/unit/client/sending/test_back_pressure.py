@@ -95,19 +95,20 @@ async def test_a_send_that_is_only_started_waits_for_room_and_its_future_has_the
         assert last.result().status is SendStatus.OK
 
 
+async def enter(bound: InFlightBound, order: list[str], name: str, size: int) -> None:
+    await bound.wait_for_room(size, 60)
+    order.append(name)
+
+
 @in_loop(simulated)
 async def test_the_line_keeps_its_order_and_forgets_who_gives_up(simulation: Simulation, /) -> None:
     bound = InFlightBound(BackPressure(messages=2, size=100))
     await bound.wait_for_room(60, 1)
     order: list[str] = []
 
-    async def enter(name: str, size: int) -> None:
-        await bound.wait_for_room(size, 60)
-        order.append(name)
-
-    large = asyncio.create_task(enter("large", 80))
-    gone = asyncio.create_task(enter("gone", 1))
-    small = asyncio.create_task(enter("small", 10))
+    large = asyncio.create_task(enter(bound, order, "large", 80))
+    gone = asyncio.create_task(enter(bound, order, "gone", 1))
+    small = asyncio.create_task(enter(bound, order, "small", 10))
     await asyncio.sleep(0.1)
     assert order == []  # the small one fits, but it is not its turn
     gone.cancel()

@@ -6,6 +6,7 @@ import errno
 import math
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -114,18 +115,19 @@ def test_tools_read_on_the_spot(reads: ColdReads, segment: MappedSegment, disk: 
     assert disk.held == []
 
 
+def one(segment: MappedSegment, number: int) -> ReadSteps[int]:
+    yield [Piece(segment, number, 1)]
+    return number
+
+
 @pytest.mark.usefixtures("nothing_in_memory")
 def test_a_few_reads_go_on_at_a_time_and_the_others_in_their_order(
     reads: ColdReads, segment: MappedSegment, disk: HeldDisk
 ) -> None:
     done: list[int] = []
 
-    def one(number: int) -> ReadSteps[int]:
-        yield [Piece(segment, number, 1)]
-        return number
-
     for number in range(10):
-        assert reads.run(one(number), done.append) is ReadState.PENDING
+        assert reads.run(one(segment, number), done.append) is ReadState.PENDING
     assert (len(disk.held), reads.waiting) == (cold_reads.AT_ONCE, 10)
     disk.let_go()
     assert (done, len(disk.held)) == ([0], cold_reads.AT_ONCE)
@@ -211,6 +213,10 @@ def test_a_place_is_given_up_once_it_fails_although_others_work(
     assert not reads.is_lost(here, 7), "what is remembered is bounded"
 
 
+def wait(go_on: threading.Event) -> None:
+    assert go_on.wait(30)
+
+
 @in_loop
 async def test_the_disk_reads_in_threads_of_its_own_and_tells_in_the_owner_s(
     tmp_path: Path,
@@ -221,11 +227,8 @@ async def test_the_disk_reads_in_threads_of_its_own_and_tells_in_the_owner_s(
     segment.buffer[:5] = b"hello"
     go_on = threading.Event()
 
-    def wait() -> None:
-        assert go_on.wait(30)
-
     for _ in range(2):  # every thread of the syncs is busy
-        disk.start(wait, does_nothing)
+        disk.start(partial(wait, go_on), does_nothing)
     told: asyncio.Future[tuple[int, list[Found]]] = loop.create_future()
     disk.start_read(
         [Piece(segment, 0, 3), Piece(segment, 4096, 1), Piece(segment, 3, 2)],
@@ -340,6 +343,13 @@ def test_where_nobody_stands_in_line_pieces_in_memory_are_seen_at_once(
     assert seen(reads, *wanted) is None
 
 
+def slow(loop: Loop, segment: MappedSegment) -> ReadSteps[bytes]:
+    (data,) = yield [Piece(segment, 0, 3)]
+    assert not isinstance(data, OSError)
+    loop.now += 0.003
+    return bytes(data)
+
+
 def test_nobody_sees_pieces_before_those_who_stand_in_line_or_while_reads_pause(
     reads: ColdReads, segment: MappedSegment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -354,16 +364,10 @@ def test_nobody_sees_pieces_before_those_who_stand_in_line_or_while_reads_pause(
     assert seen(reads, Piece(segment, 0, 3)) == [bytes(range(3))]
     loop.written += 1  # somebody writes: the next read that takes long is in debt
 
-    def slow() -> ReadSteps[bytes]:
-        (data,) = yield [Piece(segment, 0, 3)]
-        assert not isinstance(data, OSError)
-        loop.now += 0.003
-        return bytes(data)
-
-    assert reads.at_once(slow()) == bytes(range(3))
-    assert reads.at_once(slow()) is None
+    assert reads.at_once(slow(loop, segment)) == bytes(range(3))
+    assert reads.at_once(slow(loop, segment)) is None
     loop.now += 0.02
-    assert reads.at_once(slow()) == bytes(range(3))
+    assert reads.at_once(slow(loop, segment)) == bytes(range(3))
 
 
 def test_what_was_not_seen_at_once_is_not_looked_for_twice_in_a_row(
@@ -476,6 +480,12 @@ def test_a_turn_in_which_the_process_stood_still_is_not_paid_back() -> None:
         assert 0 < pace.pause(turn * 2.0 + 1.5) <= cold_reads.DEBT_MAX_S / 0.25
 
 
+def long(loop: Loop, segment: MappedSegment) -> ReadSteps[int]:
+    yield [Piece(segment, 0, 1)]
+    loop.now += 0.004
+    return 1
+
+
 def test_a_pause_holds_for_reads_that_come_in_it(
     reads: ColdReads, segment: MappedSegment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -483,21 +493,21 @@ def test_a_pause_holds_for_reads_that_come_in_it(
     loop, done = Loop(reads), list[int]()
     loop.with_pace(0.1)
 
-    def long() -> ReadSteps[int]:
-        yield [Piece(segment, 0, 1)]
-        loop.now += 0.004
-        return 1
-
     loop.written += 1
-    assert reads.run(long(), done.append) == 1, "nobody stands in line: at once"
+    assert reads.run(long(loop, segment), done.append) == 1, "nobody stands in line: at once"
     assert (done, loop.soon, loop.pauses) == ([], [], [])
     begun = loop.now
     loop.written += 1
-    reads.run(long(), done.append)
+    reads.run(long(loop, segment), done.append)
     assert loop.now - begun == pytest.approx(0.004 / 0.1, abs=0.011)
     while loop.soon:
         loop.turn()
     assert done == [1]
+
+
+def failing(segment: MappedSegment) -> ReadSteps[bytes]:
+    yield [Piece(segment, 0, 1)]
+    raise ValueError("a bug")
 
 
 def test_a_read_that_fails_does_not_hold_up_the_others(
@@ -506,11 +516,7 @@ def test_a_read_that_fails_does_not_hold_up_the_others(
     in_memory(monkeypatch)
     loop, done = Loop(reads), list[bytes]()
 
-    def failing() -> ReadSteps[bytes]:
-        yield [Piece(segment, 0, 1)]
-        raise ValueError("a bug")
-
-    reads.run(failing(), done.append)
+    reads.run(failing(segment), done.append)
     reads.run(two_steps(segment), done.append)
     failures = 0
     while loop.soon:

@@ -6,6 +6,7 @@ not match."""
 import errno
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -91,13 +92,14 @@ def remove(path: Path, _patched: pytest.MonkeyPatch) -> None:
     path.unlink()
 
 
-def zeros(begin: int, end: int) -> Lose:
-    def write(path: Path, _patched: pytest.MonkeyPatch) -> None:
-        with path.open("r+b") as file:
-            file.seek(begin)
-            file.write(bytes(end - begin))
+def write(begin: int, end: int, path: Path, _patched: pytest.MonkeyPatch) -> None:
+    with path.open("r+b") as file:
+        file.seek(begin)
+        file.write(bytes(end - begin))
 
-    return write
+
+def zeros(begin: int, end: int) -> Lose:
+    return partial(write, begin, end)
 
 
 def unreadable_page(path: Path, patched: pytest.MonkeyPatch) -> None:
