@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from turbopump.client.consumer.delivery import Delivery, Retry
-from turbopump.client.consumer.delivery_policy import Membership
+from turbopump.client.consumer.delivery_policy import ConsumerContext
 from turbopump.client.consumer.group_consumer import (
     GroupConsumer,
     RunningConsumer,
@@ -348,7 +348,7 @@ class RunningPush(RunningConsumer):
             )
         else:
             self._backs = SendBack(instance, group, settings.max_reconsume_times, namespace)
-        shared = Membership(
+        shared = ConsumerContext(
             instance, group, subscriptions, self.ready, self._backs, self.consumption, settings
         )
         self.assignment = Assignment(shared, self._offsets)

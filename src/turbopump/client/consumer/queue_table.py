@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 from weakref import WeakValueDictionary
 
-from turbopump.client.consumer.delivery_policy import Membership, PoppedMessages
+from turbopump.client.consumer.delivery_policy import ConsumerContext, PoppedMessages
 from turbopump.client.consumer.local_offsets import LocalOffsets
 from turbopump.client.consumer.offsets import ConsumeFrom, OffsetStore
 from turbopump.client.consumer.pop import init_mode_of
@@ -190,7 +190,7 @@ class Assignment(QueueTable[AssignedQueue | PopQueue]):
     still be settled.
     """
 
-    def __init__(self, shared: Membership, offsets: OffsetStore | LocalOffsets) -> None:
+    def __init__(self, shared: ConsumerContext, offsets: OffsetStore | LocalOffsets) -> None:
         super().__init__(shared.instance, shared.group, shared.subscriptions, offsets)
         self._shared = shared
         self._settings = shared.settings
