@@ -90,6 +90,10 @@ class QueueTable(ABC, Generic[QueueT]):
     async def apply(self, change: QueueChange) -> bool:
         """Add and remove queues. Return False if a gained queue cannot be read yet."""
 
+    async def release_topic(self, topic: str) -> None:
+        """Remove all queues of a topic."""
+        await self.apply(QueueChange((), self.of_topic(topic)))
+
     def stop(self, topic: str | None = None) -> None:
         """Stop reading the queues of ``topic``, or all. Delivered messages may still be settled."""
         self._closing = self._closing or topic is None

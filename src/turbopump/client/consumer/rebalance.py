@@ -341,7 +341,7 @@ class BrokerDivision:
         retries = pop_retry_topic(topic, self._group)
         if pops:
             if self._subscriptions.pop(retries, None) is not None:
-                await self._table.apply(QueueChange((), self._table.of_topic(retries)))
+                await self._table.release_topic(retries)
             return True
         if retries in self._subscriptions:
             return True
