@@ -369,7 +369,7 @@ async def test_a_segment_with_a_waiting_message_is_deleted_only_after_its_delive
 
     async def delete() -> bool:
         done: asyncio.Future[NextStep] = asyncio.get_running_loop().create_future()
-        retention.ask()
+        retention.request_deletion()
         assert retention.begin_round()
         retention.delete_next(lambda following: done.set_result(following))
         return await done is not NextStep.NOTHING
