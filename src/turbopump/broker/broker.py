@@ -287,7 +287,7 @@ class Broker:
         yield ColdFlowHandler(cold, stored.store.log)
         yield ReplicationHandler(stored, listening, delivering, copying)
         yield ConfigurationHandler(
-            RunningConfiguration.of(config, BROKER_KEYS, self._file, check=check_together),
+            RunningConfiguration.from_file(config, BROKER_KEYS, self._file, check=check_together),
             stored.disk,
             self.clock,
             partial(self._settings_changed, send),
@@ -339,7 +339,7 @@ class Broker:
     def _save_again(self) -> None:
         """Save the tables whose last save failed."""
         for file in (*self.tables.files, self.store.queue_ends.file):
-            file.repeat()
+            file.repeat_save()
 
     @staticmethod
     def _room_made(parts: Parts) -> None:
@@ -369,7 +369,7 @@ class Broker:
         parts = self.parts
         every(config.flush_interval_commit_log / 1000, self.store.flusher.flush_log)
         every(config.flush_interval_consume_queue / 1000, self.store.flusher.flush_queues)
-        every(FILES_CHECK_S, self.store.flusher.look_at_files)
+        every(FILES_CHECK_S, self.store.flusher.check_files)
         every(config.flush_consumer_offset_interval / 1000, self._save_offsets)
         every(SAVE_AGAIN_S, self._save_again)
         every(

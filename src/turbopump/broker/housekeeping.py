@@ -111,8 +111,8 @@ class Cleaning:
     def check_space(self) -> None:
         """Check the disk space. Begin a round at once if the disk is too full."""
         if not self._closed:
-            self._space.look(self._space_checked)
-            self._reserve.keep()
+            self._space.check_space(self._space_checked)
+            self._reserve.make_missing()
 
     def start_round(self) -> None:
         """Delete expired files, then trim queues and indexes. Do nothing while the previous round

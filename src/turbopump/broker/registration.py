@@ -402,7 +402,7 @@ class RegisteredServer:
         self._unsure = self._unsure and not whole
         self._note_success()
         self._confirmed = connection
-        if not self._remoting.connected(self.address):
+        if not self._remoting.is_connected(self.address):
             self.connection_lost()
         self._announcement.note_ordered_topics(answer.body)
         self._master_is_at(header_from_ext(RegisterBrokerReply, answer.ext or {}))

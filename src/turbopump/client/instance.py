@@ -441,7 +441,7 @@ class ClientInstance:
         milliseconds proves nothing about its peer, and other calls may be waiting on the
         connection.
         """
-        if self.remoting.connected(address):
+        if self.remoting.is_connected(address):
             connection = await self.remoting.connect(address)
             first = self._silent.get(address, since)
             if connection.last_read >= first:
