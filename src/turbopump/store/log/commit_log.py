@@ -83,7 +83,7 @@ class CommitLog:
         self._populated = 0
         self._populating = False
         self._growth: Callable[[], None] | None = None
-        self._look_at = 0
+        self._notice_at = 0
         """Value of ``end`` beyond which pages must be requested or a waiter be called."""
         self._synced_often = synced_often
         self._step = SMALL_STEP if synced_often else POPULATE_STEP
@@ -110,7 +110,7 @@ class CommitLog:
         self.end = end
         self._current = self.files.at(end)
         self._populated = end
-        self._set_look()
+        self._set_notice()
 
     def begin_at(self, offset: int) -> None:
         """Set the start of a log without segments: a new slave's log. The offset must be the start
@@ -127,7 +127,7 @@ class CommitLog:
         """Call ``tell`` once, inside the next ``written``; it must be short. A second call replaces
         the first waiter. Without a waiter, sends pay nothing."""
         self._growth = tell
-        self._set_look()
+        self._set_notice()
 
     def reserve(self, size: int) -> int:
         """Return the physical offset for an entry of ``size`` bytes: the end, or the start of a new
@@ -156,7 +156,7 @@ class CommitLog:
         return 0 if fits or self.files.has_spare else self.segment_size
 
     @property
-    def room(self) -> tuple[Any, int]:
+    def write_position(self) -> tuple[Any, int]:
         """Return the map, and the position in it, to write the reserved entry."""
         current = self._current
         assert current is not None
@@ -167,8 +167,8 @@ class CommitLog:
         assert self._current is not None
         self._current.dirty = True
         self.end += size
-        if self.end > self._look_at:
-            self._look()
+        if self.end > self._notice_at:
+            self._notice_growth()
 
     def copy_blank(self, data: bytes) -> None:
         """Write the blank at the end of a segment, which a slave got from its master."""
@@ -220,20 +220,21 @@ class CommitLog:
         self.end = start
         self._populated = start
         self._populate_ahead()
-        self._set_look()
+        self._set_notice()
         self._on_segment(start)
         return start
 
-    def _look(self) -> None:
+    def _notice_growth(self) -> None:
         if self.end > self._populated - self._step // 2:
             self._populate_ahead()
-        growth, self._growth = self._growth, None
-        self._set_look()
+        growth = self._growth
+        self._growth = None
+        self._set_notice()
         if growth is not None:
             growth()
 
-    def _set_look(self) -> None:
-        self._look_at = self._populated - self._step // 2 if self._growth is None else self.end
+    def _set_notice(self) -> None:
+        self._notice_at = self._populated - self._step // 2 if self._growth is None else self.end
 
     def _populate_ahead(self) -> None:
         current = self._current
@@ -284,7 +285,7 @@ class AppendLatency:
         self.longest = 0.0
         """Longest append in seconds."""
 
-    def slow(self, seconds: float) -> None:
+    def add_slow(self, seconds: float) -> None:
         """Record an append that took ``SLOW_S`` or longer. A batch counts once."""
         self._slow[bisect_right(BOUNDS_MS, int(seconds * 1000))] += 1
         self.longest = max(self.longest, seconds)
@@ -295,7 +296,8 @@ class AppendLatency:
         now = self._appended()
         counts = [*self._slow]
         counts[0] += max(now - self._before - sum(self._slow), 0)
-        self._before, self._slow = now, [0] * len(NAMES)
+        self._before = now
+        self._slow = [0] * len(NAMES)
         self.last_minute = dict(zip(NAMES, counts, strict=True))
         text = "".join(f"{name}:{count} " for name, count in self.last_minute.items())
         return f"[PAGECACHERT] TotalPut {sum(counts)}, PutMessageDistributeTime {text}"
