@@ -123,7 +123,7 @@ class NameServer:
         self._timers[call] = asyncio.get_running_loop().call_later(seconds, run)
 
     def _list_kv(self) -> None:
-        for namespace, key, text in self.kv.lines():
+        for namespace, key, text in self.kv.entries():
             log.info("KV configuration namespace=%r key=%r value=%r", namespace, key, text)
 
     def _expire(self) -> None:
