@@ -38,8 +38,8 @@ from bench.table import exit_status, plain_table
 
 MIB = 1024 * 1024
 SEGMENT_SIZE = 64 * MIB
-"""Of the CommitLog. Apache's broker reads the last three segments when it starts: the topics that
-are to come from the disk must lie before them."""
+"""Size of a CommitLog segment in the test. Apache's broker reads the last three segments when it
+starts, so the topics that must come from the disk lie before them."""
 CACHED = Case(
     "cached",
     "1 KiB, interleaved, from the kernel's cache, 4 pulls outstanding",
@@ -64,7 +64,7 @@ DISK = Case(
     count=32,
 )
 DEVICE_SHARE_MIN = 0.8
-"""So much of what a window "from the disk" gave must have come from the device meanwhile."""
+"""Minimum share of a window "from the disk" that the device must have delivered."""
 
 RATE, CPU = "rate", "cpu_us"
 CACHED_GOALS = ((RATE, ">=", 1.0), (CPU, "<=", 0.6))
@@ -85,7 +85,7 @@ Results = dict[str, list[LoadResult]]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much to run: seconds of windows and warming, messages of topics."""
+    """Size of a run: seconds of windows and of warm-up, messages per topic."""
 
     pairs: int = 3
     seconds: float = 3.0
@@ -105,8 +105,7 @@ QUICK = Plan(pairs=1, seconds=1.0, apache_warm_s=10.0, our_warm_s=1.0)
 
 @dataclass(frozen=True, slots=True)
 class BrokerSetup:
-    """Where the brokers of one run live: their directories, their cores, their end with the
-    stack."""
+    """Directories and cores of the brokers in one run. The brokers end with the stack."""
 
     data: Path
     cores: Cores
@@ -128,13 +127,13 @@ class BrokerSetup:
         return self.stack.enter_context(self.running(name, home, sources))
 
     def fill(self, broker: RunningBroker, how: Case, topic: str, size: int, messages: int) -> None:
-        """Send so many messages of ``size`` bytes to a new topic. Raises LoadError."""
+        """Send this many messages of ``size`` bytes to a new topic. Raises LoadError."""
         create_topic(broker.port, topic, TOPIC_QUEUES)
         arguments = [*how.arguments(), "--topic", topic, "--size", str(size)]
         fill(broker, arguments, messages, core=self.cores.load)
 
     def forget(self, home: str) -> None:
-        """Nothing of a stopped broker's files is in memory afterwards."""
+        """Drop a stopped broker's files from the page cache."""
         drop_from_memory(self.data / home / "store")
 
 
@@ -256,8 +255,8 @@ def rows(cached: Results, small: Results, disk: Results) -> list[tuple[str, ...]
 
 
 def modules_of(checkout: Path) -> Path:
-    """Where the modules of a checkout are. Raises click.BadParameter if it has none, or not the
-    compiled one, without which a comparison says nothing."""
+    """Return the directory of a checkout's modules. Raises click.BadParameter if there are none, or
+    if the compiled module is missing, because a comparison without it says nothing."""
     sources = checkout.resolve() / "src"
     if not list((sources / "turbopump").glob("_hot*.so")):
         raise click.BadParameter(

@@ -1,10 +1,10 @@
-"""A client that sends one byte every 10 ms whatever happens, and measures how long each of its
-sends waited: `python -m bench.bystander PORT PID`.
+"""Bystander: a client that sends one byte every 10 ms, and measures the waiting time of each send:
+`python -m bench.bystander PORT PID`.
 
-The one rule: a send counts from when it was due, answered or not, so that a broker that stands
-still cannot hide it. It runs in a process of its own, ahead of others where the system permits it,
-so that what it measures is the broker's doing. Each line on its standard input ends a window and
-prints it; it ends with its input. Must not know what other clients do meanwhile.
+The one rule: the time of a send counts from the moment when it was due. So a broker that stops
+cannot hide it. The bystander is a process of its own, with a higher priority where the system
+permits it, so that it measures the broker alone. Each line on its standard input ends a window and
+prints it. The process ends with its input. The other clients are unknown here.
 """
 
 import os
@@ -30,9 +30,13 @@ CPUCLOCK_SCHED = 2
 
 
 class Window(msgspec.Struct, frozen=True):
-    """What the sends of one window saw. Times in milliseconds, from when a send was due to its
-    answer; ``cpu_ms``: the most CPU time of the broker's process within one such wait;
-    ``refused``: answers with another code than 0; ``lost``: sends without an answer."""
+    """Result of one window.
+
+    - Times are in milliseconds, from when a send was due to its answer.
+    - ``cpu_ms``: the most CPU time of the broker's process within one such wait.
+    - ``refused``: answers with another code than 0.
+    - ``lost``: sends without an answer.
+    """
 
     sends: int
     longest_ms: float
@@ -143,9 +147,10 @@ def running_bystander(port: int, pid: int) -> Iterator["subprocess.Popen[bytes]"
 
 
 def window_of(process: "subprocess.Popen[bytes]") -> Window:
-    """End a running bystander's window. It waits for the answers that are missing.
+    """End a running bystander's window, after the missing answers have arrived.
 
-    Raises ChildProcessError if it has ended."""
+    Raises ChildProcessError if the bystander has ended.
+    """
     assert process.stdin is not None
     assert process.stdout is not None
     with suppress(BrokenPipeError):

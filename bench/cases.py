@@ -1,6 +1,5 @@
-"""The loads that both brokers are put under, as one table. Its one rule: a case is the same bytes
-to whichever broker; nothing here knows how a broker is started or how numbers are shown.
-"""
+"""Table of the loads for both brokers. The one rule: a case has the same bytes for each broker. The
+start of brokers and the display of numbers are unknown here."""
 
 from dataclasses import dataclass
 

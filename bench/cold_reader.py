@@ -1,11 +1,11 @@
-"""`python -m bench.cold_reader`: what a consumer that works through a cold backlog does to the
-producers' latency.
+"""`python -m bench.cold_reader`: effect of a consumer with a cold backlog on the latency of
+producers.
 
-A backlog is stored, the broker stopped, every page of its files dropped from the system's cache,
-the broker started again; then the same sends are measured alone and beside a reader that pulls the
-backlog from its start as fast as it is given. Its one rule: A B A B, each time on a fresh start
-with nothing in memory, and medians of the rounds; that the reader's bytes came from the device is
-measured too. Exit status 1: the ratio of p99s is above 1.3.
+The bench stores a backlog, stops the broker, drops its files from the page cache, and starts the
+broker again. Then it measures the same sends alone, and beside a reader that pulls the backlog from
+its start. The one rule: A B A B, each time on a fresh start with nothing in memory, and medians of
+the rounds. The bench also measures that the reader's bytes came from the device. Exit status 1: the
+ratio of the p99s is above 1.3.
 """
 
 import os
@@ -43,7 +43,7 @@ SENDS = (
 )
 GOAL = 1.3
 LEAD_S = 0.3
-"""The reader begins so long before the sends, and ends so long after."""
+"""Seconds by which the reader begins before the sends, and ends after them."""
 SETTLE_S = 0.5
 FILL_STEP = 32_000
 
@@ -70,7 +70,7 @@ def drop_from_memory(directory: Path) -> None:
 
 
 def fill(directory: Path, cores: Cores, size: int) -> None:
-    """A directory of a broker that was stopped cleanly, with so many bytes of backlog."""
+    """Make the directory of a cleanly stopped broker with a backlog of ``size`` bytes."""
     with running_broker(OURS, directory, cores) as broker:
         for case in (READER, *SENDS):
             create_topic(broker.port, case.topic, TOPIC_QUEUES)

@@ -44,7 +44,7 @@ FILL_ATTEMPTS = 30
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to run and for how long."""
+    """Cases of a run, and the seconds of each."""
 
     cases: tuple[Case, ...] = CASES
     brokers: tuple[str, ...] = (APACHE, OURS)
@@ -103,7 +103,7 @@ def settings(plan: Plan, cores: Cores) -> dict[str, str]:
 
 
 def measure_generator(report: Report, cores: Cores, say: Callable[[str], None]) -> None:
-    """How fast the generator is when the other side does nothing but answer."""
+    """Measure the generator's rate against a peer that only answers."""
     for name in ("send-1k", "send-128"):
         case = next(case for case in CASES if case.name == name)
         with generator.echo_server(min(cores.broker)) as port:
@@ -160,8 +160,8 @@ def prepare(broker: RunningBroker, cases: tuple[Case, ...], cores: Cores) -> Non
 
 
 def fill(broker: RunningBroker, arguments: Sequence[str], messages: int, *, core: int) -> None:
-    """Send so many messages in short loads, each again where the broker refused it as busy: what a
-    refused one has stored stays in the topic and harms nobody. Raises LoadError."""
+    """Send this many messages in short loads. A load that the broker refuses as busy is repeated;
+    its stored messages stay in the topic. Raises LoadError."""
     refused = 0
     while messages > 0:
         limit = str(min(messages, FILL_STEP))

@@ -1,14 +1,14 @@
-"""Which cores the brokers and the load generator run on, and how fast a core is right now.
+"""Cores of the brokers and of the load generator, and the present speed of a core.
 
-The one rule: whichever broker is measured, it has the same cores. Both may use `Cores.broker`
-whole, because Apache's has threads for more than one; the generator keeps to one core, the last. On
-a machine with two cores they share that one, and the generator's own CPU time is recorded with each
-result; with three or more the generator has a core to itself.
+The one rule: each measured broker has the same cores. Both brokers may use all of `Cores.broker`,
+because Apache's has threads for more than one. The generator has one core, the last. On a machine
+with two cores they share that core, and the generator's own CPU time is recorded with each result.
+With three or more cores, the generator has a core to itself.
 
-With one request outstanding the broker keeps off the generator's core. Otherwise the scheduler
-would sometimes put both on one core, where they wake each other in half the time, as no client on
-another machine could: a round trip of 26 or of 60 µs by chance. One core is no loss there: Apache's
-round trip was the same on one core as on two.
+With one request outstanding, the broker stays off the generator's core. Otherwise the scheduler
+would sometimes put both on one core, where they wake each other in half the time: a round trip of
+26 or of 60 µs by chance. No client on another machine could do that. One core is no loss for the
+broker: Apache's round trip was the same on one core as on two.
 """
 
 import os

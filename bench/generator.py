@@ -1,7 +1,7 @@
-"""The load generator in C (`load/`): compiled here, run here, its JSON read here.
+"""Load generator in C (`load/`): its compilation, its runs, and its JSON.
 
-The one rule: what it calls a failure is a failure of the run, with its own words. It must not know
-which broker it speaks to.
+The one rule: a failure of the generator is a failure of the run, with the generator's own text. The
+broker is unknown here.
 """
 
 import hashlib
@@ -91,7 +91,7 @@ def start_load(
 
 
 def finish_load(process: "subprocess.Popen[str]", timeout: float = 180.0) -> str:
-    """What the generator printed; raises LoadError with its complaint."""
+    """Return the generator's output. Raises LoadError with its error message."""
     try:
         out, complaint = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:

@@ -1,9 +1,8 @@
-"""`python -m bench.held_polls`: what thousands of long polls that wait cost our broker, and whom
-one message wakes.
+"""`python -m bench.held_polls`: cost of thousands of held long polls, and of waking some of them.
 
-Consumers of many groups, a connection each, hold a pull of each of their queues; every queue is
-held by several groups. Then messages arrive, one at a time: whoever waits for that queue must be
-answered with it, and nobody else. Exit status 1: a goal was missed.
+Consumers of many groups, with a connection each, hold a pull of each of their queues. Several
+groups hold a pull of each queue. Then messages arrive, one at a time. Each pull of that queue must
+be answered with the message, and no other pull. Exit status 1: a goal was missed.
 """
 
 import asyncio
@@ -77,7 +76,7 @@ class Consumer(asyncio.Protocol):
                 self._waiting.pop(answer.opaque).set_result(answer)
 
     async def heartbeat(self) -> None:
-        """Say who we are. When it is answered, so is whatever was asked before, or held."""
+        """Send a heartbeat. When the answer arrives, all earlier requests are answered or held."""
         opaque = next(self._opaques)
         body = wire.heartbeat(
             self._client_id,

@@ -1,10 +1,10 @@
-"""`python -m bench.limits`: what one client, without any malice, can do to another: Apache's
-broker and ours under the same load.
+"""`python -m bench.limits`: effect of one client on another, without malice: Apache's broker and
+ours under the same load.
 
-While the load of each scenario runs, a bystander sends one byte every 10 ms
-(`bench/bystander.py`). The table has its longest wait and its p99.9, the most CPU time that the
-broker used within one of its waits, and the broker's anonymous memory at the peak. Exit status 1: a
-goal of ours was missed; 2: a broker or a load failed. How a scenario is added: `bench/stalls.py`.
+While the load of each scenario runs, a bystander sends one byte every 10 ms (`bench/bystander.py`).
+The table has its longest wait and its p99.9, the most CPU time that the broker used within one of
+its waits, and the broker's anonymous memory at the peak. Exit status 1: a goal of ours was missed;
+2: a broker or a load failed. `bench/stalls.py` says how to add a scenario.
 """
 
 import importlib
@@ -84,7 +84,7 @@ def rows(stalls: Iterable[Stall]) -> list[list[str]]:
 
 
 def not_measured(stalls: Iterable[Stall]) -> list[str]:
-    """What would be missing in a table of these: a scenario, and against which broker."""
+    """Return the scenarios that are missing in a table, and the broker of each."""
     found = {(stall.scenario, stall.broker) for stall in stalls}
     wanted = [(one.name, broker) for one in scenarios() for broker in (APACHE, OURS)]
     return [f"{name} ({broker})" for name, broker in wanted if (name, broker) not in found]

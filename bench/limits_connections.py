@@ -28,7 +28,7 @@ TOPIC, GROUP = "limits-connections", "limits-connections"
 BIG = 4_000_000
 """Bytes of the largest message: 4 MiB with its properties."""
 QUIET_S = 4.0
-"""How long peers that do not read are watched."""
+"""Seconds for which peers that do not read are watched."""
 TIMES_P99, LAST_ANSWER_MS, NORMAL_AFTER_S = 2.0, 300.0, 5.0
 """Goals: the p99 of a good client in that of it alone; answers under overload, refusals among them;
 the time after it until sends are taken as ever."""
@@ -52,7 +52,7 @@ def one_queue(broker: RunningBroker) -> None:
 
 
 def messages(count: int, size: int) -> Callable[[RunningBroker], None]:
-    """Prepare a queue with so many messages of so many bytes."""
+    """Return a function that prepares a queue with ``count`` messages of ``size`` bytes."""
 
     def prepare(broker: RunningBroker) -> None:
         one_queue(broker)
@@ -67,7 +67,7 @@ def messages(count: int, size: int) -> Callable[[RunningBroker], None]:
 
 
 def pulls(client: Client, size: int) -> Iterator[bytes]:
-    """Pulls from the start of the queue, so many bytes of them."""
+    """Yield pulls from the start of the queue, ``size`` bytes of them."""
     while size > 0:
         frame = pull(client)
         size -= len(frame)
@@ -139,7 +139,7 @@ def p99(action: Callable[[], object], seconds: float) -> float:
 
 
 def is_closed(client: Client) -> bool:
-    """Whether the broker has closed it, with whatever is unread before that."""
+    """Return True if the broker has closed the connection, perhaps after unread bytes."""
     poll = select.poll()
     poll.register(client.socket, select.POLLRDHUP)
     return bool(poll.poll(0))
@@ -149,7 +149,7 @@ def is_closed(client: Client) -> bool:
 
 
 def unfinished(count: int, size: int) -> Load:
-    """So many connections send so many bytes of a frame that is longer."""
+    """Return a load of ``count`` connections. Each sends ``size`` bytes of a longer frame."""
 
     def load(broker: RunningBroker) -> str:
         with ExitStack() as stack:
@@ -204,8 +204,9 @@ def anyone() -> ssl.SSLContext:
 
 
 def handshakes(rounds: int, count: int, size: int | None) -> Load:
-    """Rounds of connections, from three addresses, that send so many bytes of a ClientHello (None:
-    all of it) and no more; between them a client of one of these addresses shakes hands."""
+    """Return a load of rounds of connections from three addresses. Each connection sends ``size``
+    bytes of a ClientHello (None: all of it) and no more. Between the rounds, a client of one of
+    these addresses completes a handshake."""
 
     def load(broker: RunningBroker) -> Answered:
         with many_descriptors():
@@ -244,7 +245,8 @@ def _handshakes(broker: RunningBroker, rounds: int, count: int, data: bytes) -> 
 
 
 def left_pulls(rounds: int, connections: int, count: int) -> Load:
-    """Rounds of connections that ask for so many pulls, which are held, and close."""
+    """Return a load of rounds of connections. Each sends ``count`` pulls, which are held, and
+    closes."""
 
     def load(broker: RunningBroker) -> Answered:
         closed = 0
@@ -317,7 +319,7 @@ def crowd(seconds: float) -> Load:
 
 @contextmanager
 def many_descriptors() -> Iterator[None]:
-    """As many files as may be are open meanwhile."""
+    """Open as many files as the limit allows, within the block."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     try:

@@ -19,7 +19,7 @@ QUEUES_MAX = 65_535
 TOPIC = "limits"
 PATIENCE_S = 120.0
 ABSURD_S = 20.0
-"""How long the answer may take to a request that counts to two billion."""
+"""Maximum seconds for the answer to a request that counts to two billion."""
 SQL = {"enablePropertyFilter": True}
 
 
@@ -46,7 +46,8 @@ class Client:
             self.socket.sendall(frame)
 
     def receive(self, wanted: int) -> list[wire.Answer]:
-        """So many answers. Raises ConnectionError when the broker ends the connection before."""
+        """Return ``wanted`` answers. Raises ConnectionError if the broker closes the connection
+        first."""
         answers: list[wire.Answer] = []
         while len(answers) < wanted:
             data = self.socket.recv(1 << 20)
@@ -86,7 +87,7 @@ def once(code: int, fields: Mapping[str, str], body: bytes = b"") -> Load:
 
 
 def sql(term: str, between: str, times: int, form: str = "{}") -> Load:
-    """A load of one heartbeat of a consumer that filters by so many terms."""
+    """Return a load of one heartbeat of a consumer whose filter has ``times`` terms."""
 
     def load(broker: RunningBroker) -> str:
         expression = form.format(between.join(term.format(number) for number in range(times)))

@@ -91,7 +91,7 @@ def first_sends(broker: RunningBroker) -> str:
 def one_by_one(
     broker: RunningBroker, code: int, field: str, fields: Mapping[str, str], body: bytes = b""
 ) -> str:
-    """So many requests, each with another name in ``field``, 100 of them under way."""
+    """Send requests with a different name in ``field`` each, 100 of them at a time."""
     answers: list[wire.Answer] = []
     with Client(broker) as client:
         for first in range(0, COUNT, 100):
@@ -102,8 +102,8 @@ def one_by_one(
 
 
 class Member:
-    """One of a group, on a connection of its own: asks for the list of members whenever it is told
-    that they have changed, as Apache's clients do."""
+    """Member of a group, on its own connection. As Apache's clients do, it asks for the list of
+    members on each notice of a change."""
 
     def __init__(self, broker: RunningBroker, number: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", broker.port), timeout=PATIENCE_S)
@@ -131,7 +131,7 @@ class Member:
 
 
 def joins(broker: RunningBroker) -> Answered:
-    """So many at a time, as fast as they are answered."""
+    """Let members join in batches, as fast as the broker answers."""
     with selectors.DefaultSelector() as selector:
         members = [Member(broker, number) for number in range(JOINS)]
         for member in members:
@@ -154,7 +154,7 @@ def joins(broker: RunningBroker) -> Answered:
 
 
 def cpu_seconds(pid: int) -> float:
-    """What a process has used so far."""
+    """Return the CPU seconds that a process has used."""
     with open(f"/proc/{pid}/stat") as file:
         fields = file.read().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

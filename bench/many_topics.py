@@ -1,13 +1,16 @@
-"""`python -m bench.many_topics`: what a broker pays for having many topics.
+"""`python -m bench.many_topics`: costs of a broker with many topics.
 
-Disk, descriptors, maps and memory of a store in which each of 5,000 topics x 8 queues has messages;
-CPU of a send to one topic alone, to one topic while the others are there, and to many of them in
-turn; memory and descriptors after a million messages and after minutes of sends and pulls; seconds
-until a broker serves again, after a stop and after a kill. Apache's broker (not with `--no-apache`)
-and an older build (`--old`) beside ours; Apache's opens a file for each queue, and serves nobody
-where its limit of open files is lower. Its one rule: each broker has the same table of topics,
-and before a restart each queue has got the same number of messages. Exit status 1: a figure was
-missed; 2: something failed.
+The bench measures:
+
+- disk, descriptors, maps and memory of a store with messages in 5,000 topics x 8 queues;
+- CPU of a send to one topic alone, to one topic among the others, and to many in turn;
+- memory and descriptors after a million messages, and after minutes of sends and pulls;
+- seconds until a broker serves again, after a stop and after a kill.
+
+Apache's broker (not with `--no-apache`) and an older build (`--old`) run beside ours. Apache's
+opens a file for each queue, and serves nobody where its limit of open files is lower. The one rule:
+each broker has the same table of topics, and each queue has the same number of messages before a
+restart. Exit status 1: a figure was missed; 2: something failed.
 """
 
 import json
@@ -55,7 +58,7 @@ DISK_GOAL_MIB, DESCRIPTORS_GOAL, MEMORY_GOAL_MIB = 1024, 1000, 1.0
 FLAT_GOAL = 8
 """Descriptors more, beside those of new files of the log: of connections that come and go."""
 APACHE_GOAL, OLD_GOAL = 1.0, 0.5
-"""Of the seconds of a restart."""
+"""Maximum seconds of a restart, as a ratio to Apache's and to the older build's."""
 
 PARTS = ("sends", "memory", "restarts")
 SETTLE_S = 3.0
@@ -66,8 +69,12 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``topics`` are in the table; sends go round all of them, and round ``spread`` of them. A
-    window lasts ``seconds``. The broker may open so many ``descriptors`` (0: as this shell)."""
+    """Size of a run.
+
+    - ``topics``: number of topics; sends go round all of them, or round ``spread`` of them.
+    - ``seconds``: length of a window.
+    - ``descriptors``: the broker's limit of open files (0: that of this shell).
+    """
 
     topics: int
     spread: int
@@ -80,8 +87,8 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a broker holds that has nothing to do: anonymous bytes, open descriptors, and files of
-    the log, each of which has one."""
+    """Resources of an idle broker: anonymous bytes, open descriptors, and files of the log, each of
+    which has a descriptor."""
 
     anonymous: int
     descriptors: int
@@ -90,8 +97,8 @@ class Held:
 
 @dataclass(slots=True)
 class Figures:
-    """Of one broker: bytes and counts with a message in each queue; microseconds of CPU a message
-    and messages a second by load; seconds to serve again."""
+    """Figures of one broker: bytes and counts with a message in each queue; CPU microseconds per
+    message and messages per second by load; seconds to serve again."""
 
     disk: int = 0
     descriptors: int = 0
@@ -144,7 +151,7 @@ class Contestant:
                 os.kill(broker.pid, signal.SIGKILL)
 
     def fill(self, broker: RunningBroker, messages: int) -> None:
-        """So many small messages, round all topics and queues. Raises LoadError."""
+        """Send small messages round all topics and queues. Raises LoadError."""
         arguments = [*load_arguments(self.topics, size=1), "--limit", str(messages)]
         generator.fill(broker.port, arguments, core=self.cores.load)
 
@@ -165,7 +172,7 @@ class Contestant:
         )
 
     def settled(self, broker: RunningBroker) -> Held:
-        """What the broker holds after some seconds without a load."""
+        """Return the broker's resources after some seconds without a load."""
         time.sleep(SETTLE_S)
         return Held(
             memory_of(broker.pid).anonymous,
@@ -218,7 +225,7 @@ def load_arguments(topics: int, size: int = 1024) -> list[str]:
 
 
 def limited(descriptors: int) -> tuple[str, ...]:
-    """What goes before a command that may have so many descriptors and no more."""
+    """Return the start of a command line that limits the number of open files."""
     return ("sh", "-c", 'ulimit -n "$0"; exec "$@"', str(descriptors)) if descriptors else ()
 
 
@@ -261,8 +268,8 @@ def measure_restarts(plan: Plan, contestants: list[Contestant], say: Say) -> Non
 
 
 def measure_memory(plan: Plan, one: Contestant, messages: int, say: Say) -> list[tuple[str, ...]]:
-    """What a broker holds more after ``messages`` round the topics than after a tenth of them, and
-    after sends and pulls side by side for ``mixed_seconds``."""
+    """Measure the growth of a broker's memory. It is measured after ``messages`` round the topics,
+    compared with a tenth of them, and after sends and pulls side by side for ``mixed_seconds``."""
     with one.running() as (broker, _):
         one.fill(broker, max(messages // 10, one.topics * QUEUES))
         before = one.settled(broker)

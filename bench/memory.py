@@ -1,4 +1,4 @@
-"""How much memory a process holds, as the kernel counts it. Mapped store files are resident but not
+"""Memory of a process, as the kernel counts it. Mapped store files are resident but not
 anonymous."""
 
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes: all resident pages, and those of them that no file stands behind."""
+    """Bytes of all resident pages, and of those without a file."""
 
     resident: int
     anonymous: int

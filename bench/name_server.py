@@ -1,11 +1,11 @@
-"""`python -m bench.name_server`: what routes cost a name server, Apache's and ours in turn.
+"""`python -m bench.name_server`: cost of routes for a name server, Apache's and ours in turn.
 
 200 brokers with 50 topics each register every 30 s by 103, with both servers all the time. 64
-clients, a connection each, ask one of the two for routes, one after another at a fixed rate: the
-same requests at the same pace for both, A B A B. Two layouts: every topic is on all brokers, as
-`mqadmin updateTopic -c` makes it; every broker has topics of its own. Measured are the CPU time of
-the server's process and how long an answer took from its request's write. Exit status 1: a goal was
-missed.
+clients, with a connection each, ask one of the two servers for routes, one after another at a fixed
+rate. Both get the same requests at the same pace, A B A B. There are two layouts: each topic is on
+all brokers, as `mqadmin updateTopic -c` makes it; or each broker has topics of its own. The bench
+measures the CPU time of the server's process, and the time from the write of a request to its
+answer. Exit status 1: a goal was missed.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ SHARED, OWN = "each topic on all brokers", "each broker has its own topics"
 
 
 class Part(msgspec.Struct, frozen=True):
-    """What one server did in one part of the run."""
+    """Result of one server in one part of the run."""
 
     server: str
     layout: str
@@ -162,7 +162,7 @@ class Asker(asyncio.Protocol):
 
 
 async def check_route(address: str, topic: str, brokers: int) -> int:
-    """The size of a route's body, which must name so many brokers."""
+    """Return the size of a route's body. The route must name ``brokers`` brokers."""
     client = RemotingClient()
     answer = await client.exchange(address, GetRouteInfo(topic=topic), timeout=30)
     route = fastjson.decode(answer.body, TopicRouteData)

@@ -1,8 +1,8 @@
-"""The least of a remoting client, blocking and one request at a time: enough to create a topic and
-to send the first message.
+"""Small remoting client, blocking and one request at a time: enough to create a topic and to send
+the first message.
 
-The one rule: it shares no code with turbopump, so that a fault of ours cannot hide itself. It
-measures nothing.
+The one rule: no code is shared with turbopump, so that a fault of ours cannot hide itself. The
+client measures nothing.
 """
 
 import json

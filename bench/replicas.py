@@ -55,7 +55,7 @@ CATCH_UP_MIN, BUSY_P99_MAX = 1.0, 1.3
 """A slave far behind: its rate, of Apache's; p99 of the master's senders meanwhile, of that before.
 """
 TABLES_CPU_MAX = 0.01
-"""Of a core, on each side."""
+"""Maximum share of a core, on each side."""
 PARTS = ("sync", "async", "behind", "tables")
 BATCH = ("--mode", "batch", "--count", "32", "--outstanding", "4")
 
@@ -239,7 +239,7 @@ def far_behind(
 
 
 def tables(directory: Path, cores: Cores, seconds: float) -> Iterator[tuple[str, ...]]:
-    """What both sides take while nothing changes."""
+    """Measure the cost of both sides while nothing changes."""
     with pair_of(OURS, directory, cores) as pair:
         ready(pair)
         port = pair.master.port
@@ -289,8 +289,8 @@ def ratios(
     other: list[LoadResult],
     limits: tuple[float | None, float | None, float | None],
 ) -> tuple[str, ...]:
-    """Of pairs of windows that followed each other; rate, CPU and p50. ``limits`` of the medians:
-    the lowest rate, the most of the others; None: no goal."""
+    """Return the ratios of pairs of windows that followed each other: rate, CPU and p50. ``limits``
+    of the medians: the lowest rate, and the highest of the others; None: no goal."""
     figures: tuple[Callable[[LoadResult], float], ...] = (
         lambda load: load.rate,
         lambda load: load.cpu_us,

@@ -1,8 +1,8 @@
-"""What a comparison found, as values: written to JSON, read by the table and the plot. Must not
-know how anything was measured.
+"""Results of a comparison as values, written to JSON, and read by the table and the plot. The
+measuring is unknown here.
 
-The one rule: brokers are compared within a pair (the two runs next to each other in time); a ratio
-is ours / Apache's, and its spread is the lowest and the highest pair.
+The one rule: brokers are compared within a pair (two neighbouring runs). A ratio is ours /
+Apache's, and its spread is the lowest and the highest pair.
 """
 
 from statistics import median

@@ -1,11 +1,12 @@
-"""What access control adds to a request: sends of 1 KiB, whole frames as Java's client writes them,
-handled with authentication off, on, and with a bare `hmac.digest` of the same bytes in its place.
+"""Cost of access control per request: sends of 1 KiB, in frames as Java's client writes them. They
+are handled with authentication off, on, and with a bare `hmac.digest` of the same bytes in its
+place.
 
-Two rules. One process, no network and no store, so that what differs within a round is the check
-alone: the handler answers at once. And like is compared with like: the check in a request with a
-digest in a request, and the check in a loop of its own with a digest in such a loop, for in a loop
-all code and data stay in the processor's cache. Both are wanted; what a check in a request costs of
-a digest in a loop is told, too.
+Two rules. One process, no network and no store: the handler answers at once, so the check is the
+only difference within a round. Like is compared with like: the check in a request with a digest in
+a request, and the check in a loop with a digest in a loop, because in a loop all code and data stay
+in the processor's cache. The result also has the cost of a check in a request compared with a
+digest in a loop.
 """
 
 import asyncio

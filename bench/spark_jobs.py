@@ -1,8 +1,8 @@
-"""Spark in a benchmark: a session of two cores, and what one job in it takes.
+"""Spark in a benchmark: a session of two cores, and the cost of one job.
 
-The one rule: CPU is counted process by process, for Spark ends Python workers that were idle for a
-minute, and what they had used is then in no sum. Linux only: CPU times come from /proc. It must not
-know what is compared.
+The one rule: CPU is counted process by process. Spark ends Python workers that were idle for a
+minute, and their CPU time is then in no sum. Linux only: CPU times come from /proc. The compared
+jobs are unknown here.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def session(name: str, conf: Mapping[str, str] | None = None) -> Iterator[SparkS
 
 
 def spent(broker_pid: int, rows: int, job: Callable[[], object]) -> Used:
-    """What a job of so many rows takes."""
+    """Measure the cost of a job with this many rows."""
     java = jvm_pid()
     before, broker_before = cpu_by_process(java), process_seconds(broker_pid)
     began = time.monotonic()

@@ -54,7 +54,7 @@ GOALS = {
     ("all columns after a restart", "spark"): 2.5,
     ("six columns after a restart", "broker"): 2.0,
 }
-"""Issue 13: at most so many times Kafka's."""
+"""Maximum ratios to Kafka's figures (issue 13)."""
 
 
 class Server:

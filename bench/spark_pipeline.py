@@ -1,16 +1,19 @@
-"""`python -m bench.spark_pipeline`: what reading, archiving and following a topic with Spark costs,
+"""`python -m bench.spark_pipeline`: cost of reading, archiving and following a topic with Spark,
 beside Spark's own work on the same rows in the same session.
 
     python -m bench.spark_pipeline [--quick] [--case NAME …] [--rows N] [--backlog N] [--rounds R]
 
-Flights as JSON with a key and a tag go through our broker. Cases: ``reads`` (the topic, the
-CommitLog under the broker that runs, the same rows in Parquet: all columns, and the body alone),
-``archive`` (the pipeline against Parquet to Parquet), ``streams`` (micro-batches of one and of
-1,000 rows against Spark's ``rate-micro-batch``), ``backlog`` and ``queues`` (whether a row costs
-the same however many there are, and in however many queues). Its one rule: what is compared is
-measured in turn, and a ratio is one of two neighbours; medians of the rounds, after one that warms
-up. CPU of Spark is that of the JVM, its Python workers and the driver. Exit status 1: a figure was
-missed, which on a busy machine says little for wall time.
+Flights as JSON with a key and a tag go through our broker. Cases:
+
+- ``reads``: the topic, the CommitLog under the running broker, and the same rows in Parquet:
+  all columns, and the body alone;
+- ``archive``: the pipeline against Parquet to Parquet;
+- ``streams``: micro-batches of one and of 1,000 rows against Spark's ``rate-micro-batch``;
+- ``backlog`` and ``queues``: the cost of a row for few and many rows and queues.
+
+The one rule: compared jobs are measured in turn, and a ratio is one of two neighbours; medians of
+the rounds, after one that warms up. CPU of Spark is that of the JVM, its Python workers and the
+driver. Exit status 1: a figure was missed, which on a busy machine says little for wall time.
 """
 
 from __future__ import annotations
@@ -42,7 +45,7 @@ from bench.spark_jobs import Used, session, spent
 from bench.spark_kafka import send
 from turbopump import Message
 from turbopump.spark.cluster import Cluster
-from turbopump.spark.offsets import admit, encode_offsets
+from turbopump.spark.offsets import encode_offsets, limit_ends
 from turbopump.spark.options import COLUMN_NAMES
 from turbopump.spark.pipelines import archive
 
@@ -51,7 +54,7 @@ from flights import flights
 
 TOPIC, QUEUES = "flights", 4
 SMALL_BACKLOG, FEW_ROWS = 100_000, 2000
-"""So few are read in two tasks, as more are."""
+"""Numbers of rows that are read in two tasks, as more rows are."""
 QUEUE_COUNTS = (1, 4, 16, 64)
 MICRO_BATCHES, MICRO_BATCHES_WARM = 20, 5
 STREAM_ROUNDS = 3
@@ -73,7 +76,7 @@ class Figure(NamedTuple):
 
 
 class Job(NamedTuple):
-    """What is measured, and of how many rows it is."""
+    """Measured job, and its number of rows."""
 
     rows: int
     run: Callable[[], object]
@@ -81,7 +84,7 @@ class Job(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """What all cases share. ``flights`` is the topic as a table in Parquet, of so many ``rows``."""
+    """Environment of all cases. ``flights`` is the topic as a Parquet table with ``rows`` rows."""
 
     spark: SparkSession
     broker: RunningBroker
@@ -195,7 +198,7 @@ def reads(scene: Scene) -> list[Figure]:
 
 
 def archives(scene: Scene) -> list[Figure]:
-    """Files that Spark writes are as Spark makes them unless told otherwise."""
+    """Measure the archive. Spark writes its files with its default settings."""
 
     def to_lake() -> None:
         done = archive(
@@ -216,7 +219,8 @@ def archives(scene: Scene) -> list[Figure]:
 
 
 def streams(scene: Scene) -> list[Figure]:
-    """Both run one micro-batch after the other, each of so many rows in one task."""
+    """Measure the streams. Both run one micro-batch after the other, each with the same number of
+    rows in one task."""
     figures = []
     for rows in (1, 1000):
         topic = f"micro-batches-{rows}"
@@ -247,8 +251,8 @@ def streams(scene: Scene) -> list[Figure]:
 
 
 def backlogs(scene: Scene) -> list[Figure]:
-    """Small reads are repeated, so that there is enough to measure. Each query has its own cost,
-    whatever it reads; the read of a few rows shows it, and it is taken off."""
+    """Measure the backlogs. Small reads are repeated, so that there is enough to measure. Each
+    query has a fixed cost; the read of a few rows shows it, and it is subtracted."""
     topic = "backlog"
     again = scene.spark.range(-(-scene.backlog // scene.rows))
     write_topic(scene, topic, QUEUES, scene.flights.crossJoin(again))
@@ -257,7 +261,7 @@ def backlogs(scene: Scene) -> list[Figure]:
         ends = cluster.offsets_max(cluster.queues(topic))
     jobs = {}
     for size in (FEW_ROWS, *sizes):
-        wanted = encode_offsets(admit(dict.fromkeys(ends, 0), ends, size))
+        wanted = encode_offsets(limit_ends(dict.fromkeys(ends, 0), ends, size))
         table = scene.topic(topic, endingOffsets=json.dumps(wanted))
         check_count(f"a backlog of {size}", table, size)
         times = max(1, min(10, scene.backlog // size // 2))
@@ -311,7 +315,7 @@ def repeated(times: int, job: Callable[[], object]) -> None:
 
 
 def write_topic(scene: Scene, topic: str, number: int, rows: DataFrame) -> DataFrame:
-    """A new topic of so many queues, which has these flights; the read of it."""
+    """Write the flights into a new topic with ``number`` queues. Return a read of the topic."""
     create_topic(scene.broker.port, topic, number)
     writer = rows.select("keys", "tags", "body").write.format("rocketmq").option("topic", topic)
     writer.option("nameServer", scene.broker.namesrv).mode("append").save()
@@ -341,7 +345,7 @@ def micro_batch_ms(scene: Scene, source: DataStreamReader, rows: int) -> dict[st
 
 
 def in_turn(scene: Scene, title: str, jobs: Mapping[str, Job]) -> dict[str, list[Used]]:
-    """What each job takes in each round but the first; medians are printed."""
+    """Return the cost of each job in each round but the first. Medians are printed."""
     found: dict[str, list[Used]] = {name: [] for name in jobs}
     for number in range(scene.rounds + 1):
         for name, job in jobs.items():
@@ -365,7 +369,7 @@ def ratio(ours: Sequence[Used], others: Sequence[Used], figure: Callable[[Used],
 
 
 def spread(costs: Sequence[Sequence[float]]) -> float:
-    """How many times the least the most is, by medians."""
+    """Return the ratio of the highest and the lowest median."""
     medians = [median(cost) for cost in costs]
     return max(medians) / max(min(medians), 0.001)
 

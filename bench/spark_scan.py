@@ -59,7 +59,7 @@ PARQUET_MAX = {128: 1.25, 1024: 2.0}
 @click.option("--rounds", default=5, help="of each; the best counts")
 @click.option("--decode-only", is_flag=True, help="without Spark")
 def main(rows: int, rounds: int, decode_only: bool) -> None:
-    """What decoding costs, and a scan of a CommitLog beside Parquet."""
+    """Measure decoding, and a scan of a CommitLog beside Parquet."""
     met = True
     with tempfile.TemporaryDirectory(prefix="turbopump-scan-") as directory:
         stores = {size: Path(directory) / str(size) for size in SIZES}
@@ -74,7 +74,7 @@ def main(rows: int, rounds: int, decode_only: bool) -> None:
 
 
 def fill(directory: Path, size: int, count: int) -> None:
-    """A store with so many messages of ``size`` bytes in eight queues."""
+    """Make a store with ``count`` messages of ``size`` bytes in eight queues."""
     config = StoreConfig(StorePaths(directory), with_crc=True)
     store = MessageStore.open(config, SystemDisk(), clock := SystemClock(), print)
     for number, (flight, body) in enumerate(islice(bodies(size), count)):
@@ -138,7 +138,7 @@ def decoding(stores: dict[int, Path], rounds: int) -> bool:
 
 
 def handed_over(rows: Iterator[Any]) -> int:
-    """What a worker makes of what a reader gives, batches or tuples; how many rows there were."""
+    """Convert a reader's batches or tuples as a worker does. Return the number of rows."""
     made = records_to_arrow_batches(rows, DECODED_ROWS, from_arrow_schema(READ_SCHEMA), None)
     return sum(batch.num_rows for batch in made)
 
@@ -167,7 +167,7 @@ def scanning(stores: dict[int, Path], counts: dict[int, int], rounds: int) -> No
 
 
 def scan_all(store: Path, *, walk: bool = False) -> int:
-    """How many rows there are."""
+    """Return the number of rows."""
     options = log_options({"path": str(store)})
     tasks, root = plan(options, 1)
     found = scan_options(options, log_schema(), None if walk else root)

@@ -96,7 +96,7 @@ class Reader:
             time.sleep(0.05)
 
     def window(self, seconds: float) -> Window:
-        """Pull for so long. Raises PullError."""
+        """Pull for ``seconds``. Raises PullError."""
         meter = CpuMeter([self._broker.pid])
         begun = time.perf_counter()
         found = read = 0
@@ -122,7 +122,8 @@ class Reader:
         self._socket.sendall(wire.request(wire.PULL_MESSAGE, opaque, fields))
 
     def _take(self, queue: int, answer: wire.Answer) -> tuple[int, int]:
-        """How many messages came, and how many the broker has looked at; asks for the next."""
+        """Return the number of received messages and of messages that the broker has checked, and
+        send the next pull."""
         if answer.code not in (wire.SUCCESS, wire.PULL_RETRY_IMMEDIATELY):
             raise PullError(f"a pull was answered by code {answer.code} {answer.fields}")
         matched = len(wire.entry_sizes(answer.body)) if answer.code == wire.SUCCESS else 0

@@ -1,8 +1,8 @@
-"""How one scenario is measured against one broker: what its load does to a bystander, and to the
+"""Measurement of one scenario against one broker: the effect of its load on a bystander, and on the
 broker's memory.
 
-The one rule: each scenario gets a broker of its own, just started, with nothing in it. Must not
-know which scenarios there are (`bench/limits.py` does).
+The one rule: each scenario gets a broker of its own, just started, with nothing in it. The
+scenarios are unknown here (`bench/limits.py` has them).
 
 To add a scenario: write its load as a function in `bench/limits_<subject>.py`, add a `Scenario` to
 that module's tuple `SCENARIOS`, and the subject to `SUBJECTS` in `bench/limits.py` if it is new.
@@ -29,7 +29,7 @@ from bench.remote import create_topic
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """What a load has measured beside the bystander, and how large it may be for ours."""
+    """Measured value of a load beside the bystander, and our goal for it."""
 
     name: str
     measured: float
@@ -37,7 +37,7 @@ class Figure(msgspec.Struct, frozen=True):
 
 
 class Answered(msgspec.Struct, frozen=True):
-    """What a load says of its answers, with figures that are judged."""
+    """Answers of a load in a few words, with figures that are judged."""
 
     text: str
     figures: tuple[Figure, ...]
@@ -49,23 +49,23 @@ WARM_S = {APACHE: 4.0}
 """Apache's broker compiles what the bystander needs meanwhile."""
 CALM_S = 2.0
 AFTER_S = 0.3
-"""The window goes on so long after the load, for what it left to do."""
+"""Seconds for which the window continues after the load, to include its later effects."""
 SAMPLE_S = 0.02
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """What one client does to a broker while another sends.
+    """Effect of one client on a broker while another client sends.
 
-    ``name`` selects it on the command line; ``title`` is its row in the table. ``load(broker)``
-    speaks to ``broker.port`` by sockets of its own (frames: `bench/wire.py`; calls one at a time:
-    `bench/remote.py`), returns when all of it is answered or refused, and says in a few words
-    what the answer was: "0", "code 23", "closed"; with figures (``Answered``) if it measures what
-    has a goal of its own. It may run for seconds; it may not use
-    turbopump's own code. ``prepare(broker)`` comes before, unmeasured: topics, messages, groups.
-    ``settings`` are lines of broker.conf in Apache's keys, for both brokers. ``stall_ms`` and
-    ``grown_mib`` are the goals for ours: the longest wait of the bystander, and how far the
-    broker's anonymous memory may grow above what it had before the load (None: no goal).
+    - ``name`` selects the scenario on the command line; ``title`` is its row in the table.
+    - ``load(broker)`` speaks to ``broker.port`` with sockets of its own (frames: `bench/wire.py`;
+      calls one at a time: `bench/remote.py`). It returns when all requests are answered or refused,
+      with the answer in a few words: "0", "code 23", "closed"; or with figures (``Answered``) that
+      have goals of their own. It may run for seconds. It must not use turbopump's code.
+    - ``prepare(broker)`` runs before, unmeasured: topics, messages, groups.
+    - ``settings``: lines of broker.conf in Apache's keys, for both brokers.
+    - ``stall_ms``, ``grown_mib``: goals for ours: the longest wait of the bystander, and the
+      growth of the broker's anonymous memory (None: no goal).
     """
 
     name: str

@@ -1,5 +1,5 @@
-"""A report as plain text for the terminal, or as Markdown for the docs. It computes nothing:
-results.py does."""
+"""Report as plain text for the terminal, or as Markdown for the docs. results.py computes the
+values."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -62,7 +62,7 @@ def target_rows(report: Report) -> list[list[str]]:
 
 
 def context_lines(report: Report) -> list[str]:
-    """What must stand beside the absolute figures."""
+    """Return the context of the absolute figures."""
     machine, settings = report.machine, report.settings
     loops = " and ".join(f"{seconds:.3f} s" for seconds in report.calibration_s)
     alone = ", ".join(f"{case} {rate:,.0f}/s" for case, rate in report.generator_rate.items())

@@ -1,8 +1,8 @@
-"""Frames of the remoting protocol, as Apache's Java client writes them: what benchmarks need that
-are not a load of sends.
+"""Frames of the remoting protocol, as Apache's Java client writes them, for benchmarks beyond a
+load of sends.
 
-The one rule: it shares no code with turbopump, so that a fault of ours cannot hide itself. It opens
-no socket.
+The one rule: no code is shared with turbopump, so that a fault of ours cannot hide itself. This
+module opens no socket.
 """
 
 import json

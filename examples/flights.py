@@ -25,7 +25,7 @@ _TEXTS: Final = frozenset(("carrier", "tailnum", "origin", "dest", "time_hour"))
 
 
 class Flight(NamedTuple):
-    """One flight: its whole row as JSON, and what of it goes into a message's tag and key."""
+    """Flight: its row as JSON, the carrier (tag of the message) and the tail number (key)."""
 
     body: bytes
     carrier: str
@@ -35,7 +35,7 @@ class Flight(NamedTuple):
 
 
 def flights(first: int | None = None) -> Iterator[Flight]:
-    """All 336,776 flights in the table's order, or the first so many."""
+    """Yield all 336,776 flights in the order of the table, or only the first ones."""
     encode = msgspec.json.Encoder().encode
     with (
         zipfile.ZipFile(_package_file("flights.csv.zip")) as archive,
@@ -53,13 +53,13 @@ def flights(first: int | None = None) -> Iterator[Flight]:
 
 
 def airline_names() -> dict[str, str]:
-    """Names of the carriers by their two letters."""
+    """Return the names of the carriers by their two letters."""
     with _package_file("airlines.csv").open(encoding="utf-8", newline="") as table:
         return {row["carrier"]: row["name"].strip() for row in csv.DictReader(table)}
 
 
 def average_delays(todo: list[Flight]) -> Delays:
-    """What Spark should find, computed without it."""
+    """Compute the delays without Spark, for the comparison."""
     sums: dict[tuple[str, int], list[int]] = {}
     for flight in todo:
         if flight.delay is not None:
@@ -125,7 +125,7 @@ def plot(delays: Delays, picture: Path) -> None:
 
 
 def by_delay(delays: Delays) -> list[str]:
-    """The carriers, the latest first."""
+    """Return the carriers, the one with the longest delays first."""
 
     def over_the_year(carrier: str) -> float:
         months = [entry for (name, _), entry in delays.items() if name == carrier]

@@ -1,4 +1,4 @@
-"""The whole story on real input: 336,776 flights through RocketMQ into a lake, counted twice.
+"""Example on real input: 336,776 flights through RocketMQ into a lake, counted twice.
 
 Starts a name server and a broker, sends every flight of 2013 from New York as a JSON message (tag:
 the carrier, key: the aircraft's tail number), and archives them into a Parquet lake with Spark,
@@ -9,7 +9,7 @@ which are drawn, and all is compared with what went in. Exit status 0 means that
 
     python examples/flights_demo.py [--flights N] [--out DIR]
 
-Nothing is left running, and nothing left behind but ``flights.png``, also after Ctrl-C.
+The demo leaves no process running and no file but ``flights.png``, also after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -91,15 +91,15 @@ def _options() -> argparse.Namespace:
         type=Path,
         default=Path("out"),
         metavar="DIR",
-        help="where flights.png goes (default: out)",
+        help="directory for flights.png (default: out)",
     )
     return parser.parse_args()
 
 
 def free_ports() -> tuple[str, str]:
-    """One for the name server and one for the broker, which needs the second below it and the next
-    above it, too. They are below those that the system gives to outgoing connections, of which one
-    might take them while the servers are away."""
+    """Return a free port for the name server and one for the broker. The broker also uses the port
+    two below its own and the next one. The ports are below those that the system gives to outgoing
+    connections, so no connection takes them while the servers are stopped."""
     while True:
         first = random.randrange(12_000, 32_000)
         with ExitStack() as held, suppress(OSError):
@@ -109,8 +109,8 @@ def free_ports() -> tuple[str, str]:
 
 
 class Servers:
-    """``turbopump dev``, which keeps its ports and its directory when it is killed and started
-    again."""
+    """Process of ``turbopump dev``, which can be killed and started again with the same ports and
+    directory."""
 
     def __init__(self, store: Path) -> None:
         self._store = store
@@ -120,7 +120,7 @@ class Servers:
         self._process = self._started()
 
     def kill_and_start(self) -> None:
-        """kill -9, and a new start in the same directory."""
+        """Kill the process with SIGKILL, and start it again in the same directory."""
         self._process.kill()
         self._process.wait()
         self.kills += 1
@@ -138,8 +138,7 @@ class Servers:
         namesrv, broker = self._ports
         command = [sys.executable, "-m", "turbopump", "dev", "--data", str(self._store)]
         command += ["--namesrv-port", namesrv, "--broker-port", broker]
-        # In a session of its own, so that Ctrl-C reaches this program alone, which then ends the
-        # servers last.
+        # A session of its own keeps Ctrl-C from reaching the servers; this program ends them last.
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, text=True, start_new_session=True
         )
@@ -149,12 +148,12 @@ class Servers:
                 ready = dict(part.split("=", 1) for part in line.split()[1:])
                 self.name_server = ready["namesrv"]
                 return process
-        raise SystemExit("the servers did not start; what they said stands above")
+        raise SystemExit("the servers did not start; their output above has the reason")
 
 
 @contextmanager
 def running_servers(store: Path) -> Iterator[Servers]:
-    """The servers on free ports."""
+    """Run the servers on free ports."""
     servers = Servers(store)
     try:
         yield servers
@@ -163,8 +162,8 @@ def running_servers(store: Path) -> Iterator[Servers]:
 
 
 async def send(name_server: str, todo: list[Flight]) -> int:
-    """Send the flights in batches, several on the way at once; the number of messages that the
-    broker acknowledged."""
+    """Send the flights in batches, several at a time. Return the number of messages that the broker
+    has acknowledged."""
     bar = ProgressBar("Sending", len(todo))
     batches = iter([todo[at : at + BATCH] for at in range(1, len(todo), BATCH)])
     sent = 0
@@ -180,7 +179,7 @@ async def send(name_server: str, todo: list[Flight]) -> int:
             bar.show(sent)
 
     async with Producer(name_server, group="flights_demo", send_timeout=30) as producer:
-        # makes the topic, so that the others find it on its broker
+        # The first message creates the topic, so the batches find it on its broker.
         await producer.send(message(todo[0]))
         sent = 1
         async with asyncio.TaskGroup() as group:
@@ -194,7 +193,7 @@ async def send(name_server: str, todo: list[Flight]) -> int:
 def running_spark(
     java_options: str = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 ) -> Iterator[SparkSession]:
-    """A local session. For work as short as this, Java's second compiler and parallel collector
+    """Run a local session. For such short work, Java's second compiler and its parallel collector
     cost more than they save."""
     spark = rocketmq_session(
         "flights",
@@ -216,7 +215,7 @@ def running_spark(
 
 
 def archive_all(spark: SparkSession, servers: Servers, lake: Path, total: int) -> ArchiveReport:
-    """Archive the topic in three batches; the broker is killed while the second one is read."""
+    """Archive the topic in three batches. The broker is killed while the second one is read."""
     bar = ProgressBar("Archiving", total)
     planned = 0
     is_read = threading.Event()
@@ -224,7 +223,7 @@ def archive_all(spark: SparkSession, servers: Servers, lake: Path, total: int) -
     def kill_while_it_reads() -> None:
         while not any((lake / "_staging").iterdir()) and not is_read.wait(0.005):
             pass  # until a task has begun a file
-        print("\nkill -9 of the broker, and a new start")
+        print("\nKilling the broker with SIGKILL and starting it again")
         servers.kill_and_start()
 
     killing = threading.Thread(target=kill_while_it_reads)
@@ -255,7 +254,7 @@ def archive_all(spark: SparkSession, servers: Servers, lake: Path, total: int) -
 
 
 def average(spark: SparkSession, servers: Servers, lake: Path) -> Delays:
-    """The average delays, by SQL over the lake."""
+    """Return the average delays, computed by SQL over the lake."""
     print(f'turbopump sql --lake {lake.name} "{DELAYS}"')
     rows = query(DELAYS, name_server=servers.name_server, lakes={"lake": lake}, spark=spark)
     return {
@@ -267,7 +266,7 @@ def average(spark: SparkSession, servers: Servers, lake: Path) -> Delays:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What went in and what came out."""
+    """Counts of what was sent and what was found."""
 
     flights: int
     sent: int
@@ -293,7 +292,7 @@ class Comparison:
 def compare(
     lake: Path, todo: list[Flight], sent: int, archived: ArchiveReport, delays: Delays, kills: int
 ) -> Comparison:
-    """What DuckDB finds in the lake, and what Spark has found, beside what was sent."""
+    """Compare what was sent with the counts of DuckDB and of Spark."""
     counts = duckdb.from_arrow(lakes.dataset(lake)).aggregate(
         "count(*), count(distinct keys), count(distinct (brokerName, queueId, queueOffset))"
     )
@@ -356,30 +355,33 @@ def report(result: Comparison, seconds: float) -> int:
 
 
 class ProgressBar:
-    """A bar on a terminal, a line every so often elsewhere."""
+    """Progress of one step: a bar on a terminal, elsewhere a line every five seconds."""
 
-    def __init__(self, label: str, total: int | None) -> None:
-        self._label, self._total = label, total
-        self._began = self._shown = time.monotonic()
+    def __init__(self, label: str, total: int) -> None:
+        self._label = label
+        self._total = total
+        self._is_terminal = sys.stdout.isatty()
+        self._began = self._printed_at = time.monotonic()
         self._done = 0
 
     def show(self, done: int) -> None:
+        """Print the progress, unless a line was just printed. ``end`` prints the last one."""
         self._done = done
         now = time.monotonic()
-        if now - self._shown >= (0.1 if sys.stdout.isatty() else 5):
-            self._shown = now
-            self._print("\r" if sys.stdout.isatty() else "\n")
+        interval_s = 0.1 if self._is_terminal else 5
+        if done < self._total and now - self._printed_at >= interval_s:
+            self._printed_at = now
+            self._print("\r" if self._is_terminal else "\n")
 
     def end(self) -> None:
         self._print("\n")
 
     def _print(self, end: str) -> None:
-        bar = ""
-        if self._total:
-            filled = 30 * self._done // self._total
-            bar = f"[{'#' * filled}{'.' * (30 - filled)}] "
+        filled = 30 * self._done // max(self._total, 1)
+        bar = "#" * filled + "." * (30 - filled)
         seconds = time.monotonic() - self._began
-        print(f"{self._label:<13}{bar}{self._done:>9,} in {seconds:5.1f} s", end=end, flush=True)
+        line = f"{self._label:<13}[{bar}] {self._done:>9,} in {seconds:5.1f} s"
+        print(line, end=end, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
-"""Our push consumer as a load: reads MODE COUNT, one a line, consumes so many messages as a new
-group and answers with a line of JSON. ConsumerLoad.java is its twin. MODE: ``coroutine`` (an async
-handler), ``thread`` (a plain one) or ``iterate`` (``async for``).
-"""
+"""Push consumer of ours as a load. The program reads lines ``MODE COUNT``, consumes COUNT messages
+as a new group, and answers with a line of JSON. ConsumerLoad.java is its twin. MODE: ``coroutine``
+(an async handler), ``thread`` (a plain one) or ``iterate`` (``async for``)."""
 
 import asyncio
 import json

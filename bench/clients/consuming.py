@@ -42,7 +42,8 @@ FILL_STEP = 32_000
 
 
 def fill(port: int, messages: int, core: int) -> int:
-    """At least so many messages of 1 KiB, the same in every queue; how many."""
+    """Store at least this many messages of 1 KiB, the same number in each queue. Return the
+    number."""
     arguments = [*FILL.arguments(), "--topic", TOPIC, "--queues", str(QUEUES)]
     stored = 0
     while stored < messages:

@@ -1,7 +1,6 @@
-"""Our producer and our push consumer in one process: reads RATE SECONDS, one a line, sends so many
-messages a second and answers with a line of JSON: how long it took from each send to its handler.
-Every message of a window must come, once.
-"""
+"""Producer and push consumer of ours in one process. The program reads lines ``RATE SECONDS``,
+sends RATE messages per second, and answers with a line of JSON: the time from each send to its
+handler. Each message of a window must arrive exactly once."""
 
 import asyncio
 import json

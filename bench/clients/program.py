@@ -32,7 +32,7 @@ def check(result: SendResult) -> None:
 async def tasks(
     producer: Producer, topic: str, body: bytes, in_flight: int, seconds: float
 ) -> Trips:
-    """So many tasks, each with one send after the other; the seconds of each send."""
+    """Run this many tasks, each with one send after the other. Return the seconds of each send."""
     trips: Trips = []
     clock = time.perf_counter
     until = clock() + seconds

@@ -1,8 +1,8 @@
-"""The clients' programs under comparison: each a process of its own that is told what to do by
-lines and answers each with a line of JSON.
+"""Programs of the clients under comparison. Each is a process of its own, which receives lines and
+answers each with a line of JSON.
 
-The one rule: a ratio is taken within a pair of windows, and the median of the pairs is judged. It
-must not know what is measured.
+The one rule: a ratio is taken within a pair of windows, and the median of the pairs is judged. The
+measured values are unknown here.
 """
 
 import hashlib
@@ -22,8 +22,8 @@ HERE = Path(__file__).resolve().parent
 
 
 class Window(msgspec.Struct, frozen=True):
-    """What a client says of one window: its own CPU time, and, of a producer, the time from each
-    send to its result."""
+    """Result of one window: the client's CPU time, and for a producer also the time from each send
+    to its result."""
 
     messages: int = 0
     seconds: float = 0.0
@@ -46,7 +46,7 @@ class ClientError(Exception):
 
 
 class Client:
-    """A client's program, told by lines what to do."""
+    """Running program of a client, controlled by lines."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self._process = process
@@ -85,7 +85,8 @@ def running_client(*command: str) -> Iterator[Client]:
 
 
 def java_command(program: str) -> list[str]:
-    """What starts a Java program of this folder, compiled once for each of its versions."""
+    """Return the command of a Java program in this folder. The program is compiled once for each of
+    its versions."""
     library = fetch_jars(NEWEST)
     source = HERE / f"{program}.java"
     digest = hashlib.sha256(source.read_bytes()).hexdigest()[:12]

@@ -1,7 +1,6 @@
-"""A broker that answers the load generator as a test tells it, in a thread of the test's own.
+"""Broker that answers the load generator as a test tells it, in a thread of its own.
 
-The one rule: it keeps every request it saw, as the header's fields and the body, for the test to
-look at.
+The one rule: it keeps every request, as header fields and body, for the test to check.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""What the bench of pulls after a restart counts and judges; not how fast anything was."""
+"""Counts and verdicts of the bench of pulls after a restart, without its speeds."""
 
 from collections.abc import Callable
 from contextlib import ExitStack

@@ -1,5 +1,4 @@
-"""CPU time is told apart: of the brokers that are metered, of the bench itself, and of anything
-else."""
+"""Distribution of CPU time: the metered brokers, the bench itself, and everything else."""
 
 import subprocess
 import sys

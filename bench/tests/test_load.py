@@ -193,7 +193,7 @@ def pull(answer: Answer) -> Counter[tuple[str, str]]:
 
 
 def payload() -> bytes:
-    """What the generator sends, and so what it expects to pull."""
+    """Return the body that the generator sends, and expects in its pulls."""
     return run(SEND, good_sends(), limit=1)[0][1]
 
 

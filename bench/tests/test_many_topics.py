@@ -1,4 +1,4 @@
-"""What the bench of many topics judges; not how fast anything was."""
+"""Verdicts of the bench of many topics, without its speeds."""
 
 from pathlib import Path
 

@@ -147,13 +147,13 @@ class Pair:
         def copies() -> bool:
             return link.accepted and slave.store.log.end == master.store.log.end
 
-        await eventually(lambda: refused() or copies(), SETTLED_S)
+        await eventually(lambda: refused() or copies(), seconds=SETTLED_S)
         if not copies() and "no good entry" in (link.fault or ""):
             self.figures["holes at the master"] += 1
             return False
         if not copies() and log_of(slave.store) == log_of(master.store)[: slave.store.log.end]:
             self.figures["damage mended"] += 1  # what a power cut had left
-            await eventually(copies, SETTLED_S)
+            await eventually(copies, seconds=SETTLED_S)
         if copies():
             assert log_of(slave.store) == log_of(master.store), "a silent difference"
             self.figures["the same"] += 1

@@ -11,8 +11,8 @@ from tests.spark.spark_session import quick_session
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those of Spark come last, one after the other: Spark ends a Python worker that had nothing to
-    do for a minute, and each that it starts again costs a second."""
+    """Run the Spark tests last, one after the other. Spark ends a Python worker that was idle for a
+    minute, and each new worker costs a second."""
     items.sort(key=lambda item: "spark" in getattr(item, "fixturenames", ()))
 
 

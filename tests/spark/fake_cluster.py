@@ -1,8 +1,9 @@
-"""A name server and broker of a few lines on one port, whose queues are lists: for what a real
-broker cannot be made to answer.
+"""Small name server and broker on one port, whose queues are lists. Tests use it for answers that a
+real broker cannot be made to give.
 
-It answers 105, 106, 206, 351, 11, 14, 15, 29, 30 and 31 as Apache's does; of filters it knows tags.
-``answer`` may be replaced to say something else for a request, or None to break the connection.
+It answers 105, 106, 206, 351, 11, 14, 15, 29, 30 and 31 as Apache's brokers do; of filters it knows
+only tags. A test may replace ``answer`` to give another answer to a request, or None to break the
+connection.
 """
 
 from __future__ import annotations
@@ -73,13 +74,13 @@ class FakeCluster:
         self.broker_id = 0
         self.pull_max = pull_max
         self.scan_max = 100
-        """So many entries does a pull with a filter look at."""
+        """Maximum entries that a pull with a filter checks."""
         self.groups: dict[str, dict[tuple[str, int], int]] = {}
-        """What groups have committed; a pull makes its group, a commit does not."""
+        """Committed offsets of the groups. A pull creates its group, a commit does not."""
         self.attributes: dict[str, str] = {}
         self.requests: list[Command] = []
         self.connections = 0
-        """So many were opened so far."""
+        """Number of connections opened so far."""
         self.answer: Callable[[Command], Command | None] = self.usual_answer
         cluster = self
 

@@ -1,6 +1,6 @@
-"""Batches for a lake without Spark or a broker: messages of one topic, and the steps that
-`archive` takes with them. Run as a program it archives in a process of its own, which kills itself
-with SIGKILL before the step it is told:
+"""Batches for a lake without Spark or a broker: messages of one topic, in the steps of `archive`.
+As a program, this archives in a process of its own, which kills itself with SIGKILL before the
+given step:
 
     python -m tests.spark.lake_batches LAKE FORMAT STEP
 """
@@ -33,7 +33,7 @@ COLUMNS = ("topic", "brokerName", "queueId", "queueOffset", "body", "storeTimest
 QUEUES = [MessageQueue("T", "broker-a", 0), MessageQueue("%RETRY%g", "broker-b", 1)]
 BATCHES = 3
 BATCH_ROWS = 40
-"""Of each queue. Every seventh body does not fit."""
+"""Rows per queue. Every seventh body does not fit."""
 HOUR_US = 3_600_000_000
 AVRO = '{"type":"record","name":"R","fields":[{"name":"n","type":"long"}]}'
 
@@ -87,7 +87,7 @@ def append_next(lake: Lake, before: Snapshot, at_step: Callable[[str], None]) ->
 def archive_all(
     root: Path, wanted: Definition, at_step: Callable[[str], None] = no_step
 ) -> Snapshot:
-    """Go on from where the lake stands, up to its end; then compact it."""
+    """Continue from the lake's offsets up to the end, and compact the lake."""
     lake = create_or_open(root, wanted)
     at_step("opened")
     with lake.writing():

@@ -70,8 +70,8 @@ def read(spark: SparkSession, name_server: str, format_name: str) -> DataFrame:
 
 
 def same_rows(spark: SparkSession, name_server: str) -> bool:
-    """Whether both readers give equal rows: their number, and all their hashes together. It also
-    warms both up."""
+    """Return True if both readers give equal rows: the same number and the same hashes in all. This
+    also warms up both."""
     seen = []
     for name in ("rocketmq", "rocketmqPlain"):
         rows = read(spark, name_server, name)

@@ -31,4 +31,4 @@ class PlainDataSource(RocketMQDataSource):
         return "rocketmqPlain"
 
     def reader(self, schema: StructType) -> PlainReader:
-        return PlainReader(self._settled(schema))
+        return PlainReader(self._checked_options(schema))

@@ -101,7 +101,7 @@ class Trial:
         self._compared += 1
 
     def _printed_by(self, act: Callable[[], object]) -> str:
-        """What it prints, in the words of the page."""
+        """Return the output of a call, with the page's own addresses and paths."""
         out = io.StringIO()
         with redirect_stdout(out):
             act()

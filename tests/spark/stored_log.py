@@ -99,7 +99,8 @@ def plain_rows(directory: Path) -> list[Row]:
 
 
 def read_log(path: Path, tasks: int = 1, **options: object) -> list[Row]:
-    """What ``format("rocketmqCommitlog")`` reads, without Spark, in the log's order."""
+    """Return the rows of ``format("rocketmqCommitlog")``, read without Spark, in the log's
+    order."""
     given = log_options({"path": str(path), **{name: str(v) for name, v in options.items()}})
     schema = log_schema(given.columns)
     planned, store = plan(given, tasks)

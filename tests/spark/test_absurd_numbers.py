@@ -1,5 +1,5 @@
-"""Numbers that a name server or a broker says, and that a read counts to or makes room for: one
-that cannot be is an error in words, before anything is read."""
+"""Impossible numbers from a name server or broker. A read refuses them in a sentence before it
+reads anything."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from turbopump.protocol.command import Command
 from turbopump.protocol.requests.offsets import QUEUE_OFFSET_MAX
 from turbopump.spark import decode, inner_batches
 from turbopump.spark.batch import BatchReader
-from turbopump.spark.offsets import TASKS_MAX, OffsetRange, split
+from turbopump.spark.offsets import TASKS_MAX, OffsetRange, split_ranges
 from turbopump.spark.options import ReadOptions, read_options
 from turbopump.spark.reading import read_partition
 from turbopump.spark.stream import StreamReader
@@ -120,9 +120,9 @@ def test_the_largest_end_is_planned_in_a_moment_and_so_many_tasks_are_refused(
 
 def test_as_many_tasks_as_may_be_are_made() -> None:
     whole = OffsetRange(MessageQueue("T", "b", 0), 0, TASKS_MAX)
-    assert len(split([whole], None, None, 10)) == TASKS_MAX // 10
+    assert len(split_ranges([whole], None, None, 10)) == TASKS_MAX // 10
     with pytest.raises(ConfigError, match="1000001 messages"):
-        split([OffsetRange(whole.queue, 0, TASKS_MAX + 1)], None, None, 1)
+        split_ranges([OffsetRange(whole.queue, 0, TASKS_MAX + 1)], None, None, 1)
 
 
 def answer_absurdly(code: int, fake: FakeCluster, reply: Any, request: Command) -> Command | None:

@@ -184,7 +184,7 @@ def test_nothing_is_made_where_there_is_no_topic_or_a_wrong_option(
 ) -> None:
     with pytest.raises(RouteNotFoundError, match="know no topic 'none'"):
         run("none", bodies=json_bodies("n int"))
-    with pytest.raises(ConfigError, match="but cannot select messages"):
+    with pytest.raises(ConfigError, match="remove the options that select messages"):
         run("T", options={"tags": "A"})
     assert not list(tmp_path.iterdir())
 
@@ -387,7 +387,7 @@ def test_following_takes_what_comes_until_it_is_stopped(
 def test_following_goes_on_where_the_broker_was_away(
     cluster: FakeCluster, run: Archive, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It has left the route, as a broker does that is started again; or says nothing."""
+    """The broker has left the route, like one that restarts, or it does not answer."""
     cluster.fill("T", 0, 10)
     stop, steps = threading.Event(), list[str]()
     usual = cluster.answer

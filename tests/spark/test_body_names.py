@@ -119,7 +119,7 @@ def test_a_field_with_the_name_of_a_column_needs_another(field: str) -> None:
     check(struct="fields")
     with pytest.raises(ConfigError, match="columns date, which messages have"):
         check(struct="date")
-    with pytest.raises(ConfigError, match="a prefix or are within a struct: give one of both"):
+    with pytest.raises(ConfigError, match="a prefix and a struct exclude each other"):
         check(prefix="p_", struct="s")
 
 
@@ -132,7 +132,7 @@ def test_a_field_that_no_file_can_hold_is_refused_before_there_is_a_lake(kind: s
 
 
 def test_a_lake_without_such_names_is_described_as_before(tmp_path: Path) -> None:
-    """So releases before this one read it; the others refuse a newer one."""
+    """Releases before this one read the lake, and refuse a newer one."""
     lake_of(tmp_path / "lake", "parquet", avro_bodies(AVRO))
     text = (tmp_path / "lake/_lake.json").read_bytes()
     assert msgspec.json.decode(text)["v"] == 1

@@ -178,7 +178,7 @@ def test_large_decompressed_bodies_are_split_over_batches(monkeypatch: pytest.Mo
 
 
 def outcomes(name: str, *arguments: Any) -> list[Any]:
-    """What the plain function gives, and the compiled one if there is one."""
+    """Return the result of the plain function, and of the compiled one if there is one."""
     plain, compiled = TWINS[name]
     return [function(*arguments) for function in (plain, compiled) if function is not None]
 
@@ -328,7 +328,7 @@ def test_a_batch_that_cannot_be_taken_apart_has_a_row_for_each_of_its_offsets(
     assert {(row[1], row[2], row[3]) for row in rows[2:-2]} <= {("T", b"", None)}
     assert [row[0] for row in rows] == [*range(4, end + 2)]
     for row in rows[1:-2]:
-        assert row[4].startswith("the inner batch cannot be taken apart: ")
+        assert row[4].startswith("the inner batch cannot be unpacked: ")
         assert fault in row[4]
     assert rows[-2:] == [(end, "T", b"behind", None, None), (end + 1, "U", b"in", None, None)]
 

@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 900
-"""It is a minute; a machine with much other work takes its time."""
+"""Maximum seconds of the demo, which takes a minute on an idle machine."""
 
 
 @contextmanager

@@ -89,7 +89,7 @@ Message = tuple[str, bytes, dict[str, str], int]
 
 
 def messages(packed: PackedRows) -> list[Message]:
-    """What a broker would make of packed rows."""
+    """Return the messages that a broker would make of packed rows."""
     if packed.single is not None:
         text, body, flag = packed.single
         return [(packed.topic, body, decode_properties(text), flag)]
@@ -194,7 +194,7 @@ def test_delayed_rows_travel_alone() -> None:
         ({"body": [b"x"] * 2, "properties": [[], [("b", None)]]}, 1, "'b' has no value"),
         ({"body": [b"x"] * 2, "properties": [[], [("", "v")]]}, 1, "has no name"),
         ({"body": [b"x"] * 2, "tags": ["a", "b" * 32768]}, 1, "more than 32767 bytes"),
-        ({"body": [b"x"] * 2, "delayLevel": [1, -1]}, 1, "its delayLevel is not a level"),
+        ({"body": [b"x"] * 2, "delayLevel": [1, -1]}, 1, "its delayLevel is out of range"),
         ({"body": [b"x"] * 2, "deliverAt": [None, datetime(1971, 1, 1)]}, 1, "before 1973"),
         (
             {"body": [b"x"], "delayLevel": [1], "deliverAt": [datetime(2031, 1, 1)]},
@@ -279,7 +279,7 @@ names = texts.map(lambda text: f"p{text}")
     st.integers(0, 3),
 )
 def test_any_rows_come_out_as_they_went_in(rows: list[tuple[Any, ...]], begin: int) -> None:
-    """Also when the record batch is a slice of a larger one."""
+    """The record batch may be a slice of a larger one."""
     bodies, tags, properties, flags, levels = zip(*rows, strict=True)
     batch = pa.record_batch(
         {

@@ -1,4 +1,4 @@
-"""What the pages about Spark show runs as it stands, and prints what they say."""
+"""Examples on the pages about Spark run as they are, and print what the pages say."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def archived(bodies: Bodies, *texts: bytes) -> dict[str, pa.Table]:
 
 
 def result(bodies: Bodies, body: str) -> str:
-    """What the page would say."""
+    """Return the result in the words of the page."""
     tables = archived(bodies, body.encode())
     if tables[DATA].num_rows:
         (value,) = tables[DATA]["v"].to_pylist()

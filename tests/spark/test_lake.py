@@ -1,4 +1,5 @@
-"""Lakes without Spark: what is committed is there once, whatever dies when, for every reader."""
+"""Lakes without Spark: committed rows exist exactly once for each reader, at whichever step a
+process dies."""
 
 from __future__ import annotations
 
@@ -63,7 +64,7 @@ from turbopump.spark.pipelines.writing import FileWriting
 ROOT = Path(__file__).parents[2]
 FORMATS = ["parquet", "delta"]
 STEPS_APART = 17
-"""Of the steps at which a process dies, in its own process here; `make spark` kills at each."""
+"""Distance of the steps at which a process dies here; `make spark` kills at each step."""
 Place = tuple[str, int, int]
 
 
@@ -109,7 +110,7 @@ def check(root: Path, *, settled: bool = True) -> None:
 
 
 def globbed(root: Path) -> list[Place]:
-    """What a reader finds that looks into the table's folder."""
+    """Return what a reader finds that lists the table's folder."""
     found = [pq.ParquetFile(path).read() for path in root.glob("data/**/*.parquet")]
     paths = list(root.glob("data/**/*.parquet"))
     topics = [unquote(path.parts[-4].removeprefix("topic=")) for path in paths]

@@ -1,4 +1,4 @@
-"""Where lakes may be: what is a URL is refused before anything is written, or Spark starts."""
+"""Locations of lakes. A URL is refused before anything is written, and before Spark starts."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ Archive = Callable[..., ArchiveReport]
 
 
 def in_this_process(run: ArchiveRun, begins: Offsets, ends: Offsets, writing: FileWriting) -> Any:
-    """What Spark does with a batch."""
+    """Run the tasks of a batch in this process, without Spark."""
     options = replace(run.options, columns=run.lake.definition.columns)
 
     def collect() -> list[dict[str, str]]:
@@ -365,7 +365,7 @@ def test_a_lake_may_be_in_a_relative_directory_whose_name_has_a_colon(
 def test_a_lake_of_one_generation_is_written_as_before(
     cluster: FakeCluster, run: Archive, tmp_path: Path
 ) -> None:
-    """So releases before this one read it."""
+    """Releases before this one read the lake."""
     send(cluster, "T", 3, "x")
     run("T")
     (version,) = (tmp_path / "L/_manifest").iterdir()
@@ -397,7 +397,7 @@ def test_a_lake_of_one_generation_is_written_as_before(
 def test_a_run_may_reject_so_many_rows(
     limit: int | str | None, good: int, rejected: int, allowed: bool
 ) -> None:
-    assert rejected_limit(limit)(good, rejected) is allowed
+    assert rejected_limit(limit).allows(good, rejected) is allowed
 
 
 @pytest.mark.parametrize("limit", ["many", "-1", "1.5", "101%", "", -1, "5 %"])

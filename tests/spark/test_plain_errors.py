@@ -1,4 +1,4 @@
-"""What Spark's Python workers print."""
+"""Output of Spark's Python workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a read is before it begins: its queues, where each begins and ends, and its tasks."""
+"""Plan of a read: its queues, their begins and ends, and its tasks."""
 
 from __future__ import annotations
 

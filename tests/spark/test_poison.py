@@ -289,7 +289,7 @@ def test_two_topics_that_differ_in_case_are_not_taken_for_one(
     both = "select (select count(*) from {}) as a, (select count(*) from {}) as b"
     for names in (("Orders", "orders"), ("orders", "`Orders`")):
         with pytest.raises(
-            ConfigError, match=r"names '(O|o)rders' and '(O|o)rders', which are two"
+            ConfigError, match=r"names the tables '(O|o)rders' and '(O|o)rders', but"
         ):
             sql(both.format(*names))
     assert sql("select count(*) from Orders")[0][0] == 1

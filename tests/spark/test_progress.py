@@ -1,4 +1,4 @@
-"""How far a query is behind, out of the progress that Spark reports."""
+"""Lag of a query, computed from the progress that Spark reports."""
 
 from __future__ import annotations
 

@@ -258,7 +258,7 @@ def test_ranges_and_what_is_left_give_the_rows_of_the_filters(filters: list[Filt
     for queue_id in range(6):
         for offset in range(6):
             in_ranges = (
-                pushed.takes(MessageQueue("T", "b", queue_id))
+                pushed.may_match(MessageQueue("T", "b", queue_id))
                 and pushed.offsets[0] <= offset < pushed.offsets[1]
             )
             wanted = all_hold(filters, queue_id, offset)

@@ -41,7 +41,7 @@ def broker() -> Iterator[BrokerThread]:
 
 
 class Context:
-    """What a task may be told by Spark."""
+    """Properties of a task, as Spark passes them."""
 
     def __init__(self, partition: int = 0, number: int = 0, **properties: str) -> None:
         self._partition, self._number = partition, number
@@ -205,7 +205,7 @@ def test_a_named_write_may_be_begun_again(broker: BrokerThread) -> None:
 def test_reading_back_ends_at_the_batch_before(
     broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a long queue only the end is read: until an older batch, in whichever queue it is."""
+    """Only the end of a long queue is read, up to an older batch in any queue."""
     broker.create_topic("bounded", 2)
     many = [f"{number:05d}" for number in range(5000)]
     send(broker, "bounded", many, in_stream(0))
@@ -233,14 +233,14 @@ def test_an_older_attempt_that_still_sends_is_counted(broker: BrokerThread) -> N
     old = Outbox(plan, attempt_of(Context(4, 0), plan, PLANNED, 0))
     new = Outbox(plan, attempt_of(Context(4, 1), plan, PLANNED, 0))
     with old, new:
-        old.put(batch.slice(0, 10), order)
+        old.send_rows(batch.slice(0, 10), order)
         old.finish()
-        new.put(batch, order)
-        old.put(batch.slice(10, 5), order)
+        new.send_rows(batch, order)
+        old.send_rows(batch.slice(10, 5), order)
         new.finish()
         old.finish()
-        assert (new.stored, new.skipped, new.twice()) == (90, 10, 5)
-        assert old.twice() == 0  # it is the first attempt: nobody was there before it
+        assert (new.stored, new.skipped, new.count_duplicates()) == (90, 10, 5)
+        assert old.count_duplicates() == 0  # it is the first attempt: nobody was there before it
 
 
 class LosingProducer(PackedProducer):
@@ -331,5 +331,5 @@ def test_marks_of_an_older_write_are_not_copied(broker: BrokerThread) -> None:
     plan = write_options({"nameServer": broker.namesrv, "topic": "copied"})
     told = attempt_of(None, plan, PLANNED, 0)
     write_task(iter([batch]), plan, layout(batch.schema, plan), told)
-    found = ReadBack(plan, attempt_of(in_stream(0), plan, PLANNED, 0)).look_up("copied")
+    found = ReadBack(plan, attempt_of(in_stream(0), plan, PLANNED, 0)).find_sent_keys("copied")
     assert not found.ids

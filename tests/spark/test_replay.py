@@ -119,7 +119,7 @@ def test_messages_are_chosen_by_key_condition_and_time(
 def test_a_replay_that_died_at_a_step_goes_on_and_doubles_nothing(
     spark: SparkSession, broker: BrokerThread, run: Replay, step: str, found: int, present: int
 ) -> None:
-    """Where something was sent; `make spark` kills a process at the steps before as well."""
+    """The process dies after something was sent; `make spark` also kills at the steps before."""
 
     class DiesError(BaseException):
         pass
@@ -227,7 +227,7 @@ def test_a_batch_is_sent_without_a_shuffle_and_opens_the_files_of_its_hours_alon
 def test_what_a_lake_has_got_since_is_sent_by_the_same_replay(
     spark: SparkSession, broker: BrokerThread, tmp_path: Path
 ) -> None:
-    """Also what was stored in a second of which a part was sent."""
+    """This includes messages stored in a second of which a part was sent already."""
 
     with FakeCluster({"grows": 1}) as origin:
 
@@ -301,7 +301,7 @@ def test_a_name_is_of_one_selection(run: Replay, lake: Path) -> None:
         run("named", name="n", keys=["k1"], options={"sendBatch": "1"})
     with pytest.raises(ConfigError, match=r"was of another selection .*: give another name"):
         run("named", name="n", keys=["k2"])
-    with pytest.raises(ConfigError, match="a replay's name has letters"):
+    with pytest.raises(ConfigError, match="is not a name of a replay: use letters"):
         run("named", name="../x")
     (lake / "_replays" / "n.json").write_text('{"v": 1}')
     with pytest.raises(ConfigError, match=r"cannot be read .*: give the replay another name"):

@@ -1,5 +1,5 @@
-"""What a session tells the Java that it starts, which one is taken, and what its Python workers
-import."""
+"""Settings of a session for its JVM, the choice of a Java, and the imports of its Python
+workers."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def test_the_sockets_stay_as_the_user_or_spark_submit_has_them(name: str) -> Non
 
 
 class Whereabouts(DataSource):
-    """Where the processes of a read have PySpark and py4j from: one that makes the source, one that
-    plans, one that reads."""
+    """Source that shows the paths of PySpark and py4j in each process of a read: the one that makes
+    the source, the one that plans, and the one that reads."""
 
     @classmethod
     def name(cls) -> str:

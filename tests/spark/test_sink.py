@@ -48,7 +48,7 @@ def write(rows: DataFrame, broker: BrokerThread, **options: object) -> None:
 
 
 def wait_for(broker: BrokerThread, topic: str, count: int) -> None:
-    """Until a topic has had so many messages."""
+    """Wait until a topic has had this many messages."""
     with Cluster([broker.namesrv]) as cluster:
         queues = cluster.queues(topic)
         deadline = time.monotonic() + 60
@@ -277,7 +277,7 @@ def test_delays_times_and_queues_of_rows_reach_the_broker(
 
 
 def test_speculation_is_refused_beside_a_key(spark: SparkSession, broker: BrokerThread) -> None:
-    """As if Spark had been started with it: that makes it a setting of the session."""
+    """The setting is changed in the session, as if Spark had been started with it."""
     session = spark.newSession()
     session.conf.set("spark.sql.legacy.setCommandRejectsSparkCoreConfs", "false")
     session.conf.set("spark.speculation", "true")

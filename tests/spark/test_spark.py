@@ -245,7 +245,9 @@ def test_a_warning_of_a_worker_is_on_its_standard_error_unless_logging_is_set_up
     run = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
     )
-    said = "WARNING turbopump.spark.batch: maxOffsetsPerTrigger does nothing in a batch read"
+    said = (
+        "WARNING turbopump.spark.batch: option maxOffsetsPerTrigger has no effect in a batch read"
+    )
     assert (said in run.stderr) == (logging == "")
 
 

@@ -1,4 +1,4 @@
-"""How much a micro-batch holds, when it is due, and what others see of the progress."""
+"""Size and time of micro-batches, and the progress that other tools see."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def test_a_wrong_option_is_told_in_a_sentence(options: dict[str, str], said: str
         ([pa.field("topic", pa.string())], {}, "no column body"),
         ([BODY], {}, "set the option topic, or add a column topic"),
         ([BODY, pa.field("tag", pa.string())], {"topic": "T"}, "did you mean 'tags'? drop it"),
-        ([BODY, pa.field("xyz", pa.string())], {"topic": "T"}, "no place for the column 'xyz':"),
+        ([BODY, pa.field("xyz", pa.string())], {"topic": "T"}, "unknown column 'xyz':"),
         ([pa.field("value", pa.binary())], {"topic": "T"}, "Kafka sink is body here: rename it"),
         (
             [BODY, pa.field("key", pa.binary())],

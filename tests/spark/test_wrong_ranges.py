@@ -68,7 +68,7 @@ def rows(reader: StreamReader | BatchReader, partitions: Any) -> Found:
 
 
 def streamed(fake: FakeCluster, trigger: str, begin: dict[str, Any], **given: str) -> Found:
-    """What a query that is restarted at ``begin`` reads in its first batch."""
+    """Return the result of the first batch of a query that is restarted at ``begin``."""
     limit, more = LIMITED.get(trigger, (ReadAllAvailable(), {}))
     reader = StreamReader(options(fake, **given, **more))
     try:
@@ -283,7 +283,9 @@ def test_available_now_goes_on_when_the_options_name_fewer_queues_than_before(
 ) -> None:
     fewer = {"assign": '{"T":{"broker-a":[0]}}'}
     assert len(streamed(fake, "available now", gone_with_its_broker(), **fewer)) == 10
-    assert "T@broker-b:0 is named by no option any more; its offset 5 is kept" in caplog.text
+    assert (
+        "T@broker-b:0 is not selected by the options any more; its offset 5 is kept" in caplog.text
+    )
 
 
 def test_a_stream_that_shall_begin_beyond_the_end_of_a_queue_is_refused(fake: FakeCluster) -> None:
@@ -355,5 +357,5 @@ def test_a_batch_says_that_an_option_of_streams_does_nothing(
     fake: FakeCluster, option: str, value: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert len(batch(fake, **{option: value})) == 100
-    assert f"{option} does nothing in a batch read" in caplog.text
+    assert f"{option} has no effect in a batch read" in caplog.text
     assert fake.groups.keys() == {"TURBOPUMP_SPARK"}

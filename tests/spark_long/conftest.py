@@ -1,8 +1,9 @@
-"""What the long Spark runs share: servers that can be killed and started again, and the environment
-in which a program of its own finds this checkout.
+"""Fixtures of the long Spark runs: servers that can be killed and started again, and the
+environment in which a separate program finds this checkout.
 
-`make spark` runs them. Each starts Spark in processes of its own, never in pytest's: those can be
-killed, and a cluster is one of several. It may take minutes; `make test` leaves this folder out.
+`make spark` runs them. Each starts Spark in processes of its own, never in pytest's, because these
+can be killed, and a cluster has several. A run may take minutes; `make test` leaves this folder
+out.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 1800.0
-"""So long is waited for a program at most. Other work on the machine makes each slower, some ten
-times; only one that hangs comes to this."""
+"""Maximum seconds of a program. Other work on the machine may make it ten times slower, so only a
+program that hangs reaches this."""
 
 
 @pytest.fixture(scope="session")
@@ -35,8 +36,8 @@ def environment() -> dict[str, str]:
 
 
 class Servers:
-    """``turbopump dev`` in a process of its own. It keeps its ports and its directory when it is
-    killed and started again."""
+    """Process of ``turbopump dev``. It keeps its ports and its directory when it is killed and
+    started again."""
 
     def __init__(self, data: Path) -> None:
         self._data = data

@@ -34,7 +34,7 @@ def bare_environment(**more: str) -> dict[str, str]:
 
 
 class Daemon:
-    """A process of Spark's. What it says goes to a file."""
+    """Process of Spark. Its output goes to a file."""
 
     def __init__(self, log: Path, command: list[str], environment: dict[str, str]) -> None:
         self._log = log

@@ -37,7 +37,7 @@ class Pipelines:
         return process
 
     def end(self) -> None:
-        """Nothing of any run is left."""
+        """End all processes of the run."""
         for process in self._started:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -45,7 +45,7 @@ class Pipelines:
 
 
 def fault_in(errors: str) -> str:
-    """Where a program says what went wrong: behind it Spark, as it ends, may write much more."""
+    """Return the sentence of a program's error. Spark may write much more after it, as it ends."""
     found = errors.rfind("Traceback (most recent call last)")
     begin = max(found - 3000, 0) if found >= 0 else max(len(errors) - 6000, 0)
     return errors[begin : begin + 6000]
@@ -95,7 +95,7 @@ def kill_executor(process: subprocess.Popen[str]) -> None:
 
 
 def wait_until_all_is_gone(process: subprocess.Popen[str]) -> None:
-    """The JVM ends by itself when its driver is gone."""
+    """Wait for the JVM, which ends by itself after its driver."""
     deadline = time.monotonic() + PATIENCE_S
     with suppress(ProcessLookupError):
         while time.monotonic() < deadline:

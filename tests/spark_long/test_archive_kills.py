@@ -86,7 +86,7 @@ class Runs:
             time.sleep(0.002)
 
     def check(self) -> None:
-        """Each message up to the lake's offsets is there once, whoever reads."""
+        """Check that each message up to the lake's offsets exists once, for each reader."""
         if not (self.lake / "_lake.json").exists():
             return
         lake = open_lake(self.lake)
@@ -138,7 +138,7 @@ def kill_a_python_worker(runs: Runs) -> None:
 
 
 def kill_the_broker(runs: Runs) -> None:
-    """The run waits for it and goes on."""
+    """Kill the broker. The run waits for it and continues."""
     process = runs.writing()
     runs.servers.kill()
     runs.servers.start()

@@ -1,5 +1,5 @@
 """`turbopump pipeline archive` and `replay` on Ctrl-C and SIGTERM: they end after their batch, and
-later go on."""
+continue when started again."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Pipeline:
             return self._report(process, 130)
 
     def bereft(self, has_begun: Callable[[], bool]) -> str:
-        """What it says on standard error if its JVM is killed once it has begun."""
+        """Kill the JVM of a run that has begun. Return its output on standard error."""
         with self._started(stderr=subprocess.PIPE) as process:
             wait_until(has_begun, process)
             of_session = ["pgrep", "--session", str(process.pid), "java"]

@@ -24,7 +24,7 @@ from tests.spark_long.processes import (
 from tests.spark_long.topics import bodies, create, store_in_seconds, stored, wait_until_stored
 
 BATCHES, BATCH = 16, 3000
-"""So many batches of so many messages, each stored in a second of its own."""
+"""Numbers of batches and of messages per batch. Each batch is stored in a second of its own."""
 STEPS = ("begun", "looked", "sent", "noted")
 TARGET = "again"
 
@@ -39,12 +39,12 @@ class Replay:
         self.pipelines = pipelines
         self.messages = 0
         self.cut = 0
-        """How often a part of a batch was there after a kill."""
+        """Number of kills after which a part of a batch was in the target."""
         self._lake = str(lake)
         self._origin = origin
 
     def extend(self, batches: int) -> None:
-        """The lake gets so many batches more."""
+        """Add this many batches to the lake."""
         before, self.messages = self.messages, self.messages + batches * BATCH
         store_in_seconds(self._origin, range(before, self.messages), BATCH)
         arguments = self._lake, self._origin.address, "parquet", "local[2]"
@@ -82,7 +82,7 @@ def kill_an_executor(replay: Replay) -> None:
 
 
 def kill_the_broker(replay: Replay) -> None:
-    """The run waits for it and goes on."""
+    """Kill the broker. The run waits for it and continues."""
     process = replay.sending()
     replay.servers.kill()
     replay.servers.start()
@@ -122,5 +122,5 @@ def kill_and_check(replay: Replay) -> None:
 
 
 def numbered(count: int) -> dict[str, int]:
-    """What `bodies` finds where each of the numbers is there once."""
+    """Return the result of `bodies` if each number exists once."""
     return {f'{{"n": {number}}}': 1 for number in range(count)}

@@ -1,4 +1,4 @@
-"""What tests of whole programs do with topics: make them, fill them, look into them."""
+"""Topics in tests of whole programs: create them, fill them, read them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def store_in_seconds(origin: FakeCluster, numbers: range, each: int) -> None:
 
 
 def once(count: int) -> dict[str, int]:
-    """What `bodies` finds where each number is there once."""
+    """Return the result of `bodies` if each number exists once."""
     return {str(number): 1 for number in range(count)}
 
 
@@ -70,7 +70,7 @@ def stored(servers: Servers, topic: str) -> int:
 def wait_until_stored(
     servers: Servers, topic: str, count: int, process: subprocess.Popen[str]
 ) -> bool:
-    """Until a topic has so many messages; False if the program ends before."""
+    """Wait until a topic has this many messages. Return False if the program ends before."""
     deadline = time.monotonic() + PATIENCE_S
     with Cluster([servers.name_server]) as cluster:
         queues = cluster.queues(topic)

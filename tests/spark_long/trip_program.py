@@ -1,11 +1,11 @@
-"""A program that reads, writes and streams with Spark, for tests that run it on clusters:
+"""Program that reads, writes and streams with Spark, for tests that run it on clusters:
 
 ``python trip_program.py NAME_SERVER ORIGIN CHECKPOINT [MASTER [register]]``
 
-It reads ORIGIN, writes it to ORIGIN-written, and streams that to ORIGIN-streamed. Without MASTER it
-is what ``spark-submit`` says; ``sc://…`` is a Connect server, which finds the format by itself
-unless ``register`` is given. The last line printed is JSON: the rows of ORIGIN that were read in
-each directory that executors work in, and where these found Turbopump.
+It reads ORIGIN, writes it to ORIGIN-written, and streams that to ORIGIN-streamed. Without MASTER,
+the settings of ``spark-submit`` count; ``sc://…`` is a Connect server, which finds the format by
+itself unless ``register`` is given. The last line printed is JSON: the number of rows of ORIGIN
+that were read in each directory of executors, and the place of Turbopump there.
 """
 
 from __future__ import annotations

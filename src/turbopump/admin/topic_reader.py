@@ -86,16 +86,16 @@ class TopicReader(MessageFinder):
         reading = _Reading(self, subscription_to(topic, tags, self._environment.clock.now_ms()))
         try:
             for queue, offset in starts.items():
-                reading.begin(queue, offset)
+                reading.begin_queue(queue, offset)
             if more:
-                reading.watch(starts)
+                reading.watch_new_queues(starts)
             while True:
                 found = await reading.arrived.get()
                 if isinstance(found, Exception):
                     raise found
                 yield found
         finally:
-            await reading.end()
+            await reading.cancel_tasks()
 
     async def pull(
         self, queue: MessageQueue, offset: int, subscription: Subscription
@@ -124,18 +124,18 @@ class _Reading:
         self._subscription = subscription
         self._tasks: list[asyncio.Task[None]] = []
 
-    def begin(self, queue: MessageQueue, offset: int) -> None:
-        self._spawn(self._read(queue, offset))
+    def begin_queue(self, queue: MessageQueue, offset: int) -> None:
+        self._start_task(self._read_queue(queue, offset))
 
-    def watch(self, known: Iterable[MessageQueue]) -> None:
-        self._spawn(self._begin_new_queues(set(known)))
+    def watch_new_queues(self, known: Iterable[MessageQueue]) -> None:
+        self._start_task(self._begin_new_queues(set(known)))
 
-    async def end(self) -> None:
+    async def cancel_tasks(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
         async def reported() -> None:
             try:
                 await work
@@ -150,9 +150,9 @@ class _Reading:
             with suppress(RouteNotFoundError):  # the route is asked for again
                 for queue in set(await self._reader.queues(self._subscription.topic)) - known:
                     known.add(queue)
-                    self.begin(queue, 0)
+                    self.begin_queue(queue, 0)
 
-    async def _read(self, queue: MessageQueue, offset: int) -> None:
+    async def _read_queue(self, queue: MessageQueue, offset: int) -> None:
         failing = False
         while True:
             try:
@@ -168,7 +168,7 @@ class _Reading:
                 await asyncio.sleep(AGAIN_S)
                 continue
             if failing:
-                log.warning("is read again queue=%s", queue)
+                log.warning("queue can be read again queue=%s", queue)
                 failing = False
             if gone and offset:
                 log.warning("messages are gone queue=%s from=%d to=%d", queue, offset, following)

@@ -197,9 +197,8 @@ class _Messages(Iterator[Delivery]):
         return message
 
     def __del__(self) -> None:
-        finished = self._finished
         current = self._current
         client = self._consumer._client
-        finished.report_soon()
+        self._finished.report_soon()
         if current is not None:
             self._consumer._on_loop(lambda: client.give_back([current]))

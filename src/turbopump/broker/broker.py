@@ -287,10 +287,10 @@ class Broker:
         yield ColdFlowHandler(cold, stored.store.log)
         yield ReplicationHandler(stored, listening, delivering, copying)
         yield ConfigurationHandler(
-            RunningConfiguration.of(config, BROKER_KEYS, self._file, check=check_together),
+            RunningConfiguration.from_file(config, BROKER_KEYS, self._file, check=check_together),
             stored.disk,
             self.clock,
-            lambda: self._settings_changed(send),
+            partial(self._settings_changed, send),
         )
         yield self.access or NoAccessControl()
         yield UnservedHandler()
@@ -339,7 +339,7 @@ class Broker:
     def _save_again(self) -> None:
         """Save the tables whose last save failed."""
         for file in (*self.tables.files, self.store.queue_ends.file):
-            file.repeat()
+            file.repeat_save()
 
     @staticmethod
     def _room_made(parts: Parts) -> None:
@@ -349,6 +349,19 @@ class Broker:
         parts.delivering.forwarding.room_made()
         parts.stored.sends.backlog.release_held()
 
+    def _sample_statistics(self) -> None:
+        statistics = self.parts.stored.statistics
+        self.parts.stored.turns.run(statistics, statistics.sample())
+
+    def _log_latency(self) -> None:
+        log.info("%s", self.store.latency.end_minute())
+
+    def _close_silent_clients(self) -> None:
+        now = asyncio.get_running_loop().time()
+        self.parts.listening.membership.close_silent(
+            now, self.config.channel_expired_timeout / 1000
+        )
+
     def _begin_repeating(self) -> None:
         config = self.config
         every = self._timetable.every
@@ -356,7 +369,7 @@ class Broker:
         parts = self.parts
         every(config.flush_interval_commit_log / 1000, self.store.flusher.flush_log)
         every(config.flush_interval_consume_queue / 1000, self.store.flusher.flush_queues)
-        every(LOOK_AT_FILES_S, self.store.flusher.look_at_files)
+        every(LOOK_AT_FILES_S, self.store.flusher.check_files)
         every(config.flush_consumer_offset_interval / 1000, self._save_offsets)
         every(SAVE_AGAIN_S, self._save_again)
         every(
@@ -373,11 +386,9 @@ class Broker:
             self._timetable.at_its_pace(parts.copying.scrubbing.step)
         every(SPACE_INTERVAL_S, parts.copying.cleaning.check_space)
         every(config.clean_resource_interval / 1000, parts.copying.cleaning.start_round)
-        statistics = parts.stored.statistics
-        every(SAMPLE_S, lambda: parts.stored.turns.run(statistics, statistics.sample()))
-        every(LATENCY_LINE_S, lambda: log.info("%s", self.store.latency.end_minute()))
-        silence = config.channel_expired_timeout / 1000
-        every(CLIENT_CHECK_S, lambda: parts.listening.membership.close_silent(loop.time(), silence))
+        every(SAMPLE_S, self._sample_statistics)
+        every(LATENCY_LINE_S, self._log_latency)
+        every(CLIENT_CHECK_S, self._close_silent_clients)
 
 
 def _nothing() -> None:

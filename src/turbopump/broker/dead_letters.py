@@ -8,15 +8,15 @@ A copy for ``%RETRY%group`` waits in a delay level first. ``RETRY_TOPIC`` keeps 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
-from turbopump.broker.groups import GroupTable
 from turbopump.broker.interceptors import Destination, Interceptor
 from turbopump.broker.schedule.destinations import by_way_of_level
+from turbopump.broker.tables import Tables
 from turbopump.broker.topics import TopicTable
+from turbopump.clock import Clock
 from turbopump.message.delivery_time import DelayLevels
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import (
@@ -78,12 +78,10 @@ def dead_letter_topic(topics: TopicTable, group: str) -> TopicConfig:
     return topics.find_or_make(DLQ_PREFIX + group, 1)
 
 
-def retry_interceptor(
-    topics: TopicTable, groups: GroupTable, in_order: Callable[[str], bool]
-) -> Interceptor:
+def retry_interceptor(tables: Tables, clock: Clock) -> Interceptor:
     """Make the rule for consumers that send a retry themselves, after 36 failed. One attempt too
-    many goes to the dead letters. So does every retry of a group that consumes ``in_order``,
-    because it retries in place and sends only messages that it has given up.
+    many goes to the dead letters. So does every retry of a group that consumes in order, because it
+    retries in place and sends only messages that it has given up.
 
     RocketMQ, from 5.2 on, also does the latter to messages that were never tried, so that nobody
     can resend to the retry topic of such a group.
@@ -97,13 +95,14 @@ def retry_interceptor(
         ):
             return destination
         name = request.topic[len(RETRY_PREFIX) :]
-        group = groups.find_or_create(name)
+        group = tables.groups.find_or_create(name)
         attempts_max = request.max_reconsume_times
         if attempts_max is None:
             attempts_max = group.retry_max_times if group is not None else 0
-        if request.reconsume_times <= attempts_max and not in_order(name):
+        in_order = tables.locks.locks.any_held(name, clock.monotonic())
+        if request.reconsume_times <= attempts_max and not in_order:
             return destination
-        topic = dead_letter_topic(topics, name).topic_name
+        topic = dead_letter_topic(tables.topics, name).topic_name
         assert topic is not None
         properties = {**decode_properties(destination.properties), DELAY_TIME_LEVEL: "-1"}
         return msgspec.structs.replace(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from turbopump.broker.flush_wait import FlushWait
 from turbopump.clock import Clock
@@ -73,7 +74,8 @@ class Forwarding:
         property text without space for the entry's CRC (stored while ``enabledAppendPropCRC`` was
         off) goes without one. Raises the errors of ``MessageStore.put`` except RoomInMakingError,
         for which it waits."""
-        stored = await self._put(
+        put = partial(
+            self.put_now,
             topic,
             queue_id,
             message.stored_body,
@@ -87,6 +89,7 @@ class Forwarding:
             own=not for_client,
             as_stored=properties is None and not for_client,
         )
+        stored = await self._when_room(put)
         self._on_forward(topic, queue_id, message.store_timestamp)
         return stored
 
@@ -101,10 +104,19 @@ class Forwarding:
         for_client: bool = False,
     ) -> PutResult:
         """Store a message of the broker's own, born here and now. Raises as ``forward`` does."""
-        born = (self._clock.now_ms(), self.store_host)
-        return await self._put(
-            topic, queue_id, body, properties, sys_flag, *born, own=not for_client
+        now = self._clock.now_ms()
+        put = partial(
+            self.put_now,
+            topic,
+            queue_id,
+            body,
+            properties,
+            sys_flag,
+            now,
+            self.store_host,
+            own=not for_client,
         )
+        return await self._when_room(put)
 
     async def confirmed(self, stored: PutResult) -> None:
         """Wait until this is confirmed: a caller may write down that a message has gone on
@@ -119,7 +131,7 @@ class Forwarding:
             if not waiter.done():
                 waiter.set_result(None)
 
-    async def _put(
+    def put_now(
         self,
         topic: str,
         queue_id: int,
@@ -135,6 +147,7 @@ class Forwarding:
         prepared_transaction_offset: int = 0,
         as_stored: bool = False,
     ) -> PutResult:
+        """Store a message in this turn. Raises the errors of ``MessageStore.put``."""
         host = encode_host(*born_host)
         flags = sys_flag & ~_OUR_BITS
         if len(host) == 20:
@@ -151,25 +164,28 @@ class Forwarding:
             property_value(text, UNIQ_KEY),
             property_value(text, KEYS),
         )
+        stored = self._store.put(
+            topic,
+            queue_id,
+            message,
+            sys_flag=flags,
+            born_timestamp=born_timestamp,
+            born_host=host,
+            store_host=self._encoded_host,
+            reconsume_times=reconsume_times,
+            prepared_transaction_offset=prepared_transaction_offset,
+            own=own,
+            as_stored=as_stored,
+        )
+        self.flush.begin_soon()
+        return stored
+
+    async def _when_room(self, put: Callable[[], PutResult]) -> PutResult:
+        """Call ``put``, again after each new file of the log until there is room."""
         while True:
             try:
-                stored = self._store.put(
-                    topic,
-                    queue_id,
-                    message,
-                    sys_flag=flags,
-                    born_timestamp=born_timestamp,
-                    born_host=host,
-                    store_host=self._encoded_host,
-                    reconsume_times=reconsume_times,
-                    prepared_transaction_offset=prepared_transaction_offset,
-                    own=own,
-                    as_stored=as_stored,
-                )
+                return put()
             except RoomInMakingError:
                 waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
                 self._waiting.append(waiter)
                 await waiter
-            else:
-                self.flush.begin_soon()
-                return stored

@@ -9,12 +9,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from turbopump.config.broker_config import BrokerConfig
-from turbopump.disk.disk import Disk
-from turbopump.remoting.turns import Turns
+from turbopump.broker.log_repair import LogRepair, Range
+from turbopump.broker.store_opening import log_error, log_info
+from turbopump.broker.stored import Stored
 from turbopump.repeated_line import RepeatedLine
 from turbopump.store.disk_space import SpaceLevel
-from turbopump.store.message_store import MessageStore
 from turbopump.store.repair.scrub import Scrub, ScrubNumbers
 from turbopump.store.retention import NextStep
 
@@ -97,8 +96,10 @@ class Cleaning:
     within a round. Call ``check_space`` every ``SPACE_INTERVAL_S``, ``start_round`` every
     cleanResourceInterval, and ``close`` before the store is closed."""
 
-    def __init__(self, store: MessageStore, config: BrokerConfig, turns: Turns) -> None:
-        self._turns = turns
+    def __init__(self, stored: Stored) -> None:
+        store = stored.store
+        config = stored.config
+        self._turns = stored.turns
         self._space = store.space
         self._reserve = store.start_reserve
         self._retention = store.retention
@@ -110,8 +111,8 @@ class Cleaning:
     def check_space(self) -> None:
         """Check the disk space. Begin a round at once if the disk is too full."""
         if not self._closed:
-            self._space.look(self._space_checked)
-            self._reserve.keep()
+            self._space.check_space(self._space_checked)
+            self._reserve.make_missing()
 
     def start_round(self) -> None:
         """Delete expired files, then trim queues and indexes. Do nothing while the previous round
@@ -163,31 +164,29 @@ def _settle(done: asyncio.Future[NextStep], following: NextStep) -> None:
 
 class Scrubbing:
     """Schedule of the store's scrub, and its log lines: one for each finding, and one for each
-    pass. Call ``step`` repeatedly, each time after the seconds that it returned. ``now`` in
-    monotonic seconds."""
+    pass. Call ``step`` repeatedly, each time after the seconds that it returned. ``repair`` fetches
+    damaged ranges from a copy."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        disk: Disk,
-        bytes_per_second: int,
-        now: Callable[[], float],
-        on_damage: Callable[[int, int], object],
-    ) -> None:
+    def __init__(self, stored: Stored, repair: LogRepair) -> None:
+        store = stored.store
         self._scrub = Scrub(
-            disk,
+            stored.disk,
             store.log,
             store.queues,
             lambda: store.durable.value,
-            bytes_per_second,
-            lambda text: log.error("store: %s", text),
+            stored.config.scrub_bytes_per_second,
+            log_error,
             store.rebuild,
             store.index,
-            lambda text: log.info("store: %s", text),
-            on_damage,
+            log_info,
+            self._fetch_damaged,
         )
-        self._now = now
+        self._repair = repair
+        self._now = asyncio.get_running_loop().time
         self._passes = 0
+
+    def _fetch_damaged(self, start: int, end: int) -> None:
+        self._repair.fetch([Range(start, end)])
 
     @property
     def numbers(self) -> ScrubNumbers:
@@ -215,9 +214,9 @@ STALL_S: Final = 1.0
 
 
 class StallWatch:
-    """Notices that the loop stood still: a disk that blocks a system call, a machine without a free
-    core. Clients then see time-outs that no other line in the log explains (a Java client closes
-    its connection when one request takes over 3 s). Call ``check_delay`` every
+    """Watch that reports a blocked event loop, for example by a disk that blocks a system call, or
+    a machine without a free core. Clients then see time-outs that no other log line explains: a
+    Java client closes its connection when one request takes over 3 s. Call ``check_delay`` every
     ``LOOK_INTERVAL_S``; when it comes over ``STALL_S`` late it logs and calls ``on_stall`` with the
     seconds. ``now`` in monotonic seconds."""
 

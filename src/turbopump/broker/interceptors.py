@@ -58,10 +58,12 @@ class Interceptors:
 def added_properties(config: BrokerConfig) -> str:
     """Return the properties that this broker adds to every message, after those of the
     interceptors."""
-    trace = "true" if config.trace_on else "false"
-    return encode_properties(
-        {"MSG_REGION": config.region_id, "TRACE_ON": trace, "CLUSTER": config.broker_cluster_name}
-    )
+    return encode_properties({**region_fields(config), "CLUSTER": config.broker_cluster_name})
+
+
+def region_fields(config: BrokerConfig) -> dict[str, str]:
+    """Return the properties and answer fields that tell clients if they should trace messages."""
+    return {"MSG_REGION": config.region_id, "TRACE_ON": "true" if config.trace_on else "false"}
 
 
 _KINDS: Final = re.compile(

@@ -39,16 +39,22 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
         self._offsets: dict[str, dict[int, int]] = {}
         self._topics_of: dict[str, dict[str, None]] = {}
         self._entries = EncodedMap(self._offsets.__getitem__)
-        self._names = EncodedMap(lambda group: tuple(self._topics_of[group]))
+        self._names = EncodedMap(self._topic_names)
         self._version = DataVersion()
         self._resets: dict[str, dict[int, Hashable]] = {}
         """Resets that a reader does not know yet: ``topic@group`` to queues; the value is the
         reader that learned of it last, if any. They are saved, because after a restart a commit may
         be older than the reset."""
-        self._pending = EncodedMap(lambda key: list(self._resets[key]))
+        self._pending = EncodedMap(self._reset_queues)
         self._maps = {"groupTopicMap": self._names, "offsetTable": self._entries}
         self._own: dict[tuple[str, int], int] | None = None
         """Offsets committed at this slave that its master does not have."""
+
+    def _topic_names(self, group: str) -> tuple[str, ...]:
+        return tuple(self._topics_of[group])
+
+    def _reset_queues(self, key: str) -> list[int]:
+        return list(self._resets[key])
 
     def follow_master(self) -> None:
         """Start to record commits at this slave."""

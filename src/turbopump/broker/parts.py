@@ -26,7 +26,7 @@ from turbopump.broker.interceptors import (
     refuse_false_inner_batch,
     refuse_unknown_kinds,
 )
-from turbopump.broker.log_repair import LogRepair, Range
+from turbopump.broker.log_repair import LogRepair
 from turbopump.broker.lost_topics import make_topic_of_waiting
 from turbopump.broker.membership import Membership
 from turbopump.broker.pop.pop import Pop
@@ -265,15 +265,10 @@ def make_deliveries(
 def _interceptors(stored: Stored) -> Interceptors:
     config = stored.config
     clock = stored.clock
-    tables = stored.tables
     return Interceptors(
         refuse_false_inner_batch,
         HalfMessageInterceptor(config),
-        retry_interceptor(
-            tables.topics,
-            tables.groups,
-            lambda group: tables.locks.locks.any_held(group, clock.monotonic()),
-        ),
+        retry_interceptor(stored.tables, clock),
         timer_interceptor(config, clock),
         delay_level_interceptor(stored.settings.delay_levels),
         refuse_unknown_kinds,
@@ -312,15 +307,8 @@ def make_copies(
                 access, Credentials(*inner), slave_tables.remoting, lambda: tables_of_master.master
             )
     if config.scrub_bytes_per_second:
-        scrubbing = Scrubbing(
-            store,
-            stored.disk,
-            config.scrub_bytes_per_second,
-            asyncio.get_running_loop().time,
-            lambda start, end: delivering.log_repair.fetch([Range(start, end)]),
-        )
-    cleaning = Cleaning(store, config, stored.turns)
-    return Copying(records, slave_tables, slave_accounts, scrubbing, cleaning)
+        scrubbing = Scrubbing(stored, delivering.log_repair)
+    return Copying(records, slave_tables, slave_accounts, scrubbing, Cleaning(stored))
 
 
 def follow_master(

@@ -164,14 +164,16 @@ class HeldLocks(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class SavedLocks(SavedTable[HeldLocks]):
-    """The holders of locked queues in ``config/queueLocks.json``, a file of ours, so that a restart
-    does not give a queue to a second client. ``saved_change``: the number of the last change of
-    ``locks`` that is on the disk; ``used``: the store is not new.
+    """Holders of locked queues, saved in ``config/queueLocks.json``, so that a restart does not
+    give a queue to a second client. Apache's brokers have no such file.
 
-    A holder counts once the file names it. The file is written when a holder changes, never for a
-    renewal. A store that has been in use and has no such file was Apache's, whose brokers keep no
-    locks, or a slave's that has not got them: nothing is granted until its holders must have
-    stopped."""
+    - ``saved_change``: number of the last change of ``locks`` that is on the disk.
+    - ``used``: True if the store is not new.
+
+    A lock counts once the file names its holder. The file is written when a holder changes, never
+    for a renewal. A used store without the file belonged to Apache's broker, or to a slave that has
+    not copied it. No lock is then granted until all earlier holders must have stopped.
+    """
 
     def __init__(
         self, file: JsonTable, clock: Clock, turns: Turns | None = None, *, used: bool
@@ -184,8 +186,11 @@ class SavedLocks(SavedTable[HeldLocks]):
         self._number = 0  # of the change that is being saved
         self.locks = QueueLocks(0.0)
         self.saved_change = Watermark()
-        self._entries = EncodedMap(lambda key: self.locks.holder(*_queue_of(key)))
+        self._entries = EncodedMap(self._holder_of)
         self._maps = {"locks": self._entries}
+
+    def _holder_of(self, key: str) -> str:
+        return self.locks.holder(*_queue_of(key))
 
     def follow_master(self) -> None:
         """Write nothing before ``copy``, because this is a slave."""
@@ -195,7 +200,7 @@ class SavedLocks(SavedTable[HeldLocks]):
         """Copy a master's holders. ``whole``: there are no others."""
         now = self._clock.monotonic()
         if whole:
-            self._entries = EncodedMap(lambda key: self.locks.holder(*_queue_of(key)))
+            self._entries = EncodedMap(self._holder_of)
             self._maps = {"locks": self._entries}
             self.locks = QueueLocks(now, on_change=self._changed)
         self.locks.put_holders({_queue_of(key): holder for key, holder in table.locks.items()}, now)

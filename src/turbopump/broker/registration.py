@@ -80,18 +80,16 @@ class NameServerRegistration:
         topics: TopicTable,
         address: str,
         ha_address: str,
-        master_is_at: Callable[[RegisterBrokerReply], None] = lambda _reply: None,
-        signer: RequestSigner | None = None,
+        master_is_at: Callable[[RegisterBrokerReply], None],
+        signer: RequestSigner | None,
         *,
-        awaits_slaves: bool = False,
+        awaits_slaves: bool,
     ) -> None:
         self._config = config
         self._timeout = config.register_broker_timeout_mills / 1000
         self._address = address
         self._remoting = RemotingClient(
-            on_close=lambda server: self._name_servers[server].connection_lost(),
-            tls=config.client_tls,
-            signer=signer,
+            on_close=self._connection_lost, tls=config.client_tls, signer=signer
         )
         self._announcement = announcement = Announcement(
             config, topics, address, ha_address, takes_sends=not awaits_slaves
@@ -103,6 +101,9 @@ class NameServerRegistration:
             )
             for server in config.namesrv_addresses
         }
+
+    def _connection_lost(self, server: str) -> None:
+        self._name_servers[server].connection_lost()
 
     def start(self) -> None:
         """Register now, and again regularly until ``close``."""
@@ -401,7 +402,7 @@ class RegisteredServer:
         self._unsure = self._unsure and not whole
         self._note_success()
         self._confirmed = connection
-        if not self._remoting.connected(self.address):
+        if not self._remoting.is_connected(self.address):
             self.connection_lost()
         self._announcement.note_ordered_topics(answer.body)
         self._master_is_at(header_from_ext(RegisterBrokerReply, answer.ext or {}))

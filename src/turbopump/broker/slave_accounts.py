@@ -107,11 +107,15 @@ class SlaveAccounts:
                 "same changes on all brokers (turbopump auth does)"
             )
         content = unseal(answer.body, self._secret, nonce)
+
+        def replaced(now: Accounts) -> Accounts:
+            if now != before:  # changed here meanwhile
+                return now
+            return Accounts.decode(content)
+
         if content:
             # in the thread of the disk: thousands of users take seconds
-            await self._access.change(
-                lambda now: Accounts.decode(content) if now == before else now, lost=before
-            )
+            await self._access.change(replaced, lost=before)
             log.info(
                 "users and policies copied master=%s users=%d",
                 master,

@@ -95,7 +95,7 @@ class CopiedTable(Protocol[CopiedT]):
 
 @dataclass(eq=False)
 class SlaveTables:
-    """Copying of the tables. ``link`` tells if the log is being copied."""
+    """Copies of the master's tables. ``link``: connection that copies the log."""
 
     stored: Stored
     link: SlaveLink
@@ -160,10 +160,15 @@ class SlaveTables:
             self._coming = self._judge_by(answer, end, had).topic_config_table
 
     async def begin_at(self, shakes_hands: bool, by_tls: bool) -> int | None:
-        """From where on to copy the log: where it ends here, or, if there is none, all that the
-        master has; None: the master is ours, and the logs are compared (``replication/``).
-        ``shakes_hands``: it will be ours. Raises CopyError if the master has another log, or is
-        Apache's and would be spoken to ``by_tls``; RemotingError."""
+        """Return the offset from which to copy the log: the end of the log here, or the master's
+        first offset if the log here is empty. Return None if the master is ours, because the logs
+        are then compared (``replication/``).
+
+        - ``shakes_hands``: True if the master on the HA port is ours.
+        - ``by_tls``: True if the HA port would be used with TLS, which Apache's has not.
+
+        Raises CopyError if the master has another log, or has no TLS; RemotingError.
+        """
         end = self.stored.store.log.end
         if self.master is None:  # only haMasterAddress is known: as Apache's slave
             if shakes_hands:

@@ -217,7 +217,7 @@ def refuse_unmeant_directory(data: str | None) -> None:
         raise ConfigError("--data is empty: expected the name of a directory; . is this one")
     if data.startswith("~"):
         raise ConfigError(
-            f"--data {data}: the shell has not put the home directory in the place of ~; write "
+            f"--data {data}: the shell did not replace ~ by the home directory; write "
             f"--data {data} without = and quotes"
         )
 

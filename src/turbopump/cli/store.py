@@ -328,7 +328,7 @@ def _set_apart_lines(found: SettingApart, *, dry_run: bool) -> Iterator[str]:
     for path, original in found.kept.items():
         yield f"kept {original}: {path} is a copy now, with zeros where it cannot be read"
     if not found.ranges:
-        what = "what there is of the log" if found.missing else "all of the log"
+        what = "the rest of the log" if found.missing else "all of the log"
         yield f"{what} can be read ({_size(found.log_size)}); nothing was changed"
         return
     size = sum(one.end - one.start for one in found.ranges)
@@ -371,7 +371,7 @@ def _dump_raw(data: bytes, fault: str | None, offset: int, output: str) -> int:
     fields = {"offset": offset, "size": len(data), "fault": fault, "hex": data.hex()}
     show(output, fields, (f"{offset + at:020d}  {line}" for at, line in hex_lines(data)))
     if fault is not None:
-        complain(f"at offset {offset} is no good message: {fault}")
+        complain(f"no valid message at offset {offset}: {fault}")
     if not data:
         return UNREADABLE
     return DAMAGED if fault is not None else 0

@@ -58,7 +58,7 @@ def self_signed(directory: str, hosts: Sequence[str], days: int) -> None:
                 file.write(data)
     except FileExistsError as error:
         raise ConfigError(
-            f"{error.filename} is there already: move it away, or name another directory"
+            f"{error.filename} already exists: move it, or give another directory"
         ) from None
     except OSError as error:
         raise ConfigError(f"{error.filename} cannot be written: {error.strerror}") from None

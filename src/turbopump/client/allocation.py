@@ -8,11 +8,10 @@ Source: apache/rocketmq ``client/…/consumer/rebalance/*``.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
-from turbopump.client.selectors import ROOM_END, VIRTUAL_NODES, node_key, ring_hash, ring_of
+from turbopump.client.selectors import ROOM_END, VIRTUAL_NODES, Ring, node_key
 from turbopump.errors import ConfigError
 from turbopump.message.message import MessageQueue
 from turbopump.message.queue_shares import (
@@ -30,14 +29,8 @@ def allocate_consistent_hash(virtual_nodes: int = VIRTUAL_NODES) -> Strategy:
     share (``AllocateMessageQueueConsistentHash``)."""
 
     def allocate(queues: Queues, clients: Clients, client_id: str) -> list[MessageQueue]:
-        ring = ring_of({client: client for client in clients}, virtual_nodes)
-        points = sorted(ring)
-
-        def owner(queue: MessageQueue) -> str | None:
-            at = bisect_left(points, ring_hash(node_key(queue)))
-            return ring[points[at if at < len(points) else 0]] if points else None
-
-        return [queue for queue in queues if owner(queue) == client_id]
+        ring = Ring({client: client for client in clients}, virtual_nodes)
+        return [queue for queue in queues if ring.owner_of(node_key(queue)) == client_id]
 
     return allocate
 
@@ -72,7 +65,9 @@ def allocate_by_machine_room(rooms: Collection[str]) -> Strategy:
         index = clients.index(client_id)
         size, rest = divmod(len(near), len(clients))
         share = near[index * size : (index + 1) * size]
-        return [*share, near[index + size * len(clients)]] if index < rest else share
+        if index < rest:
+            share.append(near[index + size * len(clients)])
+        return share
 
     return allocate
 
@@ -96,7 +91,9 @@ def allocate_nearby(
         for client in clients:
             clients_of.setdefault(_named(room_of_client(client), client), []).append(client)
         here = room_of_client(client_id)
-        ours = inner(queues_of[here], clients_of[here], client_id) if here in queues_of else []
+        ours: list[MessageQueue] = []
+        if here in queues_of:
+            ours += inner(queues_of[here], clients_of[here], client_id)
         for room in sorted(queues_of):
             if room not in clients_of:
                 ours += inner(queues_of[room], clients, client_id)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from turbopump.client.setting_rules import SettingRule, is_a, is_collection
+from turbopump.client.setting_rules import SettingRule, has_methods, is_a, is_collection
 from turbopump.clock import Clock, SystemClock
 from turbopump.config.addresses import outward_address, parse_address, parse_addresses
 from turbopump.errors import ConfigError
@@ -25,12 +25,6 @@ from turbopump.message.ids import UniqueIds
 SYSTEM_CLOCK: Final = SystemClock()
 SYSTEM_RANDOM: Final = random.SystemRandom()
 """Random numbers without a state: a forked child does not repeat those of its parent."""
-
-
-def _is_clock(value: object) -> bool:
-    return not isinstance(value, type) and all(
-        callable(getattr(value, name, None)) for name in ("now_ms", "monotonic")
-    )
 
 
 def _is_address(value: object) -> bool:
@@ -42,7 +36,7 @@ def _is_address(value: object) -> bool:
 
 
 CLOCK: Final = SettingRule(
-    _is_clock, "must be a clock: an object with now_ms() and monotonic()"
+    has_methods("now_ms", "monotonic"), "must be a clock: an object with now_ms() and monotonic()"
 ).or_none()
 RANDOM: Final = SettingRule(
     is_a(random.Random), "must be a random.Random, as in random.Random(7)"

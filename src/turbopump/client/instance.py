@@ -116,6 +116,9 @@ def _reply_of(
     """Return the message in a reply. A compressed body is decompressed when it is read."""
     if properties and properties[-1] != names.PAIR_END:
         properties += names.PAIR_END
+    sys_flag = push.sys_flag
+    if not _may_be_compressed(body):
+        sys_flag &= ~names.SysFlag.COMPRESSED
     return ReceivedMessage(
         topic=push.topic,
         stored_body=body,
@@ -124,9 +127,7 @@ def _reply_of(
         queue_offset=0,
         commit_log_offset=0,
         flag=push.flag,
-        sys_flag=push.sys_flag
-        if _may_be_compressed(body)
-        else push.sys_flag & ~names.SysFlag.COMPRESSED,
+        sys_flag=sys_flag,
         born_timestamp=push.born_timestamp,
         born_host=_host(push.born_host),
         store_timestamp=push.store_timestamp,
@@ -212,12 +213,10 @@ class ClientInstance:
             permits=settings.async_permits,
         )
         self.unit_mode = settings.unit_mode
-        servers = settings.name_servers
-        random = environment.random
         self.routes = Routes(
             self.remoting,
-            servers,
-            random=random,
+            settings.name_servers,
+            random=environment.random,
             on_change=self._route_changed,
             timeout=self.call_timeout,
         )
@@ -442,10 +441,12 @@ class ClientInstance:
         milliseconds proves nothing about its peer, and other calls may be waiting on the
         connection.
         """
-        if self.remoting.connected(address):
+        if self.remoting.is_connected(address):
             connection = await self.remoting.connect(address)
             first = self._silent.get(address, since)
-            self._silent[address] = first = since if connection.last_read >= first else first
+            if connection.last_read >= first:
+                first = since
+            self._silent[address] = first
             if connection.last_read < first <= asyncio.get_running_loop().time() - SILENCE_S:
                 log.warning("connection given up, the peer is silent address=%s", address)
                 connection.abort()

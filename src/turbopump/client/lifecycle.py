@@ -31,6 +31,14 @@ class Running(Protocol):
 RunningT = TypeVar("RunningT", bound=Running)
 
 
+def not_started(what: str, name: str) -> NotStartedError:
+    """Return the error of a ``what`` that is used before its start. ``name``: a variable's name for
+    the advice."""
+    return NotStartedError(
+        f"this {what} is not started; use `async with {what}(...)` or `await {name}.start()`"
+    )
+
+
 class Lifecycle(Generic[RunningT]):
     """State of one consumer. ``what``: name of its class, for errors."""
 
@@ -53,10 +61,7 @@ class Lifecycle(Generic[RunningT]):
         """Return the running object, also after the close. Raises NotStartedError before the
         start."""
         if self.running is None:
-            raise NotStartedError(
-                f"this {self._what} is not started; use `async with {self._what}(...)` or `await "
-                "consumer.start()`"
-            )
+            raise not_started(self._what, "consumer")
         return self.running
 
     def ready(self) -> RunningT:

@@ -151,10 +151,10 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
     @property
     def assigned(self) -> list[MessageQueue]:
         """Queues assigned to this consumer now, sorted."""
-        queues = (
-            self.lifecycle.running.prefetching.queues if self.lifecycle.running is not None else ()
-        )
-        return sorted(unwrapped(self._namespace, queue) for queue in queues)
+        running = self.lifecycle.running
+        if running is None:
+            return []
+        return sorted(unwrapped(self._namespace, queue) for queue in running.prefetching.queues)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the readable queues of a topic, sorted."""
@@ -342,19 +342,16 @@ class RunningLitePull(RunningConsumer):
         listeners: QueueListeners,
         tracing: Tracing | None,
     ) -> None:
+        self._named = named
+        self._subscriptions = subscriptions
         self.traces = tracing.of_consumer() if tracing is not None else None
         self.offsets = OffsetStore(instance, member.group)
         self.prefetching = Prefetching(
             instance, member.group, subscriptions, self.offsets, settings
         )
         balancer = Balancer(
-            instance,
-            member.group,
-            lambda: list(subscriptions) if named() is None else (),
-            settings.strategy,
-            self.prefetching,
+            instance, member.group, self._divided_topics, settings.strategy, self.prefetching
         )
-        self._named = named
         self._listeners = listeners
         super().__init__(instance, member, tracing, self.prefetching, balancer)
         member.on_route_change = self._route_changed
@@ -362,6 +359,12 @@ class RunningLitePull(RunningConsumer):
     async def prepare(self, topics: Collection[str]) -> None:
         await super().prepare(topics)
         self._spawn(self._listeners.run(self.instance), "queue listeners")
+
+    def _divided_topics(self) -> Sequence[str]:
+        """Return the topics whose queues the group divides."""
+        if self._named() is not None:
+            return ()
+        return list(self._subscriptions)
 
     async def _first_queues(self) -> bool:
         named = self._named()

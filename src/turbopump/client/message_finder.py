@@ -20,7 +20,7 @@ from turbopump.client.consumer.offsets import OffsetStore, Time, as_ms
 from turbopump.client.consumer.pull import pull, pull_request, wanted_messages
 from turbopump.client.consumer.subscription import ALL, tag_subscription
 from turbopump.client.instance import ClientInstance
-from turbopump.client.lifecycle import InContext
+from turbopump.client.lifecycle import InContext, not_started
 from turbopump.client.setting_rules import (
     OFFSET,
     TOPIC,
@@ -183,14 +183,10 @@ class MessageFinder(InContext):
         await self._route(queue.topic)
         messages, reply = await pull_now(self._ready(), queue, offset, 1)
         if not messages or messages[0].queue_offset != offset:
-            raise errors.MessageNotFoundError(
-                f"no message at offset {offset} of queue {queue}, which has {_range(reply)}"
-                + (
-                    ": the message is damaged, or the offset is a filler between messages"
-                    if reply.min_offset <= offset < reply.max_offset
-                    else ""
-                )
-            )
+            text = f"no message at offset {offset} of queue {queue}, which has {_range(reply)}"
+            if reply.min_offset <= offset < reply.max_offset:
+                text += ": the message is damaged, or the offset is a filler between messages"
+            raise errors.MessageNotFoundError(text)
         return messages[0]
 
     # --- several messages
@@ -253,10 +249,7 @@ class MessageFinder(InContext):
 
     def _ready(self) -> ClientInstance:
         if self._instance is None:
-            raise errors.NotStartedError(
-                "this MessageFinder is not started; use `async with MessageFinder(...)` or "
-                "`await finder.start()`"
-            )
+            raise not_started("MessageFinder", "finder")
         self._instance.check_usable("MessageFinder")
         return self._instance
 

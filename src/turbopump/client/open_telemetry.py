@@ -107,15 +107,20 @@ class OpenTelemetry(SendHook):
         An exception marks the span as failed and is raised again. For several messages of a queue
         (at least one), the span is linked to the spans of their sends.
         """
-        several = [] if isinstance(message, ReceivedMessage) else list(message)
-        if not isinstance(message, ReceivedMessage):
-            message = message[0]
-        properties = message.properties
+        several: list[ReceivedMessage] = []
+        if isinstance(message, ReceivedMessage):
+            parent = extract(message.properties)
+            own_attributes = _single_attributes(message)
+        else:
+            several = list(message)
+            message = several[0]
+            parent = None
+            own_attributes = _several_attributes(several)
         attributes: dict[str, AttributeValue] = {
             "messaging.operation.name": "process",
             "messaging.operation.type": "process",
             "messaging.destination.partition.id": str(message.queue_id),
-            **(_several_attributes(several) if several else _single_attributes(message)),
+            **own_attributes,
             "server.address": message.store_host[0],
             "server.port": message.store_host[1],
         }
@@ -123,7 +128,7 @@ class OpenTelemetry(SendHook):
             attributes["messaging.consumer.group.name"] = group
         with self._tracer.start_as_current_span(
             f"process {message.topic}",
-            context=None if several else extract(properties),
+            context=parent,
             kind=SpanKind.CONSUMER,
             attributes=attributes,
             links=_links(several),

@@ -11,7 +11,7 @@ from typing import Unpack, overload
 from turbopump.client.heartbeat import InstanceMember
 from turbopump.client.hooks import SendHooks
 from turbopump.client.instance import ClientInstance
-from turbopump.client.lifecycle import InContext
+from turbopump.client.lifecycle import InContext, not_started
 from turbopump.client.namespace import unwrapped, wrap
 from turbopump.client.recall import recall_message
 from turbopump.client.request_reply import Replier, Requester
@@ -41,7 +41,7 @@ from turbopump.client.settings import keywords_of
 from turbopump.client.shared_instances import join_instance
 from turbopump.client.trace import GROUP_PREFIX as TRACE_GROUP_PREFIX
 from turbopump.client.tracing import Tracing, trace_topic
-from turbopump.errors import ConfigError, NotStartedError
+from turbopump.errors import ConfigError
 from turbopump.message.message import Message, MessageQueue, ReceivedMessage
 from turbopump.message.rules import topic_fault
 from turbopump.remoting.permits import Permits
@@ -190,8 +190,11 @@ class Producer(InContext):
             await self._tracing.dispatcher.close(deadline - now())
         for task in sender.tasks:
             task.cancel()
-        leave = sender.instance.leave(self._member)
-        await (leave if self._tracing is None else asyncio.gather(leave, self._tracing.close()))
+        leaving = sender.instance.leave(self._member)
+        if self._tracing is None:
+            await leaving
+        else:
+            await asyncio.gather(leaving, self._tracing.close())
 
     async def _wait_idle(self, sender: Sender) -> None:
         if self._accumulator is not None:
@@ -202,10 +205,7 @@ class Producer(InContext):
 
     def _started(self) -> Sender:
         if self._sender is None:
-            raise NotStartedError(
-                "this Producer is not started; use `async with Producer(...)` "
-                "or `await producer.start()`"
-            )
+            raise not_started("Producer", "producer")
         return self._sender
 
     def _ready(self) -> Sender:

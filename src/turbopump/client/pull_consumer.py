@@ -29,12 +29,12 @@ from turbopump.client.consumer.subscription import (
 )
 from turbopump.client.heartbeat import InstanceMember
 from turbopump.client.instance import ClientInstance
-from turbopump.client.lifecycle import InContext
+from turbopump.client.lifecycle import InContext, not_started
 from turbopump.client.namespace import unwrapped, wrap, wrapped
 from turbopump.client.setting_rules import OFFSET, TIMEOUT, SettingRule, is_a, is_whole, whole_from
 from turbopump.client.settings import GroupSettings, keywords_of
 from turbopump.client.shared_instances import join_instance
-from turbopump.errors import ConnectError, NotStartedError
+from turbopump.errors import ConnectError
 from turbopump.message.message import MessageQueue, ReceivedMessage
 from turbopump.protocol.requests.clients import (
     ConsumeFromWhere,
@@ -141,12 +141,12 @@ class PullConsumer(InContext):
         damaged = [replace(one, queue=given) for one in answer.damaged]
         log_damaged(damaged)
         messages = wanted_messages(answer, subscription, queue.broker_name, self._namespace)
-        status = answer.status
         reply = answer.reply
+        status = answer.status
+        if status is PullStatus.FOUND and not messages:
+            status = PullStatus.NO_MATCHED_MESSAGE
         return PullResult(
-            PullStatus.NO_MATCHED_MESSAGE
-            if status is PullStatus.FOUND and not messages
-            else status,
+            status,
             messages,
             reply.next_begin_offset,
             reply.min_offset,
@@ -196,10 +196,7 @@ class PullConsumer(InContext):
 
     def _ready(self) -> ClientInstance:
         if self._instance is None:
-            raise NotStartedError(
-                "this PullConsumer is not started; use `async with PullConsumer(...)` or `await "
-                "consumer.start()`"
-            )
+            raise not_started("PullConsumer", "consumer")
         self._instance.check_usable("PullConsumer", self._member)
         return self._instance
 

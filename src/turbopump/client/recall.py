@@ -71,10 +71,8 @@ async def recall_message(
             good = True
         finally:
             if tracing is not None:
-                told = decoded.unique_id
-                group = sender.group
                 tracing.dispatcher.recalled(
-                    topic, told, group=group, time_ms=began_ms, success=good
+                    topic, decoded.unique_id, group=sender.group, time_ms=began_ms, success=good
                 )
     return msg_id
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import random as random_module
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import md5
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 from turbopump.client.setting_rules import SettingRule, is_text, is_whole_above_0
 from turbopump.message.java import java_hash, java_hash_code
@@ -91,8 +91,7 @@ class HashRing:
         _VIRTUAL_NODES.check("virtual_nodes", virtual_nodes)
         self._virtual_nodes = virtual_nodes
         self._queues: tuple[MessageQueue, ...] = ()
-        self._points: list[int] = []
-        self._owners: list[MessageQueue] = []
+        self._ring = Ring[MessageQueue]({}, virtual_nodes)
 
     def by(self, key: str) -> Selector:
         """Select the queue with the first point at or after the key's hash. Raises ConfigError if
@@ -100,25 +99,31 @@ class HashRing:
         _RING_KEY.check("key", key)
 
         def select(queues: Sequence[MessageQueue], _message: Message) -> MessageQueue:
-            self._set_queues(queues)
-            at = bisect_left(self._points, ring_hash(key))
-            return self._owners[at if at < len(self._points) else 0]
+            if self._queues != tuple(queues):
+                self._queues = tuple(queues)
+                owners = {node_key(queue): queue for queue in queues}
+                self._ring = Ring(owners, self._virtual_nodes)
+            owner = self._ring.owner_of(key)
+            assert owner is not None
+            return owner
 
         return select
 
-    def _set_queues(self, queues: Collection[MessageQueue]) -> None:
-        if self._queues == tuple(queues):
-            return
-        self._queues = tuple(queues)
-        ring = ring_of({node_key(queue): queue for queue in queues}, self._virtual_nodes)
+
+class Ring(Generic[T]):
+    """Points on a ring, each with its owner. ``owners``: owner by name."""
+
+    def __init__(self, owners: Mapping[str, T], virtual_nodes: int) -> None:
+        numbers = range(virtual_nodes)
+        ring = {ring_hash(f"{name}-{i}"): owner for name, owner in owners.items() for i in numbers}
         self._points = sorted(ring)
         self._owners = [ring[point] for point in self._points]
 
-
-def ring_of(owners: Mapping[str, T], virtual_nodes: int) -> dict[int, T]:
-    """Return a ring: the owner of each point. ``owners``: owner by name."""
-    numbers = range(virtual_nodes)
-    return {ring_hash(f"{name}-{i}"): owner for name, owner in owners.items() for i in numbers}
+    def owner_of(self, key: str) -> T | None:
+        """Return the owner of the first point at or after the key's hash; None without points."""
+        if not self._points:
+            return None
+        return self._owners[bisect_left(self._points, ring_hash(key)) % len(self._points)]
 
 
 def node_key(queue: MessageQueue) -> str:

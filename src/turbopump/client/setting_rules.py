@@ -105,6 +105,17 @@ def is_a(*kinds: type) -> Callable[[object], bool]:
     return fits
 
 
+def has_methods(*names: str) -> Callable[[object], bool]:
+    """Return a function that returns True for an object, not a class, with these methods."""
+
+    def fits(value: object) -> bool:
+        if isinstance(value, type):
+            return False
+        return all(callable(getattr(value, name, None)) for name in names)
+
+    return fits
+
+
 def whole_between(least: int, most: int) -> Callable[[object], bool]:
     """Return a function that returns True for a whole number in this range, with both ends."""
 

@@ -181,8 +181,10 @@ def _named(
     """Return this process's instances that brokers treat as the same client, on loops that are
     still running."""
     for loop, processes in list(_processes.items()):
-        process = None if never_runs_again(loop) else processes.get(environment.identity)
-        for other, instance in () if process is None else process.instances():
+        process = processes.get(environment.identity)
+        if process is None or never_runs_again(loop):
+            continue
+        for other, instance in process.instances():
             if _one_client(other, settings):
                 yield loop, other, instance
 

@@ -54,7 +54,9 @@ class _Producer(Protocol):
 
 def trace_topic(trace: bool | str) -> str | None:
     """Return the trace topic for the setting ``trace``: None, Apache's, or the named one."""
-    return TRACE_TOPIC if trace is True else trace or None
+    if trace is True:
+        return TRACE_TOPIC
+    return trace or None
 
 
 def trace_group(group: str, kind: str) -> str:
@@ -89,9 +91,9 @@ class Tracing:
         same = replace(settings, local_ip=environment.ip).shared_with(ClientSettings)
         group = trace_group(self.group, self.kind)
         self._producer = make(**same, group=group, send_timeout=SEND_TIMEOUT_S)
-        send = self._producer.send
-        now_ms = environment.clock.now_ms
-        self.dispatcher = TraceDispatcher(send, self.topic, self.namespace, now_ms)
+        self.dispatcher = TraceDispatcher(
+            self._producer.send, self.topic, self.namespace, environment.clock.now_ms
+        )
 
     def of_consumer(self) -> ConsumeTraces:
         next_id = self.environment.unique_ids().next
@@ -415,9 +417,12 @@ class ConsumeTraces:
             properties.get(names.MSG_REGION, DEFAULT_REGION),
             self.group,
         )
-        id_ = began.request_id
-        times = message.reconsume_times
-        self.append(traced, sub_before_record(traced, request_id=id_, retry_times=times))
+        self.append(
+            traced,
+            sub_before_record(
+                traced, request_id=began.request_id, retry_times=message.reconsume_times
+            ),
+        )
         return _Begun(traced, began.request_id, began.count)
 
     def _after(self, begun: _Begun, cost_ms: int, code: ContextCode, *, error: str | None) -> None:

@@ -460,9 +460,8 @@ class TransactionProducer(Producer):
         sender = self._started()
         if sender.under_way.closed:
             return
-        message = asked.message
         peer = asked.peer
-        self._write_report(sender, peer, answer, remark, peer.peer, message, state)
+        self._write_report(sender, peer, answer, remark, peer.peer, asked.message, state)
 
     def _write_report(
         self,

@@ -60,7 +60,9 @@ class UserFunction:
             result = self._function(*args)
         else:
             result = await in_pool(self._pool, copy_context().run, self._function, *args)
-        return checked_result(await awaited(result) if inspect.isawaitable(result) else result)
+        if inspect.isawaitable(result):
+            result = await awaited(result)
+        return checked_result(result)
 
     def anew(self) -> UserFunction:
         """Return a new object for the same function, which can be called after this one is

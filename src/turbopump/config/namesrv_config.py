@@ -68,8 +68,8 @@ class NamesrvConfig(AccessConfig):
     kv_config_path: str = setting(default_kv_config_path, "file of the KV configuration")
     config_store_path: str = setting(
         "",
-        "file for settings changed by request, if there is no -c file, which comes first "
-        "as in Apache's; only written, a start does not read it",
+        "file that stores settings changed by request, if there is no -c file; a start does not "
+        "read it",
     )
     enable_controller_in_namesrv: bool = unserved(
         False, "run a controller too", "the controller comes with a later release"

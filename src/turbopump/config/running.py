@@ -62,7 +62,7 @@ class RunningConfiguration:
     would overwrite each other."""
 
     @classmethod
-    def of(
+    def from_file(
         cls,
         config: SettingsClass,
         table: KeyTable,
@@ -80,7 +80,7 @@ class RunningConfiguration:
             path = Path(store).expanduser()
         return cls(config, table, path, check=check)
 
-    def texts(self) -> dict[str, str]:
+    def all_texts(self) -> dict[str, str]:
         """Return all keys with their values, sorted, with secrets hidden. A key without effect has
         its value from the file, or Apache's default."""
         inert = {
@@ -93,7 +93,7 @@ class RunningConfiguration:
         shown = inert | effective(self.config)
         return {key: shown[key] for key in sorted(shown)}
 
-    def change(self, text: str) -> dict[str, str]:
+    def change_keys(self, text: str) -> dict[str, str]:
         """Apply the keys of a properties text, and return them.
 
         Raise ReadOnlyKeyError for a key that cannot be changed now, ConfigError for an invalid key
@@ -121,7 +121,7 @@ class RunningConfiguration:
         change(self.config, wanted, self.check)
         return wanted
 
-    async def keep(self, changed: Mapping[str, str], disk: FileDisk | None) -> str | None:
+    async def write_changes(self, changed: Mapping[str, str], disk: FileDisk | None) -> str | None:
         """Write changed keys to the file, in a thread. Return None, or the reason why the changes
         last only until the server stops."""
         path = self.path

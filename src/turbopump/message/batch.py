@@ -218,5 +218,5 @@ def _entries_in(whole: ReceivedMessage) -> list[bytes]:
     except (ProtocolError, MessageError) as error:
         where = f"queue offset {whole.queue_offset} of {whole.topic} queue {whole.queue_id}"
         raise StoredMessageError(
-            f"the inner batch at {where} cannot be taken apart: {error}"
+            f"the inner batch at {where} cannot be unpacked: {error}"
         ) from None

@@ -104,7 +104,7 @@ class NamesrvHandlers:
         self._kv = kv
         self._clock = clock
         self._encoded = EncodedRoutes()
-        table.on_change = self._encoded.forget
+        table.on_change = self._encoded.forget_routes
         self._started_at = clock.monotonic()
 
     def add_to(self, router: Router) -> None:
@@ -252,7 +252,7 @@ class NamesrvHandlers:
         # RocketMQ: older clients cannot read quoted number keys.
         standard = context.version >= V4_9_4 or bool(request.accept_standard_json_only)
         key = request.topic, standard, order
-        body = self._encoded.find(key)
+        body = self._encoded.find_body(key)
         if body is None:
             return self._encode_route(key, context.opaque)
         return encode_response(context.opaque, Response(body=body))
@@ -267,7 +267,7 @@ class NamesrvHandlers:
         route.order_topic_conf = order
         body = yield from fastjson.encode_steps(route, standard=standard)
         if changes == self._encoded.changes:
-            self._encoded.keep(key, body)
+            self._encoded.keep_body(key, body)
         return encode_response(opaque, Response(body=body))
 
     def cluster_info(
@@ -353,17 +353,17 @@ class EncodedRoutes:
         self._size = 0
         self.changes = 0
 
-    def find(self, key: RouteKey) -> bytes | None:
+    def find_body(self, key: RouteKey) -> bytes | None:
         bodies = self._bodies.get(key[0])
         return None if bodies is None else bodies.get(key)
 
-    def keep(self, key: RouteKey, body: bytes) -> None:
+    def keep_body(self, key: RouteKey, body: bytes) -> None:
         if self._size + len(body) > ROUTES_SIZE_MAX:
-            self.forget(None)
+            self.forget_routes(None)
         self._size += len(body)
         self._bodies.setdefault(key[0], {})[key] = body
 
-    def forget(self, topic: str | None) -> None:
+    def forget_routes(self, topic: str | None) -> None:
         """Remove the route of a changed topic. None removes the routes of all topics."""
         self.changes += 1
         if topic is None:

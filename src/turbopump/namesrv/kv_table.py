@@ -59,7 +59,7 @@ class KvTable:
         namespace stays."""
         self._texts.get(namespace, {}).pop(key, None)
 
-    def lines(self) -> list[tuple[str, str, str]]:
+    def entries(self) -> list[tuple[str, str, str]]:
         """Return namespace, key and text of each entry."""
         return [
             (namespace, key, text)
@@ -79,7 +79,7 @@ class KvTable:
     def save_again(self) -> None:
         """Retry a failed save."""
         if self._file is not None:
-            self._file.repeat()
+            self._file.repeat_save()
 
     def _settled(self, good: bool) -> None:
         waiting, self._waiting = self._waiting, []

@@ -150,28 +150,28 @@ class OperatorHandlers:
         return self._listed(lambda flag: flag & (FLAG_UNIT | FLAG_UNIT_SUB) == FLAG_UNIT_SUB)
 
     def _listed(self, wanted: Callable[[int], bool]) -> Response[TopicList]:
-        if self._running.texts()["enableTopicList"] != "true":
+        if self._running.all_texts()["enableTopicList"] != "true":
             return refusal(
                 ResponseCode.SYSTEM_ERROR,
                 "disable: this name server does not list topics (enableTopicList=false)",
             )
-        return Response(TopicList(topic_list=self._table.flagged(wanted)))
+        return Response(TopicList(topic_list=self._table.topics_flagged(wanted)))
 
     # --- the server's own configuration
 
     def get_config(
         self, request: requests.GetNamesrvConfig, context: RequestContext
     ) -> Response[None]:
-        return Response(body=properties.encode(self._running.texts()).encode())
+        return Response(body=properties.encode(self._running.all_texts()).encode())
 
     async def update_config(
         self, request: requests.UpdateNamesrvConfig, context: RequestContext
     ) -> Response[None]:
         try:
-            changed = self._running.change(context.body.decode("utf-8", "replace"))
+            changed = self._running.change_keys(context.body.decode("utf-8", "replace"))
         except ReadOnlyKeyError as error:
             return refusal(ResponseCode.NO_PERMISSION, str(error))
         except ConfigError as error:
             return refusal(ResponseCode.SYSTEM_ERROR, str(error))
         log.warning("configuration changed %s peer=%s", changed, context.peer.peer)
-        return Response(remark=await self._running.keep(changed, self._disk))
+        return Response(remark=await self._running.write_changes(changed, self._disk))

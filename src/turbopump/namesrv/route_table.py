@@ -76,7 +76,7 @@ class RouteTable:
             if state < newest:
                 rejected = self._live.get((broker.cluster, broker.address))
                 if rejected is not None:
-                    self._forget(rejected)
+                    self._remove_broker(rejected)
                 return Superseded(owner.broker.address)
             if state == newest and owner.connection is not connection:
                 return Occupied(owner.broker, owner.connection)
@@ -123,7 +123,7 @@ class RouteTable:
         live = self._live.get((broker.cluster, broker.address))
         if live is None or live.connection is not connection or live.broker != broker:
             return False
-        self._forget(live)
+        self._remove_broker(live)
         return True
 
     def connection_lost(self, connection: object) -> list[BrokerIdentity]:
@@ -199,7 +199,7 @@ class RouteTable:
         )
         return TopicList(topic_list=(*clusters, *self._brokers), broker_addr=address)
 
-    def flagged(self, wanted: Callable[[int], bool]) -> tuple[str, ...]:
+    def topics_flagged(self, wanted: Callable[[int], bool]) -> tuple[str, ...]:
         """Return the topics whose system flag satisfies `wanted`. RocketMQ: the flag of any one
         broker decides."""
         return tuple(
@@ -278,7 +278,7 @@ class RouteTable:
             same_part = (other.name, other.id) == (broker.name, broker.id)
             same_address = (other.cluster, other.address) == (broker.cluster, broker.address)
             if other != broker and (same_part or same_address):
-                self._forget(live)
+                self._remove_broker(live)
         known = self._brokers.setdefault(broker.name, BrokerData(broker_name=broker.name))
         before = _copied(known)
         known.cluster = broker.cluster
@@ -322,10 +322,10 @@ class RouteTable:
 
     def _forget_all(self, gone: list[LiveBroker]) -> list[LiveBroker]:
         for live in gone:
-            self._forget(live)
+            self._remove_broker(live)
         return gone
 
-    def _forget(self, live: LiveBroker) -> None:
+    def _remove_broker(self, live: LiveBroker) -> None:
         broker = live.broker
         self.on_change(None)
         del self._live[broker.cluster, broker.address]

@@ -65,7 +65,7 @@ class NameServer:
             else None
         )
         self.kv = KvTable(kv_file)
-        running = RunningConfiguration.of(
+        running = RunningConfiguration.from_file(
             self.config, NAMESRV_KEYS, file, self.config.config_store_path
         )
         self.access: ServerAccess | None = None
@@ -123,7 +123,7 @@ class NameServer:
         self._timers[call] = asyncio.get_running_loop().call_later(seconds, run)
 
     def _list_kv(self) -> None:
-        for namespace, key, text in self.kv.lines():
+        for namespace, key, text in self.kv.entries():
             log.info("KV configuration namespace=%r key=%r value=%r", namespace, key, text)
 
     def _expire(self) -> None:

@@ -102,7 +102,7 @@ class RemotingClient:
         calls.count += 1
         try:
             if calls.count > calls.limit:
-                timeout = await self._turn(address, timeout)
+                timeout = await self._wait_for_permit(address, timeout)
             connection = self._connections.get(address)
             if connection is None or connection.closed:
                 loop = asyncio.get_running_loop()
@@ -122,7 +122,7 @@ class RemotingClient:
             if calls.watched:
                 calls.wake_waiting()
 
-    async def _turn(self, address: str, timeout: float) -> float:
+    async def _wait_for_permit(self, address: str, timeout: float) -> float:
         """Wait for a permit, and return the seconds left of ``timeout``. Raises
         CallTimeoutError."""
         now = asyncio.get_running_loop().time
@@ -132,8 +132,7 @@ class RemotingClient:
         except TimeoutError:
             raise CallTimeoutError(
                 f"nothing was sent to {address}: for {timeout:.1f} s {self._calls.limit} calls of "
-                "this client waited for their answers, and that is the most that may "
-                "(async_permits)"
+                "this client waited for answers, the limit (async_permits)"
             ) from None
         return max(timeout - (now() - began), 0.001)
 
@@ -161,8 +160,10 @@ class RemotingClient:
         if task is None:
             task = asyncio.ensure_future(self._open(address))
             self._connecting[address] = task
-            task.add_done_callback(lambda done: self._connected(address, done))
-        limit = self._connect_timeout if timeout is None else min(timeout, self._connect_timeout)
+            task.add_done_callback(lambda done: self._keep_connection(address, done))
+        limit = self._connect_timeout
+        if timeout is not None:
+            limit = min(timeout, limit)
         try:
             async with asyncio.timeout(limit):
                 return await outcome_of(task, lambda: _closed(address))
@@ -172,9 +173,11 @@ class RemotingClient:
     def connection(self, address: str) -> Wire | None:
         """Return the open connection to ``address``, or None."""
         connection = self._connections.get(address)
-        return None if connection is None or connection.closed else connection
+        if connection is None or connection.closed:
+            return None
+        return connection
 
-    def connected(self, address: str) -> bool:
+    def is_connected(self, address: str) -> bool:
         """Return True if a connection to ``address`` is open now."""
         connection = self._connections.get(address)
         return connection is not None and not connection.closed
@@ -240,12 +243,12 @@ class RemotingClient:
             lambda: Served(self.router, on_close=lambda closed: self._closed(address, closed)).wire,
             peer,
             port,
-            ssl=None if self._tls is None else self._tls.at(loop.time()),
+            ssl=None if self._tls is None else self._tls.context_at(loop.time()),
             server_hostname=None if self._tls is None else host,
         )
         return connection
 
-    def _connected(self, address: str, task: asyncio.Task[Wire]) -> None:
+    def _keep_connection(self, address: str, task: asyncio.Task[Wire]) -> None:
         self._connecting.pop(address, None)
         if not task.cancelled() and task.exception() is None and not task.result().closed:
             if self._ended:  # the client was closed meanwhile

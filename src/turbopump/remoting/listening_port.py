@@ -52,7 +52,7 @@ _too_many = RepeatedLine(
 _cannot_accept = RepeatedLine(
     log,
     logging.ERROR,
-    "no more connections can be accepted cause=%s: those that are open go on, new ones wait; raise "
+    "cannot accept connections cause=%s: open ones continue, new ones wait; raise "
     "the limit of open files (ulimit -n) or let fewer clients connect",
 )
 _accepts_again = RepeatedLine(log, logging.INFO, "connections are accepted again")
@@ -98,7 +98,7 @@ class FirstByte:
         """Return the arguments for ``connect_accepted_socket``; None: refuse the connection."""
         if first == HANDSHAKE:
             return {
-                "ssl": self._context.at(now),
+                "ssl": self._context.context_at(now),
                 "ssl_handshake_timeout": HANDSHAKE_S,
                 "ssl_shutdown_timeout": SHUTDOWN_S,
             }
@@ -384,15 +384,15 @@ def _peer(address: Any) -> str:
 def _bind_failure(host: str, port: int, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
         return (
-            f"port {port} on {host} is taken by another process; stop it or choose another "
+            f"port {port} on {host} is in use by another process: stop it, or choose another "
             "port (0 picks a free one)"
         )
     if error.errno == errno.EACCES:
         return f"no permission to listen on {host}:{port}; choose a port above 1023"
     if error.errno == errno.EADDRNOTAVAIL:
         return (
-            f"cannot listen on {host}:{port}: this machine has no such address; take one of "
-            "its own, or 0.0.0.0 for all"
+            f"cannot listen on {host}:{port}: this machine has no such address; use one of its "
+            "addresses, or 0.0.0.0 for all"
         )
     return f"cannot listen on {host}:{port}: {error.strerror or error}"
 

@@ -29,8 +29,8 @@ _bad_frame = RepeatedLine(log, logging.WARNING, "closing connection peer=%s caus
 _held_most = RepeatedLine(
     log,
     logging.WARNING,
-    "closing connection, it held most of what all may hold together peer=%s unfinished_bytes=%d "
-    "unread_bytes=%d waiting_requests_bytes=%d connectionMemoryMax=%d",
+    "closing the connection with the most memory, the limit for all is reached peer=%s "
+    "unfinished_bytes=%d unread_bytes=%d waiting_requests_bytes=%d connectionMemoryMax=%d",
 )
 
 LONG_WORK_MAX: Final = 100

@@ -12,6 +12,7 @@ import asyncio
 import ctypes
 import logging
 import os
+import re
 import ssl
 from asyncio import sslproto
 from collections.abc import Callable
@@ -25,7 +26,8 @@ log = logging.getLogger(__name__)
 
 HANDSHAKE: Final = b"\x16"
 """First byte of a connection that uses TLS. Source: apache/rocketmq ``TlsModeHandler``."""
-RECORD_HEAD, RECORD_MAX = 5, 16 * 1024
+RECORD_HEAD: Final = 5
+RECORD_MAX: Final = 16 * 1024
 """Bytes of a record's header, and maximum bytes of its content: RFC 8446, 5.1."""
 HANDSHAKE_S: Final = 10.0
 """Seconds after which an unfinished handshake is cancelled."""
@@ -68,14 +70,14 @@ class ServerContext:
 
     def __init__(self, tls: ServerTls) -> None:
         self._tls = tls
-        self._files = _Files((tls.certificate, tls.key, tls.trust), self._make)
+        self._files = _Files((tls.certificate, tls.key, tls.trust), self._make_context)
 
-    def at(self, now: float) -> ssl.SSLContext:
+    def context_at(self, now: float) -> ssl.SSLContext:
         """Return the context for a connection that arrives ``now`` (seconds on any monotonic
         clock)."""
-        return self._files.context(now)
+        return self._files.current(now)
 
-    def _make(self) -> ssl.SSLContext:
+    def _make_context(self) -> ssl.SSLContext:
         tls = self._tls
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -83,8 +85,9 @@ class ServerContext:
         _load_pair(context, tls.certificate, tls.key, tls.key_password)
         if tls.client_auth is not ClientAuth.NONE:
             _load_trust(context, tls.trust)
-            required = tls.client_auth is ClientAuth.REQUIRE
-            context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
+            context.verify_mode = ssl.CERT_OPTIONAL
+            if tls.client_auth is ClientAuth.REQUIRE:
+                context.verify_mode = ssl.CERT_REQUIRED
         _tell_of_expiry(tls.certificate)
         return context
 
@@ -98,14 +101,14 @@ class ClientContext:
             "" if path is None else str(path) for path in (tls.trust, tls.certificate, tls.key)
         )
         paths = (self._certificate, self._key, self._trust)
-        self._files = _Files(paths, self._make)
+        self._files = _Files(paths, self._make_context)
 
-    def at(self, now: float) -> ssl.SSLContext:
+    def context_at(self, now: float) -> ssl.SSLContext:
         """Return the context for a connection that is made ``now`` (seconds, as in
-        ``ServerContext.at``)."""
-        return self._files.context(now)
+        ``ServerContext.context_at``)."""
+        return self._files.current(now)
 
-    def _make(self) -> ssl.SSLContext:
+    def _make_context(self) -> ssl.SSLContext:
         tls = self._tls
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -127,24 +130,24 @@ class _Files:
 
     def __init__(self, paths: tuple[str, ...], make: Callable[[], ssl.SSLContext]) -> None:
         self._paths = tuple(filter(None, paths))
-        self._make = make
+        self._make_context = make
         self._seen = self._state()
         self._context = make()
         self._looked = 0.0
 
-    def context(self, now: float) -> ssl.SSLContext:
+    def current(self, now: float) -> ssl.SSLContext:
         if now - self._looked >= LOOK_AGAIN_S:
             self._looked = now
             state = self._state()
             if state != self._seen:
                 self._seen = state
-                self._renew()
+                self._renew_context()
         return self._context
 
-    def _renew(self) -> None:
+    def _renew_context(self) -> None:
         # Two files cannot be replaced at once. A mismatch in between is temporary.
         try:
-            self._context = self._make()
+            self._context = self._make_context()
         except ConfigError as error:
             log.error(
                 "changed TLS files cannot be used, the old ones stay in force cause=%s", error
@@ -221,9 +224,15 @@ def expiry_warning(end: datetime, now: datetime) -> str | None:
 
 def peer_certificate_end(transport: asyncio.BaseTransport | None) -> datetime | None:
     """Return the end of validity of the peer's certificate, or None if the peer has shown none."""
-    speaking = None if transport is None else transport.get_extra_info("ssl_object")
-    shown = None if speaking is None else speaking.getpeercert(binary_form=True)
-    return None if shown is None else end_of_validity(shown)
+    tls = None
+    if transport is not None:
+        tls = transport.get_extra_info("ssl_object")
+    if tls is None:
+        return None
+    certificate = tls.getpeercert(binary_form=True)
+    if certificate is None:
+        return None
+    return end_of_validity(certificate)
 
 
 def _tell_of_expiry(path: str) -> None:
@@ -235,10 +244,10 @@ def _tell_of_expiry(path: str) -> None:
 
 def _first_certificate(path: str) -> bytes:
     text = _read(path).decode("ascii", "replace")
-    begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
-    at = text.find(begin)
-    till = text.find(end, at)
-    return b"" if at < 0 or till < 0 else ssl.PEM_cert_to_DER_cert(text[at : till + len(end)])
+    found = re.search("-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", text, re.DOTALL)
+    if found is None:
+        return b""
+    return ssl.PEM_cert_to_DER_cert(found[0])
 
 
 def end_of_validity(certificate: bytes) -> datetime | None:
@@ -257,7 +266,9 @@ def end_of_validity(certificate: bytes) -> datetime | None:
             at = _element(body, at)[2]
         validity = _element(body, at)[1]
         tag, text, _ = _element(validity, _element(validity, 0)[2])
-        form = "%y%m%d%H%M%SZ" if tag == 0x17 else "%Y%m%d%H%M%SZ"
+        form = "%Y%m%d%H%M%SZ"
+        if tag == 0x17:
+            form = "%y%m%d%H%M%SZ"
         return datetime.strptime(text.decode("ascii"), form).replace(tzinfo=UTC)
     except (IndexError, ValueError):
         return None
@@ -265,10 +276,13 @@ def end_of_validity(certificate: bytes) -> datetime | None:
 
 def _element(data: bytes, at: int) -> tuple[int, bytes, int]:
     """Return the tag and content of a DER element, and the position after it."""
-    tag, size, at = data[at], data[at + 1], at + 2
+    tag = data[at]
+    size = data[at + 1]
+    at += 2
     if size & 0x80:
         count = size & 0x7F
-        size, at = int.from_bytes(data[at : at + count]), at + count
+        size = int.from_bytes(data[at : at + count])
+        at += count
     if at + size > len(data):
         raise IndexError
     return tag, data[at : at + size], at + size

@@ -87,7 +87,7 @@ class LogHistory:
             closed = [KnownLog(one.id, min(one.until, end)) for one in self.known if end]
             self.known = (*closed, KnownLog(self._own, NO_END))[-KNOWN_MAX:]
 
-    def follow(self, known: Sequence[KnownLog]) -> None:
+    def follow_master(self, known: Sequence[KnownLog]) -> None:
         """Replace the history by the master's: this log is the beginning of the master's log, and
         continues with its bytes."""
         self.known = tuple(known[-KNOWN_MAX:])

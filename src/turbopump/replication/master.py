@@ -86,7 +86,7 @@ class SlaveConnection:
         self.next = offset
         self.proved = True
 
-    def received(self, data: bytes, log: LogSpan, now: float) -> bool:
+    def receive_reports(self, data: bytes, log: LogSpan, now: float) -> bool:
         """Process a slave's reports. Return True if there was at least one. A repeated offset
         counts too: it keeps an up-to-date slave in sync while nothing is sent.
 
@@ -99,7 +99,7 @@ class SlaveConnection:
             return False
         had = self.next
         if had is None:
-            self.next = self._first(offsets[0], log)
+            self.next = self._first_offset(offsets[0], log)
             had = max(self.next, offsets[0])
         if max(offsets) > had:
             raise ProtocolError(
@@ -108,7 +108,7 @@ class SlaveConnection:
         self.acked = max(self.acked, *offsets)
         return True
 
-    def _first(self, wanted: int, log: LogSpan) -> int:
+    def _first_offset(self, wanted: int, log: LogSpan) -> int:
         """Return the first offset to send to a slave whose log ends at ``wanted``."""
         if wanted == 0:
             # RocketMQ: send from the start of the file that is being written, nothing older
@@ -119,7 +119,7 @@ class SlaveConnection:
             raise ProtocolError(too_old_refusal(wanted, log.start))
         return wanted
 
-    def transfer(self, log: LogSpan, now: float) -> Transfer | None:
+    def next_transfer(self, log: LogSpan, now: float) -> Transfer | None:
         """Return the next transfer, or None. The returned bytes count as sent."""
         if self.next is None:
             return None
@@ -132,7 +132,7 @@ class SlaveConnection:
         if left > 0:
             # a transfer is one read of one file, so it must not cross the end of a segment
             here = log.segment_size - (self.next - log.start) % log.segment_size
-            size = self._allowed(min(left, here, self.settings.batch), now)
+            size = self._limit_size(min(left, here, self.settings.batch), now)
             if size > 0:
                 sent = Transfer(self.next, size)
                 self.next += size
@@ -156,7 +156,7 @@ class SlaveConnection:
         is_far = self.next is not None and written - self.next > FAR_BEHIND
         return PAUSE_S if is_far and now - self._grew < BUSY_S else 0.0
 
-    def _allowed(self, size: int, now: float) -> int:
+    def _limit_size(self, size: int, now: float) -> int:
         self.sent.begin(now)
         if self.settings.rate_max:
             size = max(min(size, self.settings.rate_max - self.sent.in_this_second), 0)

@@ -273,7 +273,7 @@ class MasterLink:
             else:
                 log.info("enough slaves are in sync wanted=%d", wanted)
         begins = confirmed.alone and not replicas.alone
-        confirmed.copied_to(replicas.copied, alone=replicas.alone)
+        confirmed.note_copied(replicas.copied, alone=replicas.alone)
         if begins:
             self.on_in_sync()
 
@@ -310,9 +310,9 @@ class SlavePeer(asyncio.Protocol):
             self._handshake = MasterHandshake(rules, host, secrets.token_bytes(NONCE_SIZE))
             self._link.add_stranger(self)
         else:
-            self._join()
+            self._accept()
 
-    def _join(self) -> None:
+    def _accept(self) -> None:
         link = self._link
         if len(link.slaves) >= SLAVES_MAX:
             self.refuse(f"{SLAVES_MAX} slaves are connected, the limit")
@@ -333,7 +333,7 @@ class SlavePeer(asyncio.Protocol):
             if step.rest is None:
                 return
             self._handshake, data = None, step.rest
-            self._join()
+            self._accept()
         if self._transport is None or self._transport.is_closing() or not data:
             return
         connection = self.connection
@@ -348,7 +348,7 @@ class SlavePeer(asyncio.Protocol):
                 connection.last_read = now
                 self._send_comparison(self._comparison.received(data, self._link.span))
                 return
-            reported = connection.received(data, self._link.span, now)
+            reported = connection.receive_reports(data, self._link.span, now)
         except ProtocolError as error:
             self._fail(error)
             return
@@ -437,19 +437,19 @@ class SlavePeer(asyncio.Protocol):
         full = False
         size = 0
         try:
-            while not full and (sent := self._next()) is not None:
+            while not full and (sent := self._next_transfer()) is not None:
                 turn.append(sent)
                 size += TRANSFER_HEAD.size + sent.size
                 end = sent.offset + sent.size
                 full = size >= TURN_SIZE or end == log_.segment_end(turn[0].offset)
             if not turn:
                 return
-            data = self._read(turn)
+            data = self._read_log(turn)
         except (ProtocolError, OSError) as error:
             self._fail(error)
             return
         if data is not None:
-            self._send(turn, data)
+            self._send_transfers(turn, data)
             if full:
                 self._plan_turn()
 
@@ -462,12 +462,12 @@ class SlavePeer(asyncio.Protocol):
         else:
             loop.call_soon(self._send_turn)
 
-    def _next(self) -> Transfer | None:
+    def _next_transfer(self) -> Transfer | None:
         if self._transport is None or self._paused or self._reading:
             return None
-        return self.connection.transfer(self._link.span, asyncio.get_running_loop().time())
+        return self.connection.next_transfer(self._link.span, asyncio.get_running_loop().time())
 
-    def _read(self, turn: list[Transfer]) -> Bytes | None:
+    def _read_log(self, turn: list[Transfer]) -> Bytes | None:
         """Return the bytes if the system has them in memory; otherwise start a thread that reads
         and sends them.
 
@@ -497,10 +497,10 @@ class SlavePeer(asyncio.Protocol):
         if isinstance(found, OSError):
             self._fail(found)
         else:
-            self._send(turn, found)
+            self._send_transfers(turn, found)
             self._plan_turn()
 
-    def _send(self, turn: list[Transfer], data: Bytes) -> None:
+    def _send_transfers(self, turn: list[Transfer], data: Bytes) -> None:
         if self._transport is None:
             return
         pieces = list[Bytes]()

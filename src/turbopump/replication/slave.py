@@ -88,7 +88,7 @@ class MasterConnection:
         self._waiting = [waiting]
         return self._start, waiting
 
-    def stored(self, end: int, wanted: int) -> None:
+    def record_stored(self, end: int, wanted: int) -> None:
         """Set the new end of the log, and the number of bytes needed for the next entry. Raises
         CopyError if ``end`` is impossible."""
         if wanted > ENTRY_SIZE_MAX:
@@ -99,7 +99,7 @@ class MasterConnection:
         self._start = end
         self._wanted = wanted
 
-    def report(self, end: int, now: float) -> bytes | None:
+    def next_report(self, end: int, now: float) -> bytes | None:
         """Return the report to send for a log that is kept up to ``end``, or None. A report is due
         after growth, and at a fixed interval."""
         if end > self.reported or now - self.last_write >= self._settings.heartbeat:

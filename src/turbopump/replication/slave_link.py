@@ -211,7 +211,7 @@ class SlaveLink:
         tls = None
         is_listed = host in self._rules.allowed
         if self._tls is not None and not is_listed:
-            tls = self._tls.at(loop.time())
+            tls = self._tls.context_at(loop.time())
         if self._rules.closed and not is_listed:
             credentials = self._rules.credentials
             if credentials is None:
@@ -301,12 +301,12 @@ class MasterPeer(asyncio.Protocol):
         self._reading = False
         self.connection = MasterConnection(link.settings, wanted or 0, loop.time())
 
-    def _begin(self) -> bytes:
+    def _first_bytes(self) -> bytes:
         return (self._comparison or self.connection).begin()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is none
-        transport.write(self._handshake.begin() if self._handshake else self._begin())
+        transport.write(self._handshake.begin() if self._handshake else self._first_bytes())
         self._check_silence()
 
     @property
@@ -333,11 +333,11 @@ class MasterPeer(asyncio.Protocol):
                     self._write(step.said)
                     return
                 self._handshake, data = None, step.rest
-                self._write(step.said + self._begin())
+                self._write(step.said + self._first_bytes())
             now = asyncio.get_running_loop().time()
             if self._comparison is not None:
                 self.connection.last_read = now
-                self._compare(self._comparison, data)
+                self._answer_digests(self._comparison, data)
                 return
             self.connection.received(data, now)
         except ProtocolError as error:
@@ -345,7 +345,7 @@ class MasterPeer(asyncio.Protocol):
             return
         self.store_received()
 
-    def _compare(self, comparison: SlaveComparison, data: bytes) -> None:
+    def _answer_digests(self, comparison: SlaveComparison, data: bytes) -> None:
         """Answer the master's requests for digests, one after the other. Raises ProtocolError."""
         if self._reading:
             raise ProtocolError("the master requests a digest before the last one was sent")
@@ -355,7 +355,7 @@ class MasterPeer(asyncio.Protocol):
             self._reading = True
             start_digest(link.store.log, link.disk, found, self._has_digest)
         elif found is not None:
-            self._compared(comparison, found)
+            self._end_comparison(comparison, found)
 
     def _has_digest(self, digest: bytes | OSError) -> None:
         self._reading = False
@@ -364,7 +364,7 @@ class MasterPeer(asyncio.Protocol):
         else:
             self._write(digest)
 
-    def _compared(self, comparison: SlaveComparison, found: Outcome) -> None:
+    def _end_comparison(self, comparison: SlaveComparison, found: Outcome) -> None:
         """Record the master's verdict in the history, then start copying or refuse the master."""
         link = self._link
         end = comparison.end
@@ -381,7 +381,7 @@ class MasterPeer(asyncio.Protocol):
             elif self._transport is not None:
                 self._start_copying(comparison, found.offset)
 
-        link.history.follow(found.known)
+        link.history.follow_master(found.known)
         link.history.save(saved)
 
     def _start_copying(self, comparison: SlaveComparison, offset: int) -> None:
@@ -414,10 +414,10 @@ class MasterPeer(asyncio.Protocol):
         try:
             while (piece := connection.to_store()) is not None:
                 copied = self._link.copied.append(*piece)
-                connection.stored(copied.end, copied.wanted)
+                connection.record_stored(copied.end, copied.wanted)
                 self._link.clear_fault()
         except RoomInMakingError:
-            connection.stored(store.log.end, 1)
+            connection.record_stored(store.log.end, 1)
             self._transport.pause_reading()
             return
         except (CopyError, StoreError) as error:
@@ -431,10 +431,10 @@ class MasterPeer(asyncio.Protocol):
             log.error("copied entry cannot be added to its queue: %s", fault)
         self._link.copied.faults.clear()
         if self._link.flushes:
-            self._sync()
-        self._report()
+            self._sync_log()
+        self._acknowledge()
 
-    def _sync(self) -> None:
+    def _sync_log(self) -> None:
         store = self._link.store
         if self._syncing or store.durable.value >= store.log.end:
             return
@@ -445,16 +445,16 @@ class MasterPeer(asyncio.Protocol):
     def _synced(self) -> None:
         self._syncing = False
         if self._link.store.durable.error is None:
-            self._sync()
-            self._report()
+            self._sync_log()
+            self._acknowledge()
         else:
             self._refuse(str(self._link.store.durable.error))
 
-    def _report(self) -> None:
+    def _acknowledge(self) -> None:
         store = self._link.store
         end = store.durable.value if self._link.ack_flushed else store.log.end
         if self._handshake is None and self._comparison is None:
-            self._write(self.connection.report(end, asyncio.get_running_loop().time()))
+            self._write(self.connection.next_report(end, asyncio.get_running_loop().time()))
 
     def _write(self, said: bytes | None) -> None:
         if said and self._transport is not None:
@@ -465,7 +465,7 @@ class MasterPeer(asyncio.Protocol):
         if self.connection.is_silent(loop.time()):
             self._refuse("the master sends nothing any more")
             return
-        self._report()
+        self._acknowledge()
         self._timer = loop.call_later(CHECK_S, self._check_silence)
 
     def _refuse(self, cause: str) -> None:

@@ -40,7 +40,7 @@ def files(lake: str | Path, table: str = DATA) -> list[str]:
     The list belongs to one version and is valid until files are compacted, so call this again for
     each read. Raises LakeError if there is no lake.
     """
-    return [str(path) for path in open_lake(Path(lake)).paths(_checked(table))]
+    return [str(path) for path in open_lake(Path(lake)).paths(_checked_table(table))]
 
 
 def offsets(lake: str | Path) -> Offsets:
@@ -55,9 +55,9 @@ def dataset(lake: str | Path, table: str = DATA) -> ds.Dataset:
     LakeError."""
     opened = open_lake(Path(lake))
     snapshot = opened.snapshot()
-    found = [each for each in snapshot.files if each.table == _checked(table)]
+    found = [each for each in snapshot.files if each.table == _checked_table(table)]
     return ds.FileSystemDataset.from_paths(
-        [_place(opened, each) for each in found],
+        [_path_of(opened, each) for each in found],
         schema=table_schema(opened, table, snapshot),
         format=ds.ParquetFileFormat(),
         filesystem=LocalFileSystem(),
@@ -78,10 +78,10 @@ def rows(spark: SparkSession, lake: str | Path, table: str = DATA) -> DataFrame:
 
     opened = open_lake(Path(lake))
     snapshot = opened.snapshot()
-    found = [each for each in snapshot.files if each.table == _checked(table)]
+    found = [each for each in snapshot.files if each.table == _checked_table(table)]
     schema = from_arrow_schema(table_schema(opened, table, snapshot))
     inner = StructType([each for each in schema if each.name not in PARTITIONS.names])
-    inside = {each: _place(opened, each) for each in found}
+    inside = {each: _path_of(opened, each) for each in found}
     placed = [path for each, path in inside.items() if path == str(opened.root / each.path)]
     columns = [quoted(name) for name in schema.names]
     frame = spark.createDataFrame([], schema)
@@ -115,13 +115,13 @@ def table_schema(lake: Lake, table: str = DATA, snapshot: Snapshot | None = None
     return pa.schema([*make(lake.definition, restarted=restarted), *PARTITIONS])
 
 
-def _place(lake: Lake, file: DataFile) -> str:
+def _path_of(lake: Lake, file: DataFile) -> str:
     """Return the path or URL that opens a file."""
     placed, staged = lake.root / file.path, lake.staging / file.name
     return str(staged if staged.exists() and not placed.exists() else placed)
 
 
-def _checked(table: str) -> str:
+def _checked_table(table: str) -> str:
     if table not in TABLES:
         raise ConfigError(f"a lake has no table {table!r}: use {DATA} or {REJECTED}")
     return table

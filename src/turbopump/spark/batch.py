@@ -7,7 +7,7 @@ messages that are read. Streams are unknown here.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -45,25 +45,29 @@ class BatchReader(DataSourceReader):
         self._options = options
         self._pushed = NOTHING_PUSHED
         for name in options_of_mode(options, "stream"):
-            _log.warning("%s does nothing in a batch read, which reads up to endingOffsets", name)
+            _log.warning(
+                "option %s has no effect in a batch read, which ends at endingOffsets", name
+            )
 
     @plain_errors
     def partitions(self) -> Sequence[InputPartition]:
-        options, pushed = self._options, self._pushed
-        begin, end = options.begin("earliest"), options.end()
+        options = self._options
+        pushed = self._pushed
+        begin = options.begin("earliest")
+        end = options.end()
         with reading.connected(options, patience=PLANNING_PATIENCE_S) as cluster:
             queues = planning.queues_wanted(cluster, options)
             planning.check_named(queues, begin)
             planning.check_named(queues, end)
             planning.check_begins_before_end(queues, begin, end)
             of_all = len(queues)
-            queues = [queue for queue in queues if pushed.takes(queue)]
+            queues = [queue for queue in queues if pushed.may_match(queue)]
             if options.broker_offline == "skip":
-                queues = planning.reachable(cluster, queues)
+                queues = planning.reachable_queues(cluster, queues)
             begins = planning.offsets_at(cluster, queues, begin, options)
             ends = planning.offsets_at(cluster, queues, end, options)
             whole = sum(piece.count for piece in ranges_between(begins, ends))
-            begins, ends = pushed.narrowed(cluster, begins, ends)
+            begins, ends = pushed.limit_ranges(cluster, begins, ends)
             tags = self._tags_to_ask_for(cluster, begins, ends)
         if pushed != NOTHING_PUSHED:
             left = sum(piece.count for piece in ranges_between(begins, ends))
@@ -130,7 +134,7 @@ class Pushed:
     stored_ms: IntRange = (-_INT64, _INT64)
     tags: frozenset[str] | None = None
 
-    def takes(self, queue: MessageQueue) -> bool:
+    def may_match(self, queue: MessageQueue) -> bool:
         """Return True if the filters may match messages of this queue."""
         return (
             (self.topics is None or queue.topic in self.topics)
@@ -139,7 +143,9 @@ class Pushed:
             and self.queue_ids[0] <= queue.queue_id < self.queue_ids[1]
         )
 
-    def narrowed(self, cluster: Cluster, begins: Offsets, ends: Offsets) -> tuple[Offsets, Offsets]:
+    def limit_ranges(
+        self, cluster: Cluster, begins: Offsets, ends: Offsets
+    ) -> tuple[Offsets, Offsets]:
         """Return the range of offsets that contains all wanted messages."""
         begins = {queue: max(begin, self.offsets[0]) for queue, begin in begins.items()}
         ends = {queue: min(end, self.offsets[1]) for queue, end in ends.items()}
@@ -160,18 +166,19 @@ NOTHING_PUSHED: Final = Pushed()
 def push(filters: Iterable[Filter]) -> tuple[Pushed, list[Filter]]:
     """Split filters, all of which must hold, into those that the source applies and those left to
     Spark."""
-    pushed, left = NOTHING_PUSHED, list[Filter]()
+    pushed = NOTHING_PUSHED
+    left: list[Filter] = []
     for one in filters:
-        pushed, is_dealt_with = _with(pushed, one)
+        pushed, is_dealt_with = _add_filter(pushed, one)
         if not is_dealt_with:
             left.append(one)
     return pushed, left
 
 
-def _with(pushed: Pushed, one: Filter) -> tuple[Pushed, bool]:
+def _add_filter(pushed: Pushed, one: Filter) -> tuple[Pushed, bool]:
     """Return ``pushed`` with one more filter, and True if Spark can drop the filter."""
     column = getattr(one, "attribute", ("",))
-    name = column[0] if len(column) == 1 else ""
+    name = ".".join(column)
     if isinstance(one, IsNotNull):
         return pushed, name in _NEVER_NULL
     value = getattr(one, "value", None)
@@ -179,62 +186,67 @@ def _with(pushed: Pushed, one: Filter) -> tuple[Pushed, bool]:
         one = In(column, (value,))
         value = one.value
     if isinstance(one, In) and isinstance(value, tuple):
-        return _among(pushed, name, value)
-    wanted = _range(one, name, value)
+        return _add_values(pushed, name, value)
+    wanted = _range_of(one, name, value)
     if wanted is None:
         return pushed, False
     if name == "queueId":
-        return replace(pushed, queue_ids=_both(pushed.queue_ids, wanted)), True
+        return replace(pushed, queue_ids=_overlap(pushed.queue_ids, wanted)), True
     if name == "queueOffset":
-        return replace(pushed, offsets=_both(pushed.offsets, wanted)), True
-    return replace(pushed, stored_ms=_both(pushed.stored_ms, wanted)), False
+        return replace(pushed, offsets=_overlap(pushed.offsets, wanted)), True
+    return replace(pushed, stored_ms=_overlap(pushed.stored_ms, wanted)), False
 
 
-def _among(pushed: Pushed, name: str, values: tuple[Any, ...]) -> tuple[Pushed, bool]:
+def _add_values(pushed: Pushed, name: str, values: tuple[Any, ...]) -> tuple[Pushed, bool]:
     """Add the filter "one of these values". Nulls are left out, because these columns have none."""
     if name in ("topic", "brokerName", "tags"):
         if not all(isinstance(value, str) for value in values):
             return pushed, False
         texts = frozenset[str](values)
         if name == "topic":
-            return replace(pushed, topics=_common(pushed.topics, texts)), True
+            return replace(pushed, topics=_intersection(pushed.topics, texts)), True
         if name == "brokerName":
-            return replace(pushed, brokers=_common(pushed.brokers, texts)), True
+            return replace(pushed, brokers=_intersection(pushed.brokers, texts)), True
         if not all(map(_can_be_asked_for, texts)):
             return pushed, False
-        return replace(pushed, tags=_common(pushed.tags, texts)), False
+        return replace(pushed, tags=_intersection(pushed.tags, texts)), False
     if name in ("queueId", "queueOffset") and all(map(_is_number, values)):
         numbers = frozenset[int](values)
         if name == "queueId":
-            return replace(pushed, queue_id_set=_common(pushed.queue_id_set, numbers)), True
-        span = (min(numbers), max(numbers) + 1) if numbers else (0, 0)
-        return replace(pushed, offsets=_both(pushed.offsets, span)), len(numbers) == 1
+            return replace(pushed, queue_id_set=_intersection(pushed.queue_id_set, numbers)), True
+        span = (min(numbers, default=0), max(numbers, default=-1) + 1)
+        return replace(pushed, offsets=_overlap(pushed.offsets, span)), len(numbers) == 1
     if name == "storeTimestamp" and values and all(map(_is_instant, values)):
         times = [_ms(value) for value in values]
         return replace(
-            pushed, stored_ms=_both(pushed.stored_ms, (min(times), max(times) + 1))
+            pushed, stored_ms=_overlap(pushed.stored_ms, (min(times), max(times) + 1))
         ), False
     return pushed, False
 
 
-_COMPARISONS: Final[dict[type[Filter], Callable[[int], IntRange]]] = {
-    GreaterThan: lambda value: (value + 1, _INT64),
-    GreaterThanOrEqual: lambda value: (value, _INT64),
-    LessThan: lambda value: (-_INT64, value),
-    LessThanOrEqual: lambda value: (-_INT64, value + 1),
-}
-
-
-def _range(one: Filter, name: str, value: Any) -> IntRange | None:
-    compare = _COMPARISONS.get(type(one))
-    if compare is None:
-        return None
+def _range_of(one: Filter, name: str, value: Any) -> IntRange | None:
     if name in ("queueId", "queueOffset") and _is_number(value):
-        return compare(value)
+        return _compared(one, value)
     if name == "storeTimestamp" and _is_instant(value):
-        first, last = compare(_ms(value))
+        found = _compared(one, _ms(value))
+        if found is None:
+            return None
+        first, last = found
         # the time was cut to whole milliseconds, so this millisecond may have wanted messages
         return first - (first > -_INT64), last + (last < _INT64)
+    return None
+
+
+def _compared(one: Filter, value: int) -> IntRange | None:
+    """Return the range of a comparison with a number; None for another filter."""
+    if isinstance(one, GreaterThan):
+        return value + 1, _INT64
+    if isinstance(one, GreaterThanOrEqual):
+        return value, _INT64
+    if isinstance(one, LessThan):
+        return -_INT64, value
+    if isinstance(one, LessThanOrEqual):
+        return -_INT64, value + 1
     return None
 
 
@@ -255,9 +267,9 @@ def _can_be_asked_for(tag: str) -> bool:
     return bool(tag) and tag == tag.strip() and "||" not in tag and tag != "*"
 
 
-def _common(said: frozenset[Any] | None, more: frozenset[Any]) -> frozenset[Any]:
+def _intersection(said: frozenset[Any] | None, more: frozenset[Any]) -> frozenset[Any]:
     return more if said is None else said & more
 
 
-def _both(one: IntRange, other: IntRange) -> IntRange:
+def _overlap(one: IntRange, other: IntRange) -> IntRange:
     return max(one[0], other[0]), min(one[1], other[1])

@@ -58,7 +58,7 @@ class BlockingConnection:
         except OSError as error:
             raise ConnectError(f"no connection to {address}: {error.strerror or error}") from None
         if tls is not None:
-            self._start_tls(tls.at(time.monotonic()), host)
+            self._start_tls(tls.context_at(time.monotonic()), host)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def _start_tls(self, context: ssl.SSLContext, host: str) -> None:

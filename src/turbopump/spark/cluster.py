@@ -150,7 +150,7 @@ class Cluster:
         """Return the queues of a topic that existed before, like ``queues``. If there is no route,
         wait for one, because the broker may be restarting."""
         passing = (RemotingError, RouteNotFoundError)
-        return self._again(lambda: self.queues(topic), passing, self._broker_patience)
+        return self._retry(lambda: self.queues(topic), passing, self._broker_patience)
 
     def offset_min(self, queue: MessageQueue) -> int:
         """Return the first offset that the queue still has."""
@@ -186,7 +186,7 @@ class Cluster:
     def commit_group_offsets(self, group: str, wanted: Mapping[MessageQueue, int]) -> None:
         """Commit these offsets for a consumer group. A pull first creates a group that a broker
         does not know, if the broker allows that (``autoCreateSubscriptionGroup``)."""
-        for queues in _asked_together(wanted):
+        for queues in _group_by_broker(wanted):
             requests = [
                 offsets.UpdateConsumerOffset(
                     consumer_group=group,
@@ -226,7 +226,8 @@ class Cluster:
         any one of several in the same millisecond. So the neighbouring messages are checked, and
         the queue is searched if the guess is wrong.
         """
-        low, high = self.offset_min(queue), self.offset_max(queue)
+        low = self.offset_min(queue)
+        high = self.offset_max(queue)
         search = offsets.SearchOffset(
             topic=queue.topic,
             queue_id=queue.queue_id,
@@ -288,23 +289,25 @@ class Cluster:
             try:
                 connection.send(requests, timeout=timeout)
             except RemotingError:
-                self._drop(queue, connection)
+                self._drop_connection(queue, connection)
                 connection = None
 
+        # If the early send or the answers fail, ``_ask_broker`` sends all pulls again on a new
+        # connection. A pull changes nothing at the broker, so a repeated one is harmless.
         def answers() -> list[Command]:
             if connection is not None:
                 try:
                     found = connection.receive(timeout=timeout)
                     for answer in found:
-                        _check(answer, "PullMessage", connection.address)
+                        _check_code(answer, "PullMessage", connection.address)
                     return found
                 except RemotingError:
-                    self._drop(queue, connection)
+                    self._drop_connection(queue, connection)
             return self._ask_broker(queue, requests, timeout)
 
         return answers
 
-    def _drop(self, queue: MessageQueue, connection: BlockingConnection) -> None:
+    def _drop_connection(self, queue: MessageQueue, connection: BlockingConnection) -> None:
         """Drop a connection; the next request uses a new connection and a new route."""
         connection.close()
         self._connections.pop(connection.address, None)
@@ -321,7 +324,7 @@ class Cluster:
         kind: type[offsets.GetMinOffset] | type[offsets.GetMaxOffset],
     ) -> Offsets:
         found: Offsets = {}
-        for some in _asked_together(queues):
+        for some in _group_by_broker(queues):
             requests = [kind(topic=queue.topic, queue_id=queue.queue_id) for queue in some]
             answers = self._ask_broker(some[0], requests, self._timeout)
             for queue, answer in zip(some, answers, strict=True):
@@ -367,11 +370,11 @@ class Cluster:
                 except RemotingError as error:
                     failures.append(str(error))
                     continue
-                _check(answer, type(request).__name__, address)
+                _check_code(answer, type(request).__name__, address)
                 return answer
             raise RemotingError(f"no name server answered: {'; '.join(failures)}")
 
-        answer = self._again(ask, (RemotingError,), self._patience)
+        answer = self._retry(ask, (RemotingError,), self._patience)
         return reply_in(answer, request)
 
     def _ask_broker(
@@ -385,7 +388,7 @@ class Cluster:
             if address is None:
                 raise RouteNotFoundError(
                     f"broker {queue.broker_name!r} of {queue} is not in the route of its topic: "
-                    "is it running?"
+                    "check that the broker runs"
                 )
             try:
                 answers = self._exchange(address, requests, timeout)
@@ -393,11 +396,11 @@ class Cluster:
                 self._routes.pop(queue.topic, None)
                 raise
             for answer in answers:
-                _check(answer, type(requests[0]).__name__, address)
+                _check_code(answer, type(requests[0]).__name__, address)
             return answers
 
         # A restarting broker is missing in the route for a moment.
-        return self._again(ask, (RemotingError, RouteNotFoundError), self._broker_patience)
+        return self._retry(ask, (RemotingError, RouteNotFoundError), self._broker_patience)
 
     def _exchange(
         self, address: str, requests: Sequence[Request[Any]], timeout: float
@@ -413,7 +416,7 @@ class Cluster:
         self._connections[address] = connection
         return answers
 
-    def _again(
+    def _retry(
         self, ask: Callable[[], T], passing: tuple[type[Exception], ...], patience: float
     ) -> T:
         """Return the result of ``ask``. Retry the errors ``passing`` for up to ``patience``
@@ -435,7 +438,7 @@ _TOGETHER_MAX: Final = 64
 socket's buffer."""
 
 
-def _asked_together(queues: Iterable[MessageQueue]) -> Iterator[list[MessageQueue]]:
+def _group_by_broker(queues: Iterable[MessageQueue]) -> Iterator[list[MessageQueue]]:
     """Group the queues into lists of one topic on one broker."""
     by_broker = groupby(sorted(queues), lambda queue: (queue.topic, queue.broker_name))
     for _, group in by_broker:
@@ -458,6 +461,6 @@ def _offset_in(answer: Command, queue: MessageQueue) -> int:
     return max(reply.offset, 0)
 
 
-def _check(answer: Command, request: str, address: str) -> None:
+def _check_code(answer: Command, request: str, address: str) -> None:
     if answer.code not in _ANSWERS:
         raise ResponseError(answer.code, answer.remark, request=request, address=address)

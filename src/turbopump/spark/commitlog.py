@@ -85,7 +85,8 @@ class CommitLogReader(DataSourceReader):
     """Reader of log files. Segments are looked up once, when the query is planned."""
 
     def __init__(self, options: LogOptions, schema: pa.Schema, partitions_default: int) -> None:
-        self._options, self._schema = options, schema
+        self._options = options
+        self._schema = schema
         self._partitions_default = partitions_default
 
     @plain_errors
@@ -188,22 +189,22 @@ def plan(options: LogOptions, partitions_default: int) -> tuple[list[list[LogRan
     Raises ConfigError if there is no log at the path.
     """
     try:
-        return _planned(options, partitions_default)
+        return _plan_once(options, partitions_default)
     except FileNotFoundError:  # a broker has just deleted its oldest segments
-        return _planned(options, partitions_default)
+        return _plan_once(options, partitions_default)
 
 
-def _planned(
+def _plan_once(
     options: LogOptions, partitions_default: int
 ) -> tuple[list[list[LogRange]], str | None]:
     segments, store = find_log(Path(options.path))
-    parts = _parts(segments, store, options)
-    sizes = _sizes(parts)
+    parts = _wanted_parts(segments, store, options)
+    sizes = _written_sizes(parts)
     total = sum(sizes)
     count = max(-(-total // TASK_SIZE), min(partitions_default, total // TASK_SIZE_MIN), 1)
     count = max(count, min(options.partitions_min or 1, max(total // _PAGE, 1)))
     count = min(count, options.partitions_max or count)
-    return _divided(parts, sizes, count), None if store is None else str(store)
+    return _divide_parts(parts, sizes, count), None if store is None else str(store)
 
 
 _PAGE: Final = 4096
@@ -245,7 +246,7 @@ def find_log(path: Path) -> tuple[list[StoreFile], Path | None]:
     return segments, folder.parent if folder.name == "commitlog" else None
 
 
-def _parts(
+def _wanted_parts(
     segments: Sequence[StoreFile], store: Path | None, options: LogOptions
 ) -> list[LogRange]:
     """Return a part for each segment that may contain wanted entries."""
@@ -282,16 +283,21 @@ def _is_open_in_broker(store: Path) -> bool:
     return read_run_state(ReadOnlyDisk(), StorePaths(store), Findings()).running
 
 
-def _sizes(parts: Sequence[LogRange]) -> list[int]:
+def _written_sizes(parts: Sequence[LogRange]) -> list[int]:
     """Estimate the written bytes of each part, because files are allocated before they are
     written."""
     return [about_written(part.path, part.end - part.start) for part in parts]
 
 
-def _divided(parts: Sequence[LogRange], sizes: Sequence[int], count: int) -> list[list[LogRange]]:
+def _divide_parts(
+    parts: Sequence[LogRange], sizes: Sequence[int], count: int
+) -> list[list[LogRange]]:
     """Divide the parts into at most ``count`` tasks of about equal size."""
+    # A cut must be at a good entry, because a task walks from entry to entry. The nominal cut is
+    # where the tasks so far are full. If no good entry follows it, the part stays in one task.
     tasks: list[list[LogRange]] = [[]]
-    step, filled = max(-(-sum(sizes) // count), 1), 0
+    step = max(-(-sum(sizes) // count), 1)
+    filled = 0
     for part, size in zip(parts, sizes, strict=True):
         begin = part.begin
         while filled + size > step * len(tasks) and len(tasks) < count:

@@ -31,7 +31,7 @@ from turbopump.message.entry import (
     STORE_HOST_AT,
     STORE_TIMESTAMP_AT,
 )
-from turbopump.message.properties import SysFlag
+from turbopump.message.properties import KEYS, TAGS, UNIQ_KEY, SysFlag
 from turbopump.spark.arrow_arrays import Ints, Mask, number_array, repeated_text, text_array
 from turbopump.spark.entries import STATUSES, Entries
 from turbopump.spark.inner_batches import expand_batches
@@ -107,7 +107,9 @@ def _parts(entries: Entries, bodies_wanted: bool) -> Iterator[tuple[Entries, dic
             bodies[row - begin] = body
             size += len(body)
     if begin < len(entries):
-        yield (entries.rows(slice(begin, None)) if begin else entries), bodies
+        if begin:
+            entries = entries.rows(slice(begin, None))
+        yield entries, bodies
 
 
 # The columns.
@@ -246,10 +248,10 @@ _COLUMNS: Final[dict[str, Callable[[Entries], pa.Array]]] = {
     "queueId": lambda e: number_array(e.ints(QUEUE_ID_AT)),
     "queueOffset": lambda e: number_array(e.queue_offsets()),
     "commitLogOffset": lambda e: number_array(e.longs(PHYSICAL_OFFSET_AT)),
-    "msgId": lambda e: e.properties.column("UNIQ_KEY"),
+    "msgId": lambda e: e.properties.column(UNIQ_KEY),
     "offsetMsgId": _offset_msg_ids,
-    "keys": lambda e: e.properties.column("KEYS"),
-    "tags": lambda e: e.properties.column("TAGS"),
+    "keys": lambda e: e.properties.column(KEYS),
+    "tags": lambda e: e.properties.column(TAGS),
     "properties": lambda e: e.properties.map_column(),
     "flag": _flags,
     "sysFlag": lambda e: number_array(e.sys_flags),

@@ -194,11 +194,15 @@ def _items(texts: pa.StringArray, bodies: pa.BinaryArray, flags: Ints) -> pa.Bin
     heads[:, 3] = flags
     heads[:, 4] = body_sizes
     return pc.binary_join_element_wise(
-        _fixed(heads, 20), bodies, _fixed(text_sizes.astype(">u2"), 2), texts.cast(pa.binary()), b""
+        _fixed_size(heads, 20),
+        bodies,
+        _fixed_size(text_sizes.astype(">u2"), 2),
+        texts.cast(pa.binary()),
+        b"",
     )
 
 
-def _fixed(values: np.ndarray[Any, Any], width: int) -> pa.BinaryArray:
+def _fixed_size(values: np.ndarray[Any, Any], width: int) -> pa.BinaryArray:
     buffers = [None, pa.py_buffer(np.ascontiguousarray(values))]
     return pa.Array.from_buffers(pa.binary(width), len(values), buffers).cast(pa.binary())
 
@@ -215,24 +219,24 @@ class _Rows:
         self._layout = layout
         self._map_values: dict[str, pa.StringArray] = {}
 
-    def _has(self, name: str) -> bool:
+    def _has_column(self, name: str) -> bool:
         return name in self._layout.columns
 
     def _column(self, name: str, kind: pa.DataType) -> pa.Array:
         return self._batch.column(self._layout.columns[name]).cast(kind)
 
-    def _first(self, faulty: Any, why: str) -> None:
+    def _refuse(self, faulty: Any, why: str) -> None:
         """Raise RowError for the first row where ``faulty`` (a vector) is true."""
         found = np.asarray(faulty)
         if found.any():
             row = int(np.argmax(found))
-            raise RowError(row, f"{self.shown(row)}: {why}")
+            raise RowError(row, f"{self.row_text(row)}: {why}")
 
-    def shown(self, row: int) -> str:
+    def row_text(self, row: int) -> str:
         """Describe a row for an error."""
         shown = []
         for name in ("topic", "msgId", "keys", "body"):
-            if self._has(name):
+            if self._has_column(name):
                 value = self._batch.column(self._layout.columns[name])[row].as_py()
                 text = repr(value)
                 shown.append(f"{name}={text if len(text) <= _SHOWN else text[:_SHOWN] + '…'}")
@@ -240,11 +244,11 @@ class _Rows:
 
     def bodies(self) -> pa.BinaryArray:
         bodies = self._column("body", pa.binary())
-        self._first(_mask(pc.is_null(bodies)), "its body is null; a message needs one")
+        self._refuse(_mask(pc.is_null(bodies)), "its body is null; a message needs one")
         sizes = _sizes(bodies)
-        self._first(sizes == 0, "its body is empty, and brokers refuse that")
+        self._refuse(sizes == 0, "its body is empty, and brokers refuse that")
         too_large = sizes > BODY_SIZE_MAX
-        self._first(too_large, f"its body is larger than {BODY_SIZE_MAX} bytes")
+        self._refuse(too_large, f"its body is larger than {BODY_SIZE_MAX} bytes")
         return bodies
 
     def topics(self) -> tuple[list[str], Ints]:
@@ -252,7 +256,7 @@ class _Rows:
         if self._layout.topic is not None:
             return [self._layout.topic], np.zeros(self._batch.num_rows, np.int64)
         column = self._column("topic", pa.string())
-        self._first(_mask(pc.is_null(column)), "its topic is null; give it, or the option topic")
+        self._refuse(_mask(pc.is_null(column)), "its topic is null; give it, or the option topic")
         found = column.dictionary_encode()
         numbers = found.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         topics = found.dictionary.to_pylist()
@@ -261,11 +265,11 @@ class _Rows:
             if fault is None and topic in NOT_SENDABLE_TOPICS:
                 fault = f"the topic {topic} belongs to the broker itself"
             if fault is not None:
-                self._first(numbers == number, fault)
+                self._refuse(numbers == number, fault)
         return topics, numbers
 
     def ints(self, name: str, default: int) -> Ints:
-        if not self._has(name):
+        if not self._has_column(name):
             return np.full(self._batch.num_rows, default, np.int64)
         column = self._column(name, pa.int64()).fill_null(default)
         return cast(Ints, column.to_numpy(zero_copy_only=False))
@@ -277,39 +281,39 @@ class _Rows:
     ) -> tuple[pa.StringArray, Mask]:
         """Return the property text of each row, and a mask of the delayed rows."""
         parts: list[Any] = []
-        if self._has("properties"):
+        if self._has_column("properties"):
             parts.append(self._map_texts())
         for column, name in _OWN_COLUMNS.items():
-            if self._has(column):
-                parts.append(self._pair(name, self._words(column)))
-        parts += self._delays()
+            if self._has_column(column):
+                parts.append(self._encode_property(name, self._text_column(column)))
+        parts += self._delay_properties()
         alone = np.zeros(self._batch.num_rows, np.bool_)
-        for part in parts[len(parts) - 2 :] if self._delayed() else ():
+        for part in parts[len(parts) - 2 :] if self._has_delays() else ():
             alone |= _sizes(part) > 0
-        parts.append(self._ids(new_ids))
+        parts.append(self._id_properties(new_ids))
         if keys is not None:
             parts.append(pc.binary_join_element_wise(f"{KEY}\x01", keys, "\x02", ""))
             parts.append(pa.array([f"{MARK}\x01{mark}\x02"]).take(_zeros(self._batch.num_rows)))
         texts = parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, "")
-        self._first(
+        self._refuse(
             _sizes(texts) > names.PROPERTIES_SIZE_MAX,
             f"its properties take more than {names.PROPERTIES_SIZE_MAX} bytes",
         )
         return texts, alone
 
-    def _words(self, column: str) -> pa.StringArray:
+    def _text_column(self, column: str) -> pa.StringArray:
         found = self._batch.column(self._layout.columns[column])
         if pa.types.is_list(found.type):
             inner = pc.any(pc.is_null(found.flatten())).as_py()
             if inner:
-                self._first(
+                self._refuse(
                     [None in (value or ()) for value in found.to_pylist()],
-                    f"null among its {column}",
+                    f"its {column} contain null",
                 )
             found = pc.binary_join(found.cast(pa.list_(pa.string())), names.KEY_SEPARATOR)
         return found.cast(pa.string())
 
-    def _pair(self, name: str, values: pa.StringArray) -> pa.StringArray:
+    def _encode_property(self, name: str, values: pa.StringArray) -> pa.StringArray:
         """Return the encoded property of each row; empty where its value is null or empty."""
         self._check_marks(values)
         text = pc.binary_join_element_wise(f"{name}\x01", values, "\x02", "").fill_null("")
@@ -325,26 +329,26 @@ class _Rows:
         offsets = offsets - begin
         self._check_map(offsets, own_names, values)
         for name in (names.UNIQ_KEY, names.SHARDING_KEY):
-            if name not in self._hidden and pc.any(pc.equal(own_names, name)).as_py():
+            if name not in self._replaced_names and pc.any(pc.equal(own_names, name)).as_py():
                 self._map_values[name] = pc.map_lookup(found, pa.scalar(name), "last").cast(
                     pa.string()
                 )
         pairs = pc.binary_join_element_wise(own_names, "\x01", values, "\x02", "")
-        dropped = pc.is_in(own_names, pa.array(sorted(self._dropped)))
+        dropped = pc.is_in(own_names, pa.array(sorted(self._dropped_names)))
         if pc.any(dropped).as_py():
             pairs = pc.if_else(dropped, "", pairs)
         lists = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pairs)
         return pc.binary_join(lists, "")
 
     @property
-    def _hidden(self) -> set[str]:
+    def _replaced_names(self) -> set[str]:
         """Names of properties whose own columns replace their entry in the map."""
-        own = {name for column, name in _OWN_COLUMNS.items() if self._has(column)}
-        return own | ({names.UNIQ_KEY} if self._has("msgId") else set())
+        own = {name for column, name in _OWN_COLUMNS.items() if self._has_column(column)}
+        return own | ({names.UNIQ_KEY} if self._has_column("msgId") else set())
 
     @property
-    def _dropped(self) -> set[str]:
-        return {*LEFT_BEHIND, *self._hidden, names.UNIQ_KEY, MARK, KEY}
+    def _dropped_names(self) -> set[str]:
+        return {*LEFT_BEHIND, *self._replaced_names, names.UNIQ_KEY, MARK, KEY}
 
     def _check_map(self, offsets: Ints, own_names: pa.StringArray, values: pa.StringArray) -> None:
         row_of = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
@@ -354,7 +358,7 @@ class _Rows:
             if len(entries):
                 at = int(entries[0])
                 row, name = int(row_of[at]), own_names[at].as_py()
-                raise RowError(row, f"{self.shown(row)}: its property {name!r:.80} {why}")
+                raise RowError(row, f"{self.row_text(row)}: its property {name!r:.80} {why}")
 
         blank = pc.equal(pc.binary_length(values).fill_null(0), 0)
         first(blank, "has no value, and would be lost; leave it out")
@@ -362,7 +366,7 @@ class _Rows:
         self._check_marks(own_names, row_of, "[\x01\x02]")
         self._check_marks(values, row_of)
         if not self._layout.received:
-            reserved = pc.is_in(own_names, pa.array(sorted(RESERVED - self._hidden)))
+            reserved = pc.is_in(own_names, pa.array(sorted(RESERVED - self._replaced_names)))
             if pc.any(reserved).as_py():
                 known = np.isin(row_of, self._rows_of_brokers(own_names, row_of))
                 first(
@@ -393,41 +397,46 @@ class _Rows:
         faulty = _mask(pc.match_substring_regex(values, marks))
         if row_of is not None:
             faulty = np.isin(np.arange(self._batch.num_rows), row_of[faulty])
-        self._first(
+        self._refuse(
             faulty,
             "a property holds the character U+0001 or U+0002, which separate properties; remove it",
         )
 
-    def _delayed(self) -> bool:
-        return self._has("delayLevel") or self._has("deliverAt")
+    def _has_delays(self) -> bool:
+        return self._has_column("delayLevel") or self._has_column("deliverAt")
 
-    def _delays(self) -> list[pa.StringArray]:
-        if not self._delayed():
+    def _delay_properties(self) -> list[pa.StringArray]:
+        if not self._has_delays():
             return []
         levels = self.ints("delayLevel", 0)
-        self._first(
-            (levels < 0) | (levels > 999), "its delayLevel is not a level: use 1 to 18, or 0"
+        self._refuse(
+            (levels < 0) | (levels > 999),
+            "its delayLevel is out of range: use 1 to 18, or 0 for none",
         )
         times = pa.nulls(len(levels), pa.int64())
-        if self._has("deliverAt"):
+        if self._has_column("deliverAt"):
             instants = self._batch.column(self._layout.columns["deliverAt"])
             micros = instants.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
             # round up to whole milliseconds
             times = pc.divide(pc.add(micros, 999), 1000)
             odd = pc.or_(pc.less(times, _EARLIEST_MS), pc.greater_equal(times, _LATEST_MS))
-            self._first(_mask(odd.fill_null(False)), "its deliverAt is before 1973")
+            self._refuse(_mask(odd.fill_null(False)), "its deliverAt is before 1973")
         both = (levels > 0) & _mask(pc.is_valid(times))
-        self._first(both, "it has a delayLevel and a deliverAt; a message has one time")
+        self._refuse(both, "it has a delayLevel and a deliverAt; a message has one time")
         level_texts = pc.if_else(pa.array(levels > 0), pa.array(levels).cast(pa.string()), "")
         return [
-            self._pair(names.DELAY_TIME_LEVEL, level_texts),
-            self._pair(names.TIMER_DELIVER_MS, times.cast(pa.string())),
+            self._encode_property(names.DELAY_TIME_LEVEL, level_texts),
+            self._encode_property(names.TIMER_DELIVER_MS, times.cast(pa.string())),
         ]
 
-    def _ids(self, new_ids: NewIds) -> pa.StringArray:
+    def _id_properties(self, new_ids: NewIds) -> pa.StringArray:
         """Return each row's UNIQ_KEY: its own id, or a new one."""
         count = self._batch.num_rows
-        own = self._words("msgId") if self._has("msgId") else self._map_values.get(names.UNIQ_KEY)
+        own = (
+            self._text_column("msgId")
+            if self._has_column("msgId")
+            else self._map_values.get(names.UNIQ_KEY)
+        )
         if own is None:
             return pc.binary_join_element_wise(f"{names.UNIQ_KEY}\x01", new_ids(count), "\x02", "")
         self._check_marks(own)
@@ -444,14 +453,14 @@ class _Rows:
             return None
         if layout.key is not None:
             keys = _text_of(self._batch.column(layout.key))
-            self._first(_mask(pc.is_null(keys)), "its idempotency key is null")
+            self._refuse(_mask(pc.is_null(keys)), "its idempotency key is null")
             self._check_marks(keys)
-            self._first(_sizes(keys) == 0, "its idempotency key is empty")
+            self._refuse(_sizes(keys) == 0, "its idempotency key is empty")
             return keys
         parts = [_text_of(self._batch.column(at)) for at in layout.origin]
         keys = pc.binary_join_element_wise(*parts, ":")
-        self._first(
-            _mask(pc.is_null(keys)), "it does not say where it came from: an origin column is null"
+        self._refuse(
+            _mask(pc.is_null(keys)), "an origin column is null, so the row has no idempotency key"
         )
         return keys
 
@@ -460,9 +469,9 @@ class _Rows:
         count = self._batch.num_rows
         found = np.full(count, -1, np.int64)
         order = self._order_keys()
-        wanted = self.ints("queueId", -1) if self._has("queueId") else None
+        wanted = self.ints("queueId", -1) if self._has_column("queueId") else None
         if wanted is not None:
-            self._first(wanted < -1, "its queueId is negative")
+            self._refuse(wanted < -1, "its queueId is negative")
         if order is None and wanted is None:
             return found
         hashes, keyed = _hashes(order) if order is not None else (None, None)
@@ -478,7 +487,7 @@ class _Rows:
                 for queue_id in np.unique(wanted[given]).tolist():
                     chosen = given & (wanted == queue_id)
                     if queue_id not in ids:
-                        self._first(
+                        self._refuse(
                             chosen,
                             f"its queueId is {queue_id}, but {topic!r} has only the "
                             f"queues {', '.join(map(str, sorted(ids)))}: drop the column "
@@ -490,8 +499,8 @@ class _Rows:
     def _order_keys(self) -> pa.StringArray | None:
         if self._layout.ordering is not None:
             return _text_of(self._batch.column(self._layout.ordering))
-        if self._has("shardingKey"):
-            return self._words("shardingKey")
+        if self._has_column("shardingKey"):
+            return self._text_column("shardingKey")
         return self._map_values.get(names.SHARDING_KEY)
 
 
@@ -551,11 +560,11 @@ def pack_rows(
         topic = encoded.topics[code >> 32]
         at = (code & 0xFFFFFFFF) - 1
         queue = queues(topic)[at] if at >= 0 else None
-        found += _group(encoded, group, topic, queue, rows_max, size_max)
+        found += _pack_group(encoded, group, topic, queue, rows_max, size_max)
     return found
 
 
-def _group(
+def _pack_group(
     encoded: Encoded,
     rows: Ints,
     topic: str,

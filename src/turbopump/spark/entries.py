@@ -77,7 +77,8 @@ class Entries:
         self.long_view = _at_every_byte(self.raw, ">i8")
         if positions is None or sizes is None:
             positions, sizes = self._walk()
-        self.positions, self.sizes = positions, sizes
+        self.positions = positions
+        self.sizes = sizes
         self.status = np.zeros(len(positions), np.int8)
         self.faults: np.ndarray[Any, np.dtype[np.object_]] | None = None
         """Reason why each body cannot be read; None for a good or unchecked body."""
@@ -123,7 +124,7 @@ class Entries:
                 magic = int(self.int_view[at + MAGIC_AT]) & 0xFFFFFFFF
                 raise StoredMessageError(f"no stored message at byte {at}: magic {magic:#010x}")
             raise StoredMessageError(
-                f"the stored message at byte {at} does not end where {what} say(s)"
+                f"the lengths of the stored message at byte {at} do not add up: {what}"
             )
 
     def _walk(self) -> tuple[Ints, Ints]:
@@ -147,6 +148,9 @@ class Entries:
     def _find_cuts(self, is_v2: Mask) -> None:
         """Find the begin and end of body, topic and properties: six positions per entry. After an
         invalid length, the other positions are chosen so that they stay inside the entry."""
+        # Each length is checked before it becomes a position. A position from a wrong length is
+        # replaced by one inside the entry, because gathers read all entries, good or not, and must
+        # not read outside of ``raw``.
         self.sys_flags = self.ints(SYS_FLAG_AT)
         # A v6 host is longer, which shifts the fields behind it.
         born_v6 = (self.sys_flags & SysFlag.BORN_HOST_V6) != 0
@@ -154,7 +158,8 @@ class Entries:
         ends = self.positions + self.sizes
         wrong = self.sizes < FIXED_SIZE + V6_EXTRA * (born_v6.astype(np.int64) + store_v6)
         if self._note_misfit(wrong, "its fixed fields"):
-            born_v6, store_v6 = born_v6 & ~wrong, store_v6 & ~wrong
+            born_v6 &= ~wrong
+            store_v6 &= ~wrong
             self.sys_flags = np.where(wrong, 0, self.sys_flags)
         born_shift = V6_EXTRA * born_v6.astype(np.int64)
         self.shift = np.stack((born_shift, born_shift + V6_EXTRA * store_v6), axis=1)
@@ -308,9 +313,11 @@ def walk_entries(data: memoryview, begin: int, limit: int) -> tuple[bytes, int]:
     The walk stops at an entry that is too small or incomplete. About 0.15 µs per entry, compiled
     0.01.
     """
-    found, at, end, size_at = array("q"), begin, len(data), _SIZE_AT
+    found = array("q")
+    at = begin
+    end = len(data)
     while at < limit and at + FIXED_SIZE <= end:
-        (size,) = size_at(data, at)
+        (size,) = _SIZE_AT(data, at)
         if size < FIXED_SIZE or at + size > end:
             break
         found.append(at)

@@ -56,7 +56,7 @@ def expand_batches(entries: Entries, which: Mask | None = None) -> Entries:
         try:
             items = _items_of(entries, row, counted)
         except ProtocolError as error:
-            entries.note_fault(row, f"the inner batch cannot be taken apart: {error}")
+            entries.note_fault(row, f"the inner batch cannot be unpacked: {error}")
             wrapped[row] = False
             counts[row] = counted or 1
         else:

@@ -104,21 +104,21 @@ class ScanOptions:
 def scan(part: LogRange, options: ScanOptions) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a part of the log. Raises OSError if the file cannot be opened; an
     unreadable page of the file counts as damage."""
-    with _open(part.path) as fd:
+    with _open_file(part.path) as fd:
         yield from _Scan(fd, part, options).batches()
 
 
 def first_good_entry(path: str, start: int, begin: int, end: int) -> int | None:
     """Return the offset of the first good entry that begins between ``begin`` and ``end``, or
     None."""
-    with _open(path) as fd:
+    with _open_file(path) as fd:
         return _next_good(fd, start, begin, end)
 
 
 def store_time_at(path: str, start: int, offset: int) -> int | None:
     """Return the store time (ms) of the entry at an offset; None if its head is damaged."""
-    with _open(path) as fd:
-        head = _read(fd, offset - start, STORE_TIMESTAMP_AT + 8 + V6_EXTRA)
+    with _open_file(path) as fd:
+        head = _read_bytes(fd, offset - start, STORE_TIMESTAMP_AT + 8 + V6_EXTRA)
     if len(head) < STORE_TIMESTAMP_AT + 8 + V6_EXTRA or head_fault(head, offset) is not None:
         return None
     return store_timestamp_of(head)
@@ -126,8 +126,9 @@ def store_time_at(path: str, start: int, offset: int) -> int | None:
 
 class _Scan:
     def __init__(self, fd: int, part: LogRange, options: ScanOptions) -> None:
-        self._part, self._options = part, options
         self._fd = fd
+        self._part = part
+        self._options = options
         self._limit = min(part.start + os.fstat(fd).st_size, part.end)
         """End of this part's bytes in the file, as an offset in the log."""
         self._window = _Window(fd, part.start)
@@ -144,26 +145,31 @@ class _Scan:
             if at >= self._limit:
                 at = self._no_more_entries(at)
                 continue
-            if (wanted := self._passed_over(at)) != at:
+            if (wanted := self._next_wanted(at)) != at:
                 at = wanted
                 continue
             if len(self._damaged) >= _DAMAGED_ROWS_MAX:
                 yield self._damaged_rows()
-            self._window.hold(at, min(FIXED_SIZE, self._limit - at))
+            self._window.load(at, min(FIXED_SIZE, self._limit - at))
             positions, sizes, following = self._good_run(at)
             is_checked = len(positions) > 0
             if not is_checked:
-                positions, sizes, following = self._run(at)
+                positions, sizes, following = self._adjacent_entries(at)
             if not len(positions):
-                at = following if following > at else self._pass_non_entry(at)
+                if following == at:
+                    following = self._pass_non_entry(at)
+                at = following
                 continue
             entries = Entries(self._window.data, positions - self._window.start, sizes)
             wrong = entries.misfits | (entries.longs(PHYSICAL_OFFSET_AT) != positions)
             if wrong.any():
                 first = int(np.argmax(wrong))
-                following, entries = int(positions[first]), entries.rows(slice(0, first))
-            yield from self._rows(entries, is_checked)
-            at = self._pass_non_entry(following) if wrong.any() else following
+                following = int(positions[first])
+                entries = entries.rows(slice(0, first))
+            yield from self._rows_of(entries, is_checked)
+            at = following
+            if wrong.any():
+                at = self._pass_non_entry(following)
         if self._damaged:
             yield self._damaged_rows()
 
@@ -174,7 +180,7 @@ class _Scan:
         begin, end = self._part.begin, self._part.end
         return units_between(self._options.store, begin, end, self._options.topics)
 
-    def _passed_over(self, at: int) -> int:
+    def _next_wanted(self, at: int) -> int:
         """Return the start of the next wanted entry, as far as units prove it."""
         if not self._options.topics or (units := self._units) is None:
             return at
@@ -197,7 +203,7 @@ class _Scan:
         positions = np.frombuffer(found, np.int64) + at
         return positions, np.diff(positions, append=at + size), at + size
 
-    def _run(self, at: int) -> tuple[Ints, Ints, int]:
+    def _adjacent_entries(self, at: int) -> tuple[Ints, Ints, int]:
         """Return the starts, the sizes and the end of adjacent entries from ``at`` that are
         complete in the window."""
         if at >= self._limit:
@@ -206,7 +212,7 @@ class _Scan:
         units = self._units
         index = units.index_of(at) if units is not None else None
         if units is None or index is None:
-            return self._walk(at, window_end)
+            return self._walk_entries(at, window_end)
         positions = units.positions[index : units.run_end(index)]
         sizes = units.sizes[index : index + len(positions)]
         count = int(np.searchsorted(positions + sizes, window_end, "right"))
@@ -219,7 +225,7 @@ class _Scan:
             positions, sizes = positions[wanted], sizes[wanted]
         return positions, sizes, following
 
-    def _walk(self, at: int, window_end: int) -> tuple[Ints, Ints, int]:
+    def _walk_entries(self, at: int, window_end: int) -> tuple[Ints, Ints, int]:
         start = self._window.start
         positions, sizes, end = entries_between(
             self._window.data[: window_end - start],
@@ -228,7 +234,7 @@ class _Scan:
         )
         return positions + start, sizes, end + start
 
-    def _rows(self, entries: Entries, is_checked: bool) -> Iterator[pa.RecordBatch]:
+    def _rows_of(self, entries: Entries, is_checked: bool) -> Iterator[pa.RecordBatch]:
         """Yield the rows of entries with valid lengths. ``is_checked``: their CRCs were already
         checked."""
         options = self._options
@@ -243,7 +249,8 @@ class _Scan:
         if options.starting_ms is not None or options.ending_ms is not None:
             stored = entries.shifted_longs(STORE_TIMESTAMP_AT, 1)
             keep &= stored >= (options.starting_ms or 0)
-            keep &= stored < (options.ending_ms if options.ending_ms is not None else _END)
+            if options.ending_ms is not None:
+                keep &= stored < options.ending_ms
         if not keep.all():
             entries = entries.rows(keep | damaged)
         entries = expand_batches(entries, entries.status == OK)
@@ -251,44 +258,59 @@ class _Scan:
 
     def _pass_non_entry(self, at: int) -> int:
         """Handle position ``at``, where no entry was found. Return the next position."""
+        # The order of these checks decides what counts as damage.
+        # 1. A blank up to the end of the segment is the normal end of a segment.
+        # 2. A good head may belong to an entry that is larger than the window: load it, look again.
+        # 3. A good entry that units contradict proves the units wrong: the log is the truth.
+        # 4. A unit whose successor begins at its end gives the end and queue of a damaged entry.
+        # 5. Else search for the next good entry. Only if none follows can this be the log's end. In
+        #    a live log, a broker may be writing these bytes now, so they are no damage.
         left = self._limit - at
         if left < BLANK_SIZE_MIN:
             return self._no_more_entries(self._limit)
-        self._window.hold(at, BLANK_SIZE_MIN)
+        self._window.load(at, BLANK_SIZE_MIN)
         size, magic = _LOOK.unpack_from(self._window.data, at - self._window.start)
         if magic == MAGIC_BLANK and at + size >= self._part.end:
             return self._part.end
         head = bytes(self._window.view(at, min(HEAD_SIZE, left)))
         is_head = len(head) == HEAD_SIZE and head_fault(head, at) is None
         if is_head and FIXED_SIZE <= size <= left and at + size > self._window.end:
-            self._window.hold(at, size)
+            self._window.load(at, size)
             return at
         index = self._units.index_of(at) if self._units is not None else None
-        if index is not None and is_head and _is_good(self._fd, self._part.start, at, self._limit):
+        if (
+            index is not None
+            and is_head
+            and _is_good_entry(self._fd, self._part.start, at, self._limit)
+        ):
             self._units = None  # they contradict a good entry, so they are wrong
             return at
         if self._units is not None and index is not None and self._units.is_sure(index):
             following = min(self._units.end_of(index), self._part.end)
-            status = UNREADABLE if following <= self._limit else TRUNCATED
-            self._damage(at, following, status, index)
+            status = UNREADABLE
+            if following > self._limit:
+                status = TRUNCATED
+            self._add_damaged_row(at, following, status, index)
             return following
         good = _next_good(self._fd, self._part.start, at + 1, self._data_end)
         if good is not None:
-            self._damage(at, good, UNREADABLE)
+            self._add_damaged_row(at, good, UNREADABLE)
             return good
         if self._limit == self._part.end and not self._part.is_last:
-            self._damage(at, self._part.end, UNREADABLE)
+            self._add_damaged_row(at, self._part.end, UNREADABLE)
             return self._part.end
         if self._part.is_last and self._part.is_live:
             return self._part.end
         if self._part.is_last and self._data_end > at:
-            self._damage(at, self._data_end, TRUNCATED if is_head else UNREADABLE)
-        return self._part.end if self._part.is_last else self._no_more_entries(at)
+            self._add_damaged_row(at, self._data_end, TRUNCATED if is_head else UNREADABLE)
+        if self._part.is_last:
+            return self._part.end
+        return self._no_more_entries(at)
 
     def _no_more_entries(self, at: int) -> int:
         """Handle the end of the file's entries. This is damage if the log continues after it."""
         if at < self._part.end and not self._part.is_last and self._limit < self._part.end:
-            self._damage(at, self._part.end, TRUNCATED)
+            self._add_damaged_row(at, self._part.end, TRUNCATED)
         return self._part.end
 
     @cached_property
@@ -298,7 +320,7 @@ class _Scan:
         buffer = bytearray(_SEARCH_STEP)
         while end > begin:
             at = max(end - _SEARCH_STEP, begin)
-            if _may_hold_data(self._fd, at, end):
+            if _may_have_data(self._fd, at, end):
                 view = memoryview(buffer)[: end - at]
                 _read_into(self._fd, view, at)
                 data = bytes(view)
@@ -308,10 +330,11 @@ class _Scan:
         return self._part.begin
 
     def _damaged_rows(self) -> pa.RecordBatch:
-        rows, self._damaged = self._damaged, []
+        rows = self._damaged
+        self._damaged = []
         return pa.RecordBatch.from_pylist(rows, schema=self._options.schema)
 
-    def _damage(self, begin: int, end: int, status: int, unit: int | None = None) -> None:
+    def _add_damaged_row(self, begin: int, end: int, status: int, unit: int | None = None) -> None:
         row: dict[str, Any] = {
             **self._constants,
             "commitLogOffset": begin,
@@ -329,7 +352,8 @@ class _Scan:
 def _crc_rule(root: str) -> Callable[[int], bool] | None:
     """Return a function that is true for offsets at which every entry must have a CRC, because
     turbopump's broker wrote the log there. None: nothing is known."""
-    disk, paths = ReadOnlyDisk(), StorePaths(Path(root))
+    disk = ReadOnlyDisk()
+    paths = StorePaths(Path(root))
     return crc_rule(disk, paths, read_run_state(disk, paths, Findings()))
 
 
@@ -337,12 +361,13 @@ class _Window:
     """Reused buffer with bytes of a file. Allocating new memory would cost more than the copy."""
 
     def __init__(self, fd: int, origin: int) -> None:
-        self._fd, self._origin = fd, origin
+        self._fd = fd
+        self._origin = origin
         self._buffer = memoryview(bytearray(PIECE_SIZE))
         self.start = self.end = -1
         self.data = self._buffer[:0]
 
-    def hold(self, at: int, size: int) -> None:
+    def load(self, at: int, size: int) -> None:
         """Load ``size`` bytes from an offset of the log, or as many as the file has."""
         if self.start <= at and at + size <= self.end:
             return
@@ -353,12 +378,12 @@ class _Window:
         self.data = self._buffer[:count]
 
     def view(self, at: int, size: int) -> memoryview:
-        self.hold(at, size)
+        self.load(at, size)
         return self.data[at - self.start : at - self.start + size]
 
 
 @contextmanager
-def _open(path: str) -> Iterator[int]:
+def _open_file(path: str) -> Iterator[int]:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         yield fd
@@ -383,7 +408,7 @@ def _read_into(fd: int, buffer: memoryview, at: int) -> int:
     return done
 
 
-def _may_hold_data(fd: int, begin: int, end: int) -> bool:
+def _may_have_data(fd: int, begin: int, end: int) -> bool:
     """Return False if the file system knows that nothing was ever written between two bytes, which
     then read as zeros. Segments are allocated in full size."""
     if not hasattr(os, "SEEK_DATA"):
@@ -406,14 +431,15 @@ def _read_page(fd: int, buffer: memoryview, at: int) -> int:
         return left
 
 
-def _read(fd: int, at: int, size: int) -> bytes:
+def _read_bytes(fd: int, at: int, size: int) -> bytes:
     buffer = bytearray(size)
     return bytes(buffer[: _read_into(fd, memoryview(buffer), at)])
 
 
 def _pieces(fd: int, begin: int, end: int, overlap: int) -> Iterator[tuple[int, bytes]]:
     """Yield the bytes of a file from ``begin`` to ``end``, without long runs of zeros."""
-    at, buffer = begin, bytearray(_SEARCH_STEP)
+    at = begin
+    buffer = bytearray(_SEARCH_STEP)
     while at < end:
         first = max(at - overlap, begin)
         view = memoryview(buffer)[: min(first + _SEARCH_STEP, end) - first]
@@ -428,17 +454,19 @@ def _pieces(fd: int, begin: int, end: int, overlap: int) -> Iterator[tuple[int, 
 
 def is_blank(path: str) -> bool:
     """Return True if a segment has no content yet, whatever its size."""
-    with _open(path) as fd:
+    with _open_file(path) as fd:
         size = os.fstat(fd).st_size
-        return not _may_hold_data(fd, 0, size) or next(_pieces(fd, 0, size, 0), None) is None
+        return not _may_have_data(fd, 0, size) or next(_pieces(fd, 0, size, 0), None) is None
 
 
 def about_written(path: str, size: int) -> int:
     """Estimate how many of the first ``size`` bytes of a segment are written. Only some pages are
     read: the estimate assumes data up to the end of the log, and zeros after it."""
-    with _open(path) as fd:
+    with _open_file(path) as fd:
         pages = range(min(os.fstat(fd).st_size, size) // _PAGE)
-        written = bisect_left(pages, True, key=lambda page: not any(_read(fd, page * _PAGE, _PAGE)))
+        written = bisect_left(
+            pages, True, key=lambda page: not any(_read_bytes(fd, page * _PAGE, _PAGE))
+        )
     return min(written * _PAGE, size)
 
 
@@ -449,17 +477,17 @@ def _next_good(fd: int, start: int, begin: int, end: int) -> int | None:
     for first, data in _pieces(fd, begin - start, min(end - start + HEAD_SIZE, limit), overlap=7):
         for found in entry_starts(data):
             offset = start + first + found
-            if begin <= offset < end and _is_good(fd, start, offset, start + limit):
+            if begin <= offset < end and _is_good_entry(fd, start, offset, start + limit):
                 return offset
     return None
 
 
-def _is_good(fd: int, start: int, offset: int, end: int) -> bool:
+def _is_good_entry(fd: int, start: int, offset: int, end: int) -> bool:
     """Return True if a good entry begins at an offset, by the store's own rules. The file ends at
     ``end``."""
     scanner = LogScanner()
-    while isinstance(found := scanner.judge(offset, end, room=0), int):
-        scanner.hold(offset, _read(fd, offset - start, found).ljust(found, b"\0"))
+    while isinstance(found := scanner.judge_entry(offset, end, room=0), int):
+        scanner.hold_bytes(offset, _read_bytes(fd, offset - start, found).ljust(found, b"\0"))
     return found.entry is not None
 
 
@@ -519,7 +547,7 @@ def units_between(root: str, begin: int, end: int, topics: frozenset[str]) -> Un
     names: list[str] = []
     found = []
     try:
-        for topic, queue_id, files, width in _queues(root):
+        for topic, queue_id, files, width in _queue_files(root):
             for number, (start, path) in enumerate(files):
                 following = files[number + 1][1] if number + 1 < len(files) else None
                 units = _units_of_file(path, following, width, begin, end)
@@ -566,20 +594,23 @@ def dispatched_end(root: str) -> int:
     """Return the end (offset in the log) of the last entry that is in a queue; 0 if no queue has
     any. Brokers put only complete entries into queues."""
     end = 0
-    for _, _, files, width in _queues(root):
+    for _, _, files, width in _queue_files(root):
         for _, path in reversed(files):
-            with _open(path) as fd:
+            with _open_file(path) as fd:
                 count = bisect_left(
                     range(os.fstat(fd).st_size // width), _END, key=_unit_keys(fd, width)
                 )
                 if count:
-                    at, size = _UNIT_HEAD.unpack(_read(fd, (count - 1) * width, _UNIT_HEAD.size))
-                    end = max(end, at + size if size != NO_MESSAGE_SIZE else 0)
+                    at, size = _UNIT_HEAD.unpack(
+                        _read_bytes(fd, (count - 1) * width, _UNIT_HEAD.size)
+                    )
+                    if size != NO_MESSAGE_SIZE:
+                        end = max(end, at + size)
                     break
     return end
 
 
-def _queues(root: str) -> Iterator[tuple[str, int, list[tuple[int, str]], int]]:
+def _queue_files(root: str) -> Iterator[tuple[str, int, list[tuple[int, str]], int]]:
     """Yield topic, queue id, files (with the number in each name) and bytes per unit of each
     queue."""
     paths = StorePaths(Path(root))
@@ -587,20 +618,20 @@ def _queues(root: str) -> Iterator[tuple[str, int, list[tuple[int, str]], int]]:
         (paths.consume_queues, UNIT_SIZE),
         (paths.batch_consume_queues, BATCH_UNIT_SIZE),
     ):
-        for topic in _names(directory):
-            for queue in _names(directory / topic):
+        for topic in _names_in(directory):
+            for queue in _names_in(directory / topic):
                 if queue.isascii() and queue.isdigit():
                     rows = directory / topic / queue
                     files = [
                         (start, str(rows / name))
-                        for name in _names(rows)
+                        for name in _names_in(rows)
                         if (start := segment_offset(name)) is not None
                     ]
                     if files:
                         yield topic, int(queue), files, width
 
 
-def _names(directory: Path) -> list[str]:
+def _names_in(directory: Path) -> list[str]:
     try:
         return sorted(os.listdir(directory))
     except (FileNotFoundError, NotADirectoryError):
@@ -613,15 +644,15 @@ def _units_of_file(
     """Return the units of a queue's file whose entries begin between ``begin`` and ``end``, and the
     number of the first unit. ``following`` is the next file of the queue."""
     if following is not None:
-        with _open(following) as fd:
+        with _open_file(following) as fd:
             if _unit_keys(fd, width)(0) <= begin:
                 return None
-    with _open(path) as fd:
+    with _open_file(path) as fd:
         numbers, key = range(os.fstat(fd).st_size // width), _unit_keys(fd, width)
         first, last = bisect_left(numbers, begin, key=key), bisect_left(numbers, end, key=key)
         if first >= last:
             return None
-        data = _read(fd, first * width, (last - first) * width)
+        data = _read_bytes(fd, first * width, (last - first) * width)
     return np.frombuffer(data, _UNIT_TYPES[width], len(data) // width), first
 
 

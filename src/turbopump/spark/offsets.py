@@ -122,7 +122,7 @@ def ranges_between(
     ]
 
 
-def split(
+def split_ranges(
     ranges: Iterable[OffsetRange],
     tasks_max: int | None,
     tasks_min: int | None = None,
@@ -167,7 +167,7 @@ def split(
     return tasks
 
 
-def admit(
+def limit_ends(
     begins: Mapping[MessageQueue, int], ends: Mapping[MessageQueue, int], rows_max: int
 ) -> dict[MessageQueue, int]:
     """Return ends that admit at most ``rows_max`` messages, each queue in proportion to its waiting
@@ -181,6 +181,9 @@ def admit(
     total = sum(waiting.values())
     if total <= rows_max:
         return dict(ends)
+    # Each queue gets one message first. The rest is shared in proportion, rounded down. The queues
+    # with the largest remainders get one more each; equal ones in the order of queues, so that each
+    # machine computes the same ends.
     by_length = sorted(waiting, key=lambda queue: (-waiting[queue], queue))
     shares = dict.fromkeys(by_length[:rows_max], 1)
     room = rows_max - len(shares)

@@ -282,7 +282,7 @@ def given_values(
     table: Mapping[str, Option],
     *,
     what: str = "options",
-    hint: Callable[[str], str | None] = lambda _: None,
+    hint: Callable[[str], str | None] | None = None,
 ) -> dict[str, tuple[str, Any]]:
     """Parse the options of a ``table``. Return for each field the option's name and its value.
     ``hint`` returns a sentence about an unknown name, which replaces the suggestion of a similar
@@ -298,8 +298,9 @@ def given_values(
     for spelling, text in options.items():
         name = spelled.get(spelling.lower())
         if name is None:
+            sentence = None if hint is None else hint(spelling)
             raise ConfigError(
-                hint(spelling)
+                sentence
                 or f"unknown option {spelling!r}{did_you_mean(spelling, table)}; {what}: "
                 f"{', '.join(table)}"
             )

@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from turbopump.errors import ConfigError, RouteNotFoundError
 from turbopump.message.message import MessageQueue
 from turbopump.spark.cluster import OFFLINE_ERRORS, Cluster
-from turbopump.spark.offsets import EARLIEST, LATEST, Offsets, ranges_between, split
+from turbopump.spark.offsets import EARLIEST, LATEST, Offsets, ranges_between, split_ranges
 from turbopump.spark.options import EVERY_BROKER, ReadBound, ReadOptions
-from turbopump.spark.reading import RangesPartition, lose
+from turbopump.spark.reading import RangesPartition, report_loss
 
 _log = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ def queues_wanted(cluster: Cluster, options: ReadOptions) -> list[MessageQueue]:
     for error in gone.values():
         if not queues:
             raise error
-        lose(False, str(error), "", "the others are read")
+        report_loss(False, str(error), "", "the others are read")
     for topic in sorted(set(options.topics) - {queue.topic for queue in queues} - gone.keys()):
         raise ConfigError(
             f"topic {topic!r} has no queue to read: its brokers do not let it be read (perm), or "
@@ -125,7 +125,7 @@ def queues_wanted(cluster: Cluster, options: ReadOptions) -> list[MessageQueue]:
     return wanted
 
 
-def reachable(cluster: Cluster, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+def reachable_queues(cluster: Cluster, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
     """Return the queues whose broker answers; a warning names the others."""
     found: list[MessageQueue] = []
     for broker, of_broker in by_broker(queues):
@@ -193,22 +193,22 @@ def _offset_at(
         committed = cluster.group_offset(queue, bound.group)
         if committed is not None:
             said = f"group {bound.group} has committed"
-            return _within(cluster, queue, committed, said, options)
+            return _checked_offset(cluster, queue, committed, said, options)
     if isinstance(bound.offsets, str):
         return EARLIEST if bound.offsets == "earliest" else LATEST
     offset = bound.offsets.get(queue, EARLIEST)
     if offset in (EARLIEST, LATEST):
         return offset
-    return _within(cluster, queue, offset, f"{bound.option}Offsets says", options)
+    return _checked_offset(cluster, queue, offset, f"{bound.option}Offsets says", options)
 
 
-def _within(
+def _checked_offset(
     cluster: Cluster, queue: MessageQueue, offset: int, said: str, options: ReadOptions
 ) -> int:
     end = cluster.offset_max(queue)
     if offset <= end:
         return offset
-    lose(
+    report_loss(
         options.fail_on_data_loss,
         f"{said} {offset} for {queue}, which ends at {end}",
         ": the topic or broker was deleted and made again, or lost its end. Give an "
@@ -224,8 +224,8 @@ def check_begins_before_end(
 ) -> None:
     """Raise ConfigError if both ends of a queue's range were given in the wrong order."""
     for queue in queues:
-        start_ms, start = _said_of(begin, queue)
-        end_ms, stop = _said_of(end, queue)
+        start_ms, start = _given_bound(begin, queue)
+        end_ms, stop = _given_bound(end, queue)
         if start_ms is not None and end_ms is not None and start_ms > end_ms:
             raise ConfigError(
                 f"{_time_option(begin)} {start_ms} of {queue} is later than its "
@@ -237,7 +237,7 @@ def check_begins_before_end(
             )
 
 
-def _said_of(bound: ReadBound, queue: MessageQueue) -> tuple[int | None, int | None]:
+def _given_bound(bound: ReadBound, queue: MessageQueue) -> tuple[int | None, int | None]:
     """Return the time, or else the offset, that was given as a number for a queue."""
     time_ms = bound.time_of(queue)
     if time_ms is not None or bound.group is not None or isinstance(bound.offsets, str):
@@ -254,7 +254,7 @@ def tasks(
     begins: Offsets, ends: Offsets, options: ReadOptions, tags: frozenset[str] | None = None
 ) -> list[RangesPartition]:
     """Divide the ranges between two sets of offsets into tasks, at least one."""
-    parts = split(
+    parts = split_ranges(
         ranges_between(begins, ends),
         options.partitions_max,
         options.partitions_min,

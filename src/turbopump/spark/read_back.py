@@ -91,9 +91,11 @@ def attempt_of(
 ) -> TaskAttempt:
     """Return the attempt that Spark's properties of the task describe. Raises ConfigError if Spark
     may run two attempts at a time."""
-    said = context.getLocalProperty if context is not None else lambda _name: None
-    query, batch, run = said(_QUERY), said(_BATCH), said(_RUN)
-    if options.idempotency_key is not None and said(_SPECULATION) == "true":
+    query = _property_of(context, _QUERY)
+    batch = _property_of(context, _BATCH)
+    run = _property_of(context, _RUN)
+    speculates = _property_of(context, _SPECULATION) == "true"
+    if options.idempotency_key is not None and speculates:
         raise ConfigError(
             "idempotencyKey needs spark.speculation=false: two attempts of a task would "
             "run at the same time, and neither sees the messages that the other is "
@@ -106,7 +108,9 @@ def attempt_of(
         since_ms = now_ms - (options.read_back_ms or STREAM_READ_BACK_MS)
     elif options.write_id is not None:
         write = options.write_id
-        since_ms = 0 if options.read_back_ms is None else planned.at_ms - options.read_back_ms
+        since_ms = 0
+        if options.read_back_ms is not None:
+            since_ms = planned.at_ms - options.read_back_ms
     else:
         write = planned.id
         since_ms = planned.at_ms
@@ -121,6 +125,10 @@ def attempt_of(
         looks=streams or options.write_id is not None or number > 0,
         since_ms=max(since_ms - CLOCKS_DIFFER_MS, 0),
     )
+
+
+def _property_of(context: TaskContext | None, name: str) -> str | None:
+    return None if context is None else context.getLocalProperty(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +168,7 @@ class ReadBack:
     def __post_init__(self) -> None:
         self._mark = SenderMark(MARK, f"{self.attempt.write}/", KEY)
 
-    def look_up(self, topic: str) -> SentKeys:
+    def find_sent_keys(self, topic: str) -> SentKeys:
         """Return the keys that earlier attempts have sent to a topic. Raises the errors of reading
         the topic."""
         found = SentKeys()
@@ -172,11 +180,14 @@ class ReadBack:
                 return found
             lows = {queue: cluster.offset_min(queue) for queue in queues}
         left = {queue: end for queue, end in found.read_to.items() if end > lows[queue]}
+        # Spark begins a batch after the older one is complete. So a message of an older batch
+        # proves that no message of this batch lies before it in its queue. In other queues, this
+        # batch only has messages with later store times, but for the difference of the clocks.
         step = _STEP
         while left:  # all queues in parallel: a find in one limits the search in the others
             for queue, end in list(left.items()):
                 begin = max(lows[queue], end - step)
-                oldest_ms, older_ms = self._count(OffsetRange(queue, begin, end), found)
+                oldest_ms, older_ms = self._count_keys(OffsetRange(queue, begin, end), found)
                 if older_ms is not None:
                     since_ms = max(since_ms, older_ms - CLOCKS_DIFFER_MS)
                 if older_ms is not None or begin == lows[queue] or oldest_ms < since_ms:
@@ -186,12 +197,12 @@ class ReadBack:
             step = min(step * 4, _STEP_MAX)
         return found
 
-    def _count(self, wanted: OffsetRange, found: SentKeys) -> tuple[int, int | None]:
+    def _count_keys(self, wanted: OffsetRange, found: SentKeys) -> tuple[int, int | None]:
         """Count the keys of this batch in a range. Return the time of its oldest message, and the
         time of a message of an older batch of this write or None."""
         mine = self.attempt
         oldest_ms = older_ms = None
-        for times, marked in self._read(wanted):
+        for times, marked in self._read_marks(wanted):
             if oldest_ms is None and len(times):
                 oldest_ms = times[0].value // 1000
             for at, mark, key in marked:
@@ -203,37 +214,39 @@ class ReadBack:
                     found.again |= same_partition
         return (0 if oldest_ms is None else oldest_ms), older_ms
 
-    def strays(self, found: SentKeys) -> Counter[str]:
+    def stray_keys(self, found: SentKeys) -> Counter[str]:
         """Return the keys that an older attempt of this partition has sent after ``found`` was
         read. This attempt may have sent them too."""
         mine = self.attempt
         return Counter(
             key
-            for mark, key in self._since(found.read_to)
+            for mark, key in self._marks_since(found.read_to)
             if (mark.batch, mark.partition) == (mine.batch, mine.partition)
             and mark.token != f"{mine.run}.{mine.token}"
         )
 
-    def own(self, queue: MessageQueue, begin: int) -> Counter[str]:
+    def own_keys(self, queue: MessageQueue, begin: int) -> Counter[str]:
         """Return the keys that this attempt has sent to a queue, from an offset on."""
         token = f"{self.attempt.run}.{self.attempt.token}"
-        return Counter(key for mark, key in self._since({queue: begin}) if mark.token == token)
+        return Counter(
+            key for mark, key in self._marks_since({queue: begin}) if mark.token == token
+        )
 
     def _cluster(self) -> Cluster:
         options = self.options
         return Cluster(options.name_servers, credentials=options.credentials, tls=options.tls)
 
-    def _since(self, begins: Mapping[MessageQueue, int]) -> Iterator[tuple[Mark, str]]:
+    def _marks_since(self, begins: Mapping[MessageQueue, int]) -> Iterator[tuple[Mark, str]]:
         """Yield the marks and keys of this write from these offsets to the ends of the queues."""
         with self._cluster() as cluster:
             ends = {queue: cluster.offset_max(queue) for queue in begins}
         for queue, begin in begins.items():
             if ends[queue] > begin:
-                for _, marked in self._read(OffsetRange(queue, begin, ends[queue])):
+                for _, marked in self._read_marks(OffsetRange(queue, begin, ends[queue])):
                     for _, mark, key in marked:
                         yield mark, key
 
-    def _read(
+    def _read_marks(
         self, wanted: OffsetRange
     ) -> Iterator[tuple[pa.TimestampArray, list[tuple[int, Mark, str]]]]:
         """Yield the times of all messages of a range. With them, yield the number, the mark and the

@@ -69,7 +69,7 @@ def connected(
 KEPT_S: Final = 30.0
 """Seconds for which connections stay open between tasks. Brokers and name servers close idle ones
 after two minutes."""
-_kept: dict[Hashable, tuple[Cluster, float]] = {}
+_kept_clusters: dict[Hashable, tuple[Cluster, float]] = {}
 
 
 @contextmanager
@@ -79,7 +79,7 @@ def connected_in_task(options: ReadOptions, *, kept: bool) -> Iterator[Cluster]:
     routes again."""
     # workers are forked
     key = os.getpid(), options.name_servers, options.credentials, options.tls
-    cluster, until = _kept.pop(key, (None, 0.0))
+    cluster, until = _kept_clusters.pop(key, (None, 0.0))
     if cluster is not None and time.monotonic() > until:
         cluster.close()
         cluster = None
@@ -91,7 +91,7 @@ def connected_in_task(options: ReadOptions, *, kept: bool) -> Iterator[Cluster]:
         cluster.close()
         raise
     if kept:
-        _kept[key] = cluster, time.monotonic() + KEPT_S
+        _kept_clusters[key] = cluster, time.monotonic() + KEPT_S
     else:
         cluster.close()
 
@@ -103,7 +103,7 @@ def read_partition(partition: InputPartition, options: ReadOptions) -> Iterator[
     keep_what_is_loaded()
     tags = frozenset(options.tags)
     if partition.tags is not None:
-        tags = tags & partition.tags if tags else partition.tags
+        tags = (tags or partition.tags) & partition.tags
         if not tags:
             return iter(())
     return read_ranges(partition.ranges, options, tags)
@@ -121,24 +121,29 @@ def read_ranges(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of these ranges as record batches of ``options.columns``: all rows, those with
     one of ``tags``, or those that match the SQL filter."""
-    wanted, columns = EVERY_MESSAGE, options.columns
+    wanted = EVERY_MESSAGE
+    columns = options.columns
     says_fault = "body" in columns and BODY_FAULT not in columns
     if says_fault:
         columns = (*columns, BODY_FAULT)
     if tags:
         wanted = PullFilter(" || ".join(sorted(tags)))
-        columns = columns if "tags" in columns else (*columns, "tags")
+        if "tags" not in columns:
+            columns = (*columns, "tags")
     elif options.sql_filter is not None:
         wanted = PullFilter(options.sql_filter, "SQL92")
     is_task = TaskContext.get() is not None
     with hidden_traceback(), connected_in_task(options, kept=is_task) as cluster:
         for part in ranges:
-            broker, offsets = part.queue.broker_name, range(part.begin, part.end)
+            broker = part.queue.broker_name
+            offsets = range(part.begin, part.end)
             for chunk in _read_unless_gone(cluster, part, options, wanted):
                 for batch in decode(chunk, broker, columns, queue_offsets=offsets):
                     if says_fault:
                         _warn_of_faults(batch, part)
-                    yield (_tagged(batch, tags) if tags else batch).select(options.columns)
+                    if tags:
+                        batch = _rows_with_tags(batch, tags)
+                    yield batch.select(options.columns)
 
 
 def _warn_of_faults(batch: pa.RecordBatch, part: OffsetRange) -> None:
@@ -165,7 +170,7 @@ def _read_unless_gone(
     except (RouteNotFoundError, ResponseError) as error:
         if options.fail_on_data_loss or not _is_gone(cluster, part.queue.topic):
             raise
-        lose(False, str(error), "", f"the rest of {part.queue} is skipped")
+        report_loss(False, str(error), "", f"the rest of {part.queue} is skipped")
 
 
 def _is_gone(cluster: Cluster, topic: str) -> bool:
@@ -176,7 +181,7 @@ def _is_gone(cluster: Cluster, topic: str) -> bool:
     return False
 
 
-def _tagged(batch: pa.RecordBatch, tags: frozenset[str]) -> pa.RecordBatch:
+def _rows_with_tags(batch: pa.RecordBatch, tags: frozenset[str]) -> pa.RecordBatch:
     """Return only the rows with one of these tags. Brokers compare hashes of tags, and other tags
     may have the same hash."""
     import pyarrow.compute as pc  # 50 ms; planning and most reads do not need it
@@ -213,8 +218,12 @@ def read_range(
     if messages != EVERY_MESSAGE:
         yield from _read_filtered(cluster, wanted, options, messages)
         return
-    chunk, rows, offset = bytearray(), 0, wanted.begin
-    step, depth, fail = options.pull_batch_size, 1, options.fail_on_data_loss
+    chunk = bytearray()
+    rows = 0
+    offset = wanted.begin
+    step = options.pull_batch_size
+    depth = 1
+    fail = options.fail_on_data_loss
     while offset < wanted.end:
         # A broker returns few messages per pull (Apache's 32), and the next offset. The first pull
         # finds out how many. Then several pulls are sent together, each for this many. If one
@@ -230,16 +239,18 @@ def read_range(
                 break
             reply = answer.header(PullMessageReply)
             if answer.code == ResponseCode.SUCCESS and reply.next_begin_offset > offset:
-                chunk += _whole(wanted, offset, reply.next_begin_offset, answer.body, fail)
+                chunk += _good_messages(wanted, offset, reply.next_begin_offset, answer.body, fail)
                 offset = reply.next_begin_offset
             else:
                 offset = _after_gap(wanted, offset, reply, fail)
             given = offset - begin
         rows += offset - begins[0]
         if _is_full(chunk, rows) and step < options.pull_batch_size:
-            step, depth = options.pull_batch_size, 1  # the broker may return more now
+            step = options.pull_batch_size  # the broker may return more now
+            depth = 1
         elif offset < begins[-1] + step and depth > 1:
-            step, depth = min(given, step), depth // 2
+            step = min(given, step)
+            depth //= 2
         else:
             step = min(given, step)
             depth = max(1, min(PULLS_MAX, PULLED_ROWS_MAX // step))
@@ -261,7 +272,9 @@ def _read_filtered(
     message that the broker skips because its store is damaged is not noticed here: it looks like a
     filtered one.
     """
-    chunk, rows, offset = bytearray(), 0, wanted.begin
+    chunk = bytearray()
+    rows = 0
+    offset = wanted.begin
     while offset < wanted.end:
         count = min(options.pull_batch_size, wanted.end - offset)
         answers = cluster.start_pull(
@@ -277,7 +290,7 @@ def _read_filtered(
         else:
             good = _all_good(answer.body)
             if good is None:
-                entries = _undamaged(wanted, answer.body, options.fail_on_data_loss)
+                entries = _undamaged_messages(wanted, answer.body, options.fail_on_data_loss)
                 chunk += b"".join(entries)
                 rows += len(entries)
             else:
@@ -305,12 +318,12 @@ def _all_good(body: bytes) -> int | None:
     return len(positions) // 8 if end == len(body) else None
 
 
-def _undamaged(wanted: OffsetRange, body: bytes, fail: bool) -> list[bytes]:
+def _undamaged_messages(wanted: OffsetRange, body: bytes, fail: bool) -> list[bytes]:
     """Return the good messages of an answer. A damaged message counts as lost."""
     damaged: list[DamagedEntry] = []
     entries = list(pulled_entries(body, damaged.append))
     if damaged:
-        lose(
+        report_loss(
             fail,
             f"{wanted.queue}: damaged in the broker's store: offset {damaged[0].queue_offset} or "
             f"near it ({damaged[0].fault})",
@@ -324,7 +337,7 @@ _NAMED_MAX: Final = 10
 """Maximum number of lost offsets listed for one answer."""
 
 
-def _whole(wanted: OffsetRange, begin: int, end: int, body: bytes, fail: bool) -> bytes:
+def _good_messages(wanted: OffsetRange, begin: int, end: int, body: bytes, fail: bool) -> bytes:
     """Return the good messages of an answer that covers ``begin`` to ``end``. Missing offsets count
     as lost."""
     if _all_good(body) == end - begin:
@@ -345,12 +358,10 @@ def _whole(wanted: OffsetRange, begin: int, end: int, body: bytes, fail: bool) -
         absent = (offset for offset in asked if offset not in there)
         named = ", ".join(map(str, islice(absent, _NAMED_MAX)))
         more = f" and {count - _NAMED_MAX} more" if count > _NAMED_MAX else ""
-        cause = (
-            damaged[0].fault
-            if damaged
-            else "the broker has skipped them: read the reason in its log"
-        )
-        lose(
+        cause = "the broker has skipped them: read the reason in its log"
+        if damaged:
+            cause = damaged[0].fault
+        report_loss(
             fail,
             f"{wanted.queue}: damaged in the broker's store: offsets {named}{more} ({cause})",
             ". Set the option failOnDataLoss to false to continue without them",
@@ -361,7 +372,8 @@ def _whole(wanted: OffsetRange, begin: int, end: int, body: bytes, fail: bool) -
 
 def _offsets_of(entry: bytes, unpacking: Unpacking) -> range:
     """Return the queue offsets of an entry: several if the entry is a batch."""
-    first, count = queue_offset_of(entry), None
+    first = queue_offset_of(entry)
+    count = None
     if is_wrapped(entry[FLAG_BITS_AT]):
         with suppress(StoredMessageError):
             count = inner_count(decode_entry(entry, check_crc=False).properties_text)
@@ -375,7 +387,7 @@ def _after_gap(wanted: OffsetRange, offset: int, reply: PullMessageReply, fail: 
     go_on = max(reply.next_begin_offset, reply.min_offset)
     if go_on <= offset:
         go_on = wanted.end
-    lose(
+    report_loss(
         fail,
         f"{wanted.queue}: messages {offset} to {min(go_on, wanted.end) - 1} of the asked "
         f"{wanted.begin} to {wanted.end - 1} are not there: "
@@ -388,7 +400,7 @@ def _after_gap(wanted: OffsetRange, offset: int, reply: PullMessageReply, fail: 
     return go_on
 
 
-def lose(fail: bool, what: str, advice: str, instead: str) -> None:
+def report_loss(fail: bool, what: str, advice: str, instead: str) -> None:
     """Raise DataLossError with ``what`` and ``advice``; or, if not ``fail``, log a warning with
     ``what`` and what is done ``instead``."""
     if fail:

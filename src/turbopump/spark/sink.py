@@ -110,7 +110,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Log the failure. A topic cannot remove messages."""
-        _log.warning("%d rows of a write that failed are stored", _rows(messages))
+        _log.warning("the write failed; %d of its rows are stored", _count_rows(messages))
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -128,21 +128,21 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Log the failure. A topic cannot remove messages."""
-        _log.warning("%d rows of batch %d, which failed, are stored", _rows(messages), batchId)
+        _log.warning("batch %d failed; %d of its rows are stored", batchId, _count_rows(messages))
 
 
-def _rows(messages: Sequence[WriterCommitMessage | None]) -> int:
+def _count_rows(messages: Sequence[WriterCommitMessage | None]) -> int:
     return sum(one.rows for one in messages if isinstance(one, Written))
 
 
 def _log_resent_rows(messages: Sequence[WriterCommitMessage | None]) -> None:
     for one in messages:
         if isinstance(one, Written) and one.skipped:
-            text = "task %d sent %d rows; %d more were there from an earlier attempt"
+            text = "task %d sent %d rows; an earlier attempt had already stored %d more"
             _log.warning(text, one.partition, one.rows, one.skipped)
         if isinstance(one, Written) and one.twice:
-            text = "%d rows of task %d are stored twice: an older attempt was still sending"
-            _log.warning(text, one.twice, one.partition)
+            text = "task %d: %d rows are stored twice, because an older attempt was still sending"
+            _log.warning(text, one.partition, one.twice)
 
 
 def refuse_overwrite() -> ConfigError:
@@ -160,9 +160,9 @@ def write_task(
     with Outbox(options, attempt) as outbox:
         for batch in batches:
             for part in parts(batch):
-                outbox.put(part, layout)
+                outbox.send_rows(part, layout)
         outbox.finish()
-        twice = outbox.twice()
+        twice = outbox.count_duplicates()
     return Written(attempt.partition, outbox.stored, outbox.skipped, twice)
 
 
@@ -193,20 +193,20 @@ class Outbox:
     """Number of rows that brokers have confirmed."""
     skipped: int = 0
     """Number of rows that were already stored."""
-    _taken: int = 0
+    _rows_taken: int = 0
     _failure: tuple[int, str, Exception] | None = None
     _in_doubt: int = 0
 
     def __post_init__(self) -> None:
         self._loop = the_loop_thread()
-        self._room = threading.Semaphore(self.options.in_flight_max)
+        self._permits = threading.Semaphore(self.options.in_flight_max)
         self._queues: dict[str, tuple[MessageQueue, ...]] = {}
         self._keyed = self.options.idempotency_key is not None
         self._read_back = ReadBack(self.options, self.attempt)
         self._found: dict[str, SentKeys] = {}
         self._sent_to: dict[MessageQueue, int] = {}
-        self._lanes: dict[MessageQueue, asyncio.Lock] = {}
-        self._turn = random.randrange(1 << 16)
+        self._queue_locks: dict[MessageQueue, asyncio.Lock] = {}
+        self._next_index = random.randrange(1 << 16)
         self._new_ids = partial(unique_ids, Environment().unique_ids())
         self._producer = PackedProducer(
             list(self.options.name_servers),
@@ -223,54 +223,56 @@ class Outbox:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None and self._failure is None:
-            self._failure = self._taken, "the task ended", RuntimeError("the task ended")
-        self._wait()
+            self._failure = self._rows_taken, "the task ended", RuntimeError("the task ended")
+        self._wait_for_requests()
         self._loop.call(self._producer.close)
 
-    def put(self, batch: pa.RecordBatch, layout: Layout) -> None:
+    def send_rows(self, batch: pa.RecordBatch, layout: Layout) -> None:
         """Send these rows, and return when the last request was started. Raises WriteError for the
         first row of the task that could not be sent."""
-        self._check()
+        self._raise_failure()
         mark = self.attempt.mark if self._keyed else None
         try:
             encoded = encode(batch, layout, self.queues, self._new_ids, mark)
         except RowError as error:
-            self._wait()
-            self._check()
-            raise self._error(self._taken + error.row, str(error)) from None
+            self._wait_for_requests()
+            self._raise_failure()
+            raise self._write_error(self._rows_taken + error.row, str(error)) from None
         for packed in self._packed_rows(encoded):
-            self._room.acquire()
+            self._permits.acquire()
             if self._failure is not None:
-                self._room.release()
+                self._permits.release()
                 break
-            asyncio.run_coroutine_threadsafe(self._send(packed, self._taken), self._loop.loop)
-        self._taken += batch.num_rows
+            asyncio.run_coroutine_threadsafe(
+                self._send_packed(packed, self._rows_taken), self._loop.loop
+            )
+        self._rows_taken += batch.num_rows
 
     def finish(self) -> None:
         """Wait for pending requests. Raises WriteError if a row could not be sent."""
-        self._wait()
-        self._check()
+        self._wait_for_requests()
+        self._raise_failure()
 
     def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the queues for a topic's rows. Raises RouteNotFoundError."""
         found = self._queues.get(topic)
         if found is None:
-            found = self._loop.call(self._route, topic)
+            found = self._loop.call(self._find_queues, topic)
             if self._keyed:
-                self._found[topic] = self._look(topic)
+                self._found[topic] = self._find_sent_keys(topic)
             self._queues[topic] = found
         return found
 
-    def _look(self, topic: str) -> SentKeys:
+    def _find_sent_keys(self, topic: str) -> SentKeys:
         try:
-            return self._read_back.look_up(topic)
+            return self._read_back.find_sent_keys(topic)
         except RouteNotFoundError:  # the broker creates the topic with its first message
             return SentKeys()
 
-    def twice(self) -> int:
+    def count_duplicates(self) -> int:
         """Return the number of rows stored twice, because an older attempt was still sending."""
         found = [one for one in self._found.values() if one.again or self.attempt.number]
-        return sum(self._read_back.strays(one).total() for one in found)
+        return sum(self._read_back.stray_keys(one).total() for one in found)
 
     def _packed_rows(self, encoded: Encoded) -> list[PackedRows]:
         rows_max = self.options.batch_rows_max
@@ -282,10 +284,10 @@ class Outbox:
             self.queues,
             rows_max=spread,
             size_max=PARCEL_SIZE_MAX,
-            keep=self._absent(encoded),
+            keep=self._mask_absent(encoded),
         )
 
-    def _absent(self, encoded: Encoded) -> Mask | None:
+    def _mask_absent(self, encoded: Encoded) -> Mask | None:
         """Return a mask of the rows that are not in their topic yet; None: all rows."""
         if encoded.keys is None or not any(one.ids for one in self._found.values()):
             return None
@@ -297,18 +299,18 @@ class Outbox:
         self.skipped += int(there.sum())
         return ~there
 
-    def _wait(self) -> None:
+    def _wait_for_requests(self) -> None:
         for _ in range(self.options.in_flight_max):
-            self._room.acquire()
-        self._room.release(self.options.in_flight_max)
+            self._permits.acquire()
+        self._permits.release(self.options.in_flight_max)
 
-    def _check(self) -> None:
+    def _raise_failure(self) -> None:
         if self._failure is not None:
-            self._wait()
+            self._wait_for_requests()
             row, why, error = self._failure
-            raise self._error(row, why) from error
+            raise self._write_error(row, why) from error
 
-    def _error(self, row: int, why: str) -> WriteError:
+    def _write_error(self, row: int, why: str) -> WriteError:
         doubt = f", {self._in_doubt} may be" if self._in_doubt else ""
         return WriteError(
             f"row {row} of {self.attempt.who}, was not sent: {why} ({self.stored} rows of this "
@@ -317,7 +319,7 @@ class Outbox:
 
     # --- code that runs in the event loop
 
-    async def _route(self, topic: str) -> tuple[MessageQueue, ...]:
+    async def _find_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the queues of a topic. Wait if there is none: a restarting broker is missing in
         the route for a moment."""
         now = asyncio.get_running_loop().time
@@ -330,27 +332,32 @@ class Outbox:
                     raise
             await asyncio.sleep(PAUSES_S[0])
 
-    async def _send(self, packed: PackedRows, first_row: int) -> None:
+    async def _send_packed(self, packed: PackedRows, first_row: int) -> None:
         """Send packed rows, in order if they are for one queue. Errors are not raised but stored:
         ``_failure`` has the first row that could not be sent."""
         try:
             if packed.queue is None:
                 await self._until_stored(packed, first_row)
             else:
-                async with self._lanes.setdefault(packed.queue, asyncio.Lock()):
+                async with self._queue_locks.setdefault(packed.queue, asyncio.Lock()):
                     await self._until_stored(packed, first_row)
         except Exception as error:
-            self._fail(first_row + int(packed.rows[0]), str(error), error)
+            self._record_failure(first_row + int(packed.rows[0]), str(error), error)
         finally:
-            self._room.release()
+            self._permits.release()
 
-    def _fail(self, row: int, why: str, error: Exception) -> None:
+    def _record_failure(self, row: int, why: str, error: Exception) -> None:
         if self._failure is None or row < self._failure[0]:
             self._failure = row, why, error
 
     async def _until_stored(self, packed: PackedRows, first_row: int) -> None:
         """Send packed rows until they are stored or finally refused. If a broker refuses the
         content of one row, halve the rows until that row is found."""
+        # A lost answer leaves the rows in doubt: the broker may have stored them. With idempotency
+        # keys, the queue is read from ``begin`` on, and only the absent rows are sent again.
+        # ``begin`` is taken before the request: a later end of the queue could lie behind the rows
+        # in doubt, and they would be sent twice. Without keys, the rows are sent again as they are,
+        # and ``in_doubt`` says so if the task fails.
         now = asyncio.get_running_loop().time
         deadline = now() + self.options.send_timeout_ms / 1000
         attempt = 0
@@ -360,10 +367,11 @@ class Outbox:
             queue = packed.queue or self._next_queue(packed.topic)
             left = deadline - now()
             if left <= 0 and failed is not None:
-                self._in_doubt += len(packed) if in_doubt else 0
-                self._fail(first_row + int(packed.rows[0]), str(failed), failed)
+                if in_doubt:
+                    self._in_doubt += len(packed)
+                self._record_failure(first_row + int(packed.rows[0]), str(failed), failed)
                 return
-            begin = self._begin(queue)
+            begin = self._search_start(queue)
             try:
                 result = await self._producer.deliver(
                     _outgoing(packed), queue, min(left, ATTEMPT_S)
@@ -374,18 +382,21 @@ class Outbox:
                     await self._until_stored(packed.part(0, middle), first_row)
                     await self._until_stored(packed.part(middle, len(packed)), first_row)
                     return
-                failed, doubtful = error, may_be_stored(error)
+                failed = error
+                doubtful = may_be_stored(error)
                 pause = PAUSES_S[min(attempt, len(PAUSES_S) - 1)]
                 if not passes(error) or attempt >= self.options.retries or left <= pause:
-                    self._in_doubt += len(packed) if in_doubt or doubtful else 0
-                    self._fail(first_row + int(packed.rows[0]), str(error), error)
+                    if in_doubt or doubtful:
+                        self._in_doubt += len(packed)
+                    self._record_failure(first_row + int(packed.rows[0]), str(error), error)
                     return
                 attempt += 1
                 if doubtful and self._keyed:
-                    remaining = await self._not_there(packed, queue, begin)
-                    self.stored += len(packed) - (0 if remaining is None else len(remaining))
+                    remaining = await self._drop_present(packed, queue, begin)
                     if remaining is None:
+                        self.stored += len(packed)
                         return
+                    self.stored += len(packed) - len(remaining)
                     packed = remaining
                 else:
                     in_doubt |= doubtful
@@ -397,19 +408,19 @@ class Outbox:
                     self._sent_to[queue] = max(end, self._sent_to.get(queue, 0))
                 return
 
-    def _begin(self, queue: MessageQueue) -> int:
+    def _search_start(self, queue: MessageQueue) -> int:
         """Return an offset before which the queue has no message of this task's next sends."""
         found = self._found.get(queue.topic)
         return self._sent_to.get(queue) or (0 if found is None else found.read_to.get(queue, 0))
 
-    async def _not_there(
+    async def _drop_present(
         self, packed: PackedRows, queue: MessageQueue, begin: int
     ) -> PackedRows | None:
         """Return the rows with lost answers that ``queue`` does not have from ``begin`` on; None if
         it has all."""
         await asyncio.sleep(SETTLE_S)
         try:
-            present = await asyncio.to_thread(self._read_back.own, queue, begin)
+            present = await asyncio.to_thread(self._read_back.own_keys, queue, begin)
         except Exception:
             self._in_doubt += len(packed)
             raise
@@ -417,8 +428,8 @@ class Outbox:
 
     def _next_queue(self, topic: str) -> MessageQueue:
         choice = self._queues[topic]
-        self._turn += 1
-        return choice[self._turn % len(choice)]
+        self._next_index += 1
+        return choice[self._next_index % len(choice)]
 
 
 def _outgoing(packed: PackedRows) -> Outgoing:

@@ -55,14 +55,14 @@ class RocketMQDataSource(DataSource):
     def reader(self, schema: StructType) -> BatchReader:
         from turbopump.spark.batch import BatchReader, PushingBatchReader
 
-        options = self._settled(schema)
+        options = self._checked_options(schema)
         return PushingBatchReader(options) if options.filter_pushdown else BatchReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         from turbopump.spark.stream import RefusedStream, StreamReader
 
         try:
-            return StreamReader(self._settled(schema))
+            return StreamReader(self._checked_options(schema))
         except TurbopumpError as error:
             return RefusedStream(error)
 
@@ -90,7 +90,7 @@ class RocketMQDataSource(DataSource):
         options = write_options(self.options)
         return options, layout(to_arrow_schema(schema, timezone="UTC"), options)
 
-    def _settled(self, schema: StructType) -> ReadOptions:
+    def _checked_options(self, schema: StructType) -> ReadOptions:
         """Return the options with the columns that the query wants: those of ``.schema(...)``, if
         given."""
         from turbopump.spark.options import arrow_schema, column_names, read_options
@@ -153,7 +153,7 @@ class CommitLogDataSource(DataSource):
         return RefusedStream(ConfigError(_READ_ONLY))
 
 
-_OF_BATCHES: Final = ("name", "dataType", "nullable")
+_COMPARED: Final = ("name", "dataType", "nullable")
 
 
 def _check_schema(given: StructType, offered: pa.Schema) -> None:
@@ -161,13 +161,14 @@ def _check_schema(given: StructType, offered: pa.Schema) -> None:
     batches to match it exactly."""
     for wanted, there in zip(given.fields, _struct(offered).fields, strict=True):
         # metadata, such as a comment, may differ
-        if any(getattr(wanted, part) != getattr(there, part) for part in _OF_BATCHES):
+        if any(getattr(wanted, part) != getattr(there, part) for part in _COMPARED):
             raise ConfigError(
-                f"the given schema has {_said(wanted)}, but the source has {_said(there)}"
+                f"the given schema has {_field_text(wanted)}, but the source has "
+                f"{_field_text(there)}"
             )
 
 
-def _said(field: StructField) -> str:
+def _field_text(field: StructField) -> str:
     return f"{field.name} {field.dataType.simpleString()}{'' if field.nullable else ' not null'}"
 
 

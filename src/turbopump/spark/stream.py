@@ -27,15 +27,15 @@ from pyspark.sql.streaming.datasource import (
 
 from turbopump.errors import ClientError, ConfigError, DataLossError, ResponseError, TurbopumpError
 from turbopump.message.message import MessageQueue
-from turbopump.message.pulled import pulled_entries
+from turbopump.message.pulled import DamagedEntry, pulled_entries
 from turbopump.spark import planning, reading
 from turbopump.spark.cluster import OFFLINE_ERRORS, PLANNING_PATIENCE_S, Cluster
 from turbopump.spark.offsets import (
     OffsetRange,
     Offsets,
-    admit,
     decode_offsets,
     encode_offsets,
+    limit_ends,
     ranges_between,
 )
 from turbopump.spark.options import ReadOptions, options_of_mode
@@ -73,7 +73,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._route_until = 0.0
         self._absent: frozenset[MessageQueue] = frozenset()
         self._warned_of: set[MessageQueue] = set()
-        self._mirrored: Offsets = {}
+        self._committed: Offsets = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_cluster": None}
@@ -103,17 +103,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         begins = decode_offsets(start)
         # Spark calls this only after the batch that ended at ``start`` is done.
-        self._mirror(begins)
-        ends = self._ends(begins)
+        self._commit_progress(begins)
+        ends = self._next_ends(begins)
         if isinstance(limit, ReadAllAvailable):
             return encode_offsets(ends)
         if self._must_wait(begins, ends):
             return encode_offsets({queue: begins.get(queue, end) for queue, end in ends.items()})
         if self._options.bytes_per_trigger_max is not None:
             rows_max = self._rows_within(begins, ends, self._options.bytes_per_trigger_max)
-            ends = admit(begins, ends, rows_max)
+            ends = limit_ends(begins, ends, rows_max)
         if isinstance(limit, ReadMaxRows):
-            ends = admit(begins, ends, limit.max_rows)
+            ends = limit_ends(begins, ends, limit.max_rows)
         return encode_offsets(ends)
 
     @plain_errors
@@ -135,14 +135,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """Commit the offsets for ``commitGroup``, so that other tools can see the progress. Only
         the checkpoint decides what was read."""
-        self._mirror(decode_offsets(end))
+        self._commit_progress(decode_offsets(end))
 
     def stop(self) -> None:
         if self._cluster is not None:
             self._cluster.close()
             self._cluster = None
 
-    def _ends(self, begins: Offsets) -> Offsets:
+    def _next_ends(self, begins: Offsets) -> Offsets:
         """Return the present end of each queue, as it will be in the checkpoint."""
         seen = self._target
         if seen is None:
@@ -177,7 +177,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         named = planning.is_asked_for(queue, self._options)
         on_broker = {each for each in self._route if each.broker_name == queue.broker_name}
         if queue not in on_broker and any(each.topic == queue.topic for each in on_broker):
-            self._lost(queue, "no longer exists, because its topic has fewer queues now")
+            self._report_loss(queue, "no longer exists, because its topic has fewer queues now")
         elif (  # options may select fewer queues than the checkpoint has
             named
             and self._needs_brokers()
@@ -191,7 +191,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "Start the broker, or set the option brokerOfflineStrategy to skip"
             )
         elif queue not in self._absent:
-            why = "is not in the route at the moment" if named else "is named by no option any more"
+            why = (
+                "is not in the route at the moment"
+                if named
+                else "is not selected by the options any more"
+            )
             _log.warning("%s %s; its offset %d is kept", queue, why, begin)
 
     def _check_not_shorter(self, queue: MessageQueue, begin: int) -> None:
@@ -206,7 +210,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if end >= begin:
             return
         if not cluster.is_read_from_slave(queue):
-            self._lost(queue, f"ends at {end}, but it was read up to {begin} already")
+            self._report_loss(queue, f"ends at {end}, but it was read up to {begin} already")
             return
         text = (
             f"the master of {queue} is away, and its slave ends at {end}, before the last "
@@ -230,7 +234,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._warned_of.add(queue)
             _log.warning("%s", text)
 
-    def _lost(self, queue: MessageQueue, text: str) -> None:
+    def _report_loss(self, queue: MessageQueue, text: str) -> None:
         if self._options.fail_on_data_loss:
             raise DataLossError(
                 f"{queue} {text}: the topic or broker was deleted and made again, or lost "
@@ -244,7 +248,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the present end of each queue. With ``skip``, queues of unreachable brokers are
         left out for now; without, they are an error."""
         is_fresh = self._now() >= self._route_until
-        queues = planning.chosen(self._routed(lenient=skip), self._options)
+        queues = planning.chosen(self._known_queues(lenient=skip), self._options)
         ends: Offsets = {}
         try:
             for broker, of_broker in planning.by_broker(queues):
@@ -272,7 +276,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._away_until.pop(broker, None)
         return ends
 
-    def _routed(self, *, lenient: bool) -> list[MessageQueue]:
+    def _known_queues(self, *, lenient: bool) -> list[MessageQueue]:
         """Return all queues of the topics. The route is looked up again after ``ROUTE_S``, and
         whenever a queue that was read is missing."""
         if self._now() >= self._route_until:
@@ -331,16 +335,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _average_size(self, queue: MessageQueue, offset: int) -> float:
         answer = self._connected().pull(queue, offset, _SAMPLE_ROWS)
-        sizes = [len(entry) for entry in pulled_entries(answer.body, lambda _damage: None)]
+        sizes = [len(entry) for entry in pulled_entries(answer.body, _ignore_damage)]
         return sum(sizes) / len(sizes) if sizes else 0.0
 
     # Progress that other tools can see.
-    def _mirror(self, done: Offsets) -> None:
+    def _commit_progress(self, done: Offsets) -> None:
         """Commit the offsets that were read for ``commitGroup``. A failure is only a warning,
         because the query does not depend on it."""
         group = self._options.commit_group
         changed = {
-            queue: offset for queue, offset in done.items() if self._mirrored.get(queue) != offset
+            queue: offset for queue, offset in done.items() if self._committed.get(queue) != offset
         }
         if group is None or not changed:
             return
@@ -349,7 +353,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except TurbopumpError as error:
             _log.warning("the offsets of group %s could not be committed: %s", group, error)
         else:
-            self._mirrored |= changed
+            self._committed |= changed
 
     def _connected(self) -> Cluster:
         if self._cluster is None:
@@ -372,6 +376,10 @@ class RefusedStream(DataSourceStreamReader):
         raise self._error
 
     initialOffset = latestOffset = partitions = read = _refuse  # noqa: N815
+
+
+def _ignore_damage(_damage: DamagedEntry) -> None:
+    """Leave a damaged message out of an estimate; the batch that reads it reports it."""
 
 
 def _share_within(waiting: list[OffsetRange], averages: list[float], size_max: int) -> float:

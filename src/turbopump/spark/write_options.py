@@ -114,8 +114,8 @@ def layout(schema: pa.Schema, options: WriteOptions) -> Layout:
                 )
             hint = did_you_mean(field.name, WRITE_COLUMNS) or ":"
             raise ConfigError(
-                f"a message has no place for the column {field.name!r}{hint} drop it, or put it "
-                f"into body or properties; columns: {', '.join(WRITE_COLUMNS)}"
+                f"unknown column {field.name!r}{hint} drop it, or put it into body or properties; "
+                f" columns: {', '.join(WRITE_COLUMNS)}"
             )
         if name in columns:
             raise ConfigError(f"there are two columns {name!r}: drop one of them")
@@ -253,7 +253,11 @@ def _topic(text: str) -> str:
 def _key(text: str) -> str | None:
     if not text:
         raise ConfigError("expected auto, none or the name of a column")
-    return None if text.lower() == "none" else AUTO if text.lower() == AUTO else text
+    if text.lower() == "none":
+        return None
+    if text.lower() == AUTO:
+        return AUTO
+    return text
 
 
 def _conflict(text: str) -> bool:

@@ -145,7 +145,7 @@ def open_parts(
         writing.flusher.flush_all_now()
     elif not report.entries:
         writing.flusher.queues_synced = log.end  # nothing was written since the clean stop
-    writing.confirmed.flushed(log.end)
+    writing.confirmed.note_flushed(log.end)
     reading.reader.open_at(log.end, after_crash=not last.clean)
     for queue in files.queues:
         queue.forget_found()
@@ -260,8 +260,8 @@ def _make_reading(
     rebuild = QueueRebuild(
         log, queues, ColdReads(disk), writing.dispatcher.unit_tags, hooks.log_error
     )
-    reader = QueueReader(log, queues, config.limits, cold_reads, rebuild.mark, clock.monotonic)
-    lookup = Lookup(log, queues, files.index, writing.confirmed, rebuild.mark)
+    reader = QueueReader(log, queues, config.limits, cold_reads, rebuild.mark_unit, clock.monotonic)
+    lookup = Lookup(log, queues, files.index, writing.confirmed, rebuild.mark_unit)
     return Reading(cold_reads, rebuild, reader, lookup)
 
 
@@ -292,7 +292,7 @@ def _recover(
         known=known,
     )
     report = recovery.run()
-    lost = known_end.lost(log, report.log_end, report.torn, report.queued)
+    lost = known_end.describe_loss(log, report.log_end, report.torn, report.queued)
     if lost is not None:
         hooks.log_error(lost)
     if report.mismatch is not None:

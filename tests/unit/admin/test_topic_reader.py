@@ -88,7 +88,7 @@ async def test_a_queue_that_cannot_be_read_is_named_once_and_read_again(
     assert said[0].startswith(
         "queue cannot be read, trying again queue=orders@broker-a:0 cause=code 2"
     )
-    assert said[1] == "is read again queue=orders@broker-a:0"
+    assert said[1] == "queue can be read again queue=orders@broker-a:0"
 
 
 @in_loop(simulated)

@@ -65,7 +65,7 @@ def test_a_mistake_is_named_and_the_code_is_two(
 @pytest.mark.parametrize("command", ["dev", "broker"])
 @pytest.mark.parametrize(
     ("data", "words"),
-    [("", "--data is empty"), ("~/mq", "--data ~/mq: the shell has not put the home")],
+    [("", "--data is empty"), ("~/mq", "--data ~/mq: the shell did not replace ~ by the home")],
 )
 def test_what_a_shell_left_of_a_directory_is_not_made_below_this_one(
     command: str,
@@ -94,8 +94,8 @@ def test_an_address_that_this_machine_has_not_is_named(run: Callable[..., Any]) 
     )
     assert done.returncode == 1
     assert done.stderr == (
-        "turbopump: cannot listen on 192.0.2.1:0: this machine has no such address; take one of "
-        "its own, or 0.0.0.0 for all\n"
+        "turbopump: cannot listen on 192.0.2.1:0: this machine has no such address; use one of "
+        "its addresses, or 0.0.0.0 for all\n"
     )
 
 

@@ -175,7 +175,7 @@ def test_a_port_in_use_is_one_sentence(start: Start, run: Run) -> None:
     done = run("namesrv", "--port", port, "--log-level", "error")
     assert done.returncode == 1
     assert done.stderr.startswith(
-        f"turbopump: port {port} on 127.0.0.1 is taken by another process"
+        f"turbopump: port {port} on 127.0.0.1 is in use by another process"
     )
     assert done.stderr.count("\n") == 1
 

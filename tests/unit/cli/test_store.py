@@ -218,7 +218,7 @@ def test_one_entry_is_shown_in_hex(root: Path, capsys: pytest.CaptureFixture[str
     assert len(shown_lines) == -(-len(entry) // 16)
     assert shown_lines[0].startswith(f"{0:020}  {entry[:16].hex(' ')}")
     assert main(["store", "dump", "--hex", "3", str(root)]) == 1
-    assert "at offset 3 is no good message" in capsys.readouterr().err
+    assert "no valid message at offset 3" in capsys.readouterr().err
     assert main(["store", "dump", "--hex", "99999999", str(root)]) == 2
     assert "no segment holds this offset" in capsys.readouterr().err
 

@@ -108,4 +108,4 @@ def test_a_cut_segment_is_no_log_that_can_be_read(
         f"missing {path} has 32768 bytes, and the next segment begins 65536 bytes behind its "
         "beginning: brokers refuse to start"
     )
-    assert told[1] == "what there is of the log can be read (160.0 KiB); nothing was changed"
+    assert told[1] == "the rest of the log can be read (160.0 KiB); nothing was changed"

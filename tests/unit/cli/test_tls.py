@@ -31,7 +31,7 @@ def test_a_pair_is_made_and_the_lines_for_a_server_are_printed(
     assert broker.tls_client_trust_cert_path == tls.certificate
     assert stat.S_IMODE(Path(tls.key).stat().st_mode) == 0o600
     assert main(["tls", "self-signed", directory]) == 2
-    assert "tls-key.pem is there already" in capsys.readouterr().err
+    assert "tls-key.pem already exists" in capsys.readouterr().err
 
 
 def test_a_host_that_no_certificate_can_name_is_refused(

@@ -89,7 +89,7 @@ async def test_a_close_takes_send_timeout_at_most_and_nothing_is_sent_after_it(
             == asked
         )
         remoting = producer._started().instance.remoting
-        assert remoting.connected(cluster.broker.address) is False
+        assert remoting.is_connected(cluster.broker.address) is False
 
 
 @pytest.mark.parametrize("pending", [0, 1])

@@ -34,11 +34,11 @@ def test_no_page_line_or_text_of_a_configuration_shows_a_secret() -> None:
     for config in (BrokerConfig(init_authentication_user=secret), NamesrvConfig()):
         proxy = {"socksProxyConfig": f'{{"*": {secret}}}'}
         running = RunningConfiguration(config, BROKER_KEYS, given=proxy)
-        shown = f"{config!r} {effective(config)} {running.texts()}"
+        shown = f"{config!r} {effective(config)} {running.all_texts()}"
         assert "12345678" not in shown
         assert effective(config)["innerClientAuthenticationCredentials"] == ""
-        assert running.texts()["socksProxyConfig"] == "******"
-        assert RunningConfiguration(config, BROKER_KEYS).texts()["socksProxyConfig"] == "{}"
+        assert running.all_texts()["socksProxyConfig"] == "******"
+        assert RunningConfiguration(config, BROKER_KEYS).all_texts()["socksProxyConfig"] == "{}"
     assert effective(BrokerConfig(init_authentication_user=secret))["initAuthenticationUser"] == (
         "******"
     )

@@ -43,8 +43,13 @@ class TwoThreads:
 async def test_changes_that_come_together_are_all_kept() -> None:
     disk = TwoThreads(b"# ours\n")
     running = RunningConfiguration(NamesrvConfig(), NAMESRV_KEYS, Path("/namesrv.conf"))
-    changes = [running.change(f"{key}=false") for key in ("enableTopicList", "enableAllTopicList")]
-    assert await asyncio.gather(*(running.keep(one, disk) for one in changes)) == [None, None]
+    changes = [
+        running.change_keys(f"{key}=false") for key in ("enableTopicList", "enableAllTopicList")
+    ]
+    assert await asyncio.gather(*(running.write_changes(one, disk) for one in changes)) == [
+        None,
+        None,
+    ]
     assert set(disk.text.splitlines()) == {
         b"# ours",
         b"enableTopicList=false",
@@ -57,7 +62,7 @@ def test_what_is_shown_of_keys_without_effect_is_what_java_would_read_as_its_typ
 ) -> None:
     monkeypatch.setenv("ROCKETMQ_HOME", "/opt/rocketmq")
     for table, config in ((BROKER_KEYS, BrokerConfig()), (NAMESRV_KEYS, NamesrvConfig())):
-        texts = RunningConfiguration(config, table).texts()
+        texts = RunningConfiguration(config, table).all_texts()
         for key in table.values():
             if key.name in texts and key.java_type in ("int", "long"):
                 assert texts[key.name].lstrip("-").isdigit(), key.name
@@ -67,5 +72,5 @@ def test_what_is_shown_of_keys_without_effect_is_what_java_would_read_as_its_typ
 def test_a_change_that_would_take_long_to_read_is_refused() -> None:
     running = RunningConfiguration(NamesrvConfig(), NAMESRV_KEYS)
     with pytest.raises(ConfigError, match="of 32769 characters is not read: at most 32768"):
-        running.change("#" * (CHANGE_SIZE_MAX + 1))
-    assert running.change("#" * CHANGE_SIZE_MAX) == {}
+        running.change_keys("#" * (CHANGE_SIZE_MAX + 1))
+    assert running.change_keys("#" * CHANGE_SIZE_MAX) == {}

@@ -120,9 +120,9 @@ def test_encoded_routes_take_no_more_than_their_share_of_memory() -> None:
     routes, body = EncodedRoutes(), bytes(ROUTES_SIZE_MAX // 4)
     keys = [(f"T{number}", True, None) for number in range(6)]
     for key in keys:
-        routes.keep(key, body)
-    assert [routes.find(key) is not None for key in keys] == [False] * 4 + [True] * 2
-    routes.forget("T5")
-    routes.keep(keys[0], body)
-    assert routes.find(keys[0]) == body
-    assert routes.find(keys[5]) is None
+        routes.keep_body(key, body)
+    assert [routes.find_body(key) is not None for key in keys] == [False] * 4 + [True] * 2
+    routes.forget_routes("T5")
+    routes.keep_body(keys[0], body)
+    assert routes.find_body(keys[0]) == body
+    assert routes.find_body(keys[5]) is None

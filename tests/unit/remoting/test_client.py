@@ -221,7 +221,7 @@ async def test_calls_fail_at_once_when_their_connection_is_lost_and_the_next_rec
         for outcome in await asyncio.gather(*calls, return_exceptions=True):
             assert isinstance(outcome, ConnectionLostError)
         assert closed == [address]
-        assert not client.connected(address)
+        assert not client.is_connected(address)
         call = asyncio.ensure_future(client.call(address, minimum(7)))
         await until_some(patient.asked)
         patient.answer()
@@ -314,7 +314,7 @@ async def test_a_name_leads_to_the_first_of_its_addresses_that_answers(
     begun = simulation.loop.time()
     await client.connect("servers.example:1")
     assert simulation.loop.time() - begun < 1.5
-    assert client.connected("servers.example:1")
+    assert client.is_connected("servers.example:1")
     await client.close()
 
 
@@ -331,7 +331,7 @@ async def test_a_name_is_looked_up_again_when_its_connection_has_ended(
             await client.call("server.example:1", MAX)
         simulation.end(host, power_cut=False)
         await asyncio.sleep(1)
-        assert not client.connected("server.example:1")
+        assert not client.is_connected("server.example:1")
     await client.close()
 
 
@@ -449,7 +449,7 @@ async def test_a_disconnected_address_is_connected_anew(
     second = await client.connect(address)
     assert second is not first
     await until(lambda: first.closed)
-    assert client.connected(address), (
+    assert client.is_connected(address), (
         "the end of the old one is not taken for the end of the new one"
     )
 

@@ -334,7 +334,9 @@ async def test_a_silent_peer_is_closed_and_one_that_speaks_is_not(
 @in_loop
 async def test_a_port_that_is_taken_is_named() -> None:
     async with serving(answering()) as (_, host, port):
-        with pytest.raises(ConfigError, match=f"port {port} on {host} is taken by another process"):
+        with pytest.raises(
+            ConfigError, match=f"port {port} on {host} is in use by another process"
+        ):
             await RemotingServer(answering()).listen(host, port)
 
 

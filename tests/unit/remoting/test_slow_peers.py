@@ -342,7 +342,9 @@ async def test_the_connection_that_holds_most_for_longest_is_closed(
     assert (silent_wire.aborted, slow_wire.aborted) == (True, False)
     assert not any(transport.aborted for _, transport in others)
     (line,) = caplog.messages
-    assert line.startswith("closing connection, it held most of what all may hold together")
+    assert line.startswith(
+        "closing the connection with the most memory, the limit for all is reached"
+    )
     silent_wire.lose()
     handled = len(stage.handled)
     slow_wire.read()

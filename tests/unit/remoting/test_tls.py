@@ -84,7 +84,7 @@ async def test_with_small_buffers_a_connection_takes_less_and_carries_the_same(
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 @in_loop(on_loop)
 async def test_what_a_peer_has_not_read_waits_before_tls_where_it_is_counted(pair: Pair) -> None:
-    context = ClientContext(pair.trusted()).at(0.0)
+    context = ClientContext(pair.trusted()).context_at(0.0)
     numbers = list(range(1, 101))
     async with serving(answering(), tls=pair.server()) as (server, host, port):
         peer = RawPeer(*await asyncio.open_connection(host, port, ssl=context))
@@ -103,7 +103,7 @@ async def test_what_a_peer_has_not_read_waits_before_tls_where_it_is_counted(pai
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 @in_loop(on_loop)
 async def test_a_peer_that_reads_is_served_over_tls_though_others_do_not_read(pair: Pair) -> None:
-    context = ClientContext(pair.trusted()).at(0.0)
+    context = ClientContext(pair.trusted()).context_at(0.0)
     asked = [frame(GetMinOffset(topic="T", queue_id=0), number) for number in range(50)]
     async with (
         serving(answering(), tls=pair.server(), memory_max=6 << 20) as (server, host, port),
@@ -124,7 +124,7 @@ async def test_a_peer_that_reads_is_served_over_tls_though_others_do_not_read(pa
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 @in_loop(on_loop)
 async def test_a_server_that_closes_sends_what_waits_before_tls(pair: Pair) -> None:
-    context = ClientContext(pair.trusted()).at(0.0)
+    context = ClientContext(pair.trusted()).context_at(0.0)
     async with serving(answering(), tls=pair.server()) as (server, host, port):
         peer = RawPeer(*await asyncio.open_connection(host, port, ssl=context))
         peer.write(*(frame(GetMinOffset(topic="T", queue_id=0), number) for number in range(100)))
@@ -368,14 +368,14 @@ def test_files_that_cannot_be_used_leave_the_last_context_in_force(
     pair: Pair, caplog: pytest.LogCaptureFixture
 ) -> None:
     context = ServerContext(pair.server())
-    first = context.at(10)
-    assert context.at(10 + LOOK_AGAIN_S) is first
+    first = context.context_at(10)
+    assert context.context_at(10 + LOOK_AGAIN_S) is first
     Path(pair.certificate).write_text("half a cert")
-    assert context.at(20) is first
+    assert context.context_at(20) is first
     assert "the old ones stay in force" in caplog.text
     pair.make()
-    assert context.at(20 + LOOK_AGAIN_S / 2) is first, "it was looked at a moment ago"
-    assert context.at(30) is not first
+    assert context.context_at(20 + LOOK_AGAIN_S / 2) is first, "it was looked at a moment ago"
+    assert context.context_at(30) is not first
 
 
 def test_what_is_wrong_with_files_is_said(pair: Pair, tmp_path: Path) -> None:

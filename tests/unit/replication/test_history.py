@@ -36,7 +36,7 @@ def test_each_run_that_writes_adds_a_log_and_closes_those_before(tmp_path: Path)
 
 def test_what_a_log_lost_with_the_power_it_does_not_have_in_common_any_more(tmp_path: Path) -> None:
     one = history(tmp_path, FIRST, 0)
-    one.follow((KnownLog(SECOND, 900), KnownLog(THIRD, NO_END)))
+    one.follow_master((KnownLog(SECOND, 900), KnownLog(THIRD, NO_END)))
     one.save_now()
     again = history(tmp_path, FIRST, 800)
     again.begin_own(800)
@@ -45,7 +45,7 @@ def test_what_a_log_lost_with_the_power_it_does_not_have_in_common_any_more(tmp_
 
 def test_nothing_is_known_of_what_a_power_cut_may_have_torn(tmp_path: Path) -> None:
     one = history(tmp_path, FIRST, 0)
-    one.follow((KnownLog(SECOND, 300), KnownLog(THIRD, NO_END)))
+    one.follow_master((KnownLog(SECOND, 300), KnownLog(THIRD, NO_END)))
     one.save_now()
     holes = (KnownLog(SECOND, 300), KnownLog(THIRD, 400), KnownLog(FIRST, NO_END))
     assert history(tmp_path, FIRST, 900, unchanged=400).known == holes
@@ -78,7 +78,7 @@ def test_an_older_file_is_not_fallen_back_to(tmp_path: Path) -> None:
     one = history(tmp_path, FIRST, 0)
     one.begin_own(0)
     one.save_now()
-    one.follow((KnownLog(SECOND, NO_END),))
+    one.follow_master((KnownLog(SECOND, NO_END),))
     one.save_now()
     (tmp_path / "history.json").write_bytes(b"torn")
     assert history(tmp_path, FIRST, 500).known == ()
@@ -98,14 +98,16 @@ def test_what_was_found_different_is_known_up_to_there(tmp_path: Path) -> None:
     assert one.known == (KnownLog(FIRST, 400), KnownLog(THIRD, NO_END))
     one.found_different((KnownLog(FIRST, NO_END),), 300)
     assert one.known == (KnownLog(FIRST, 300), KnownLog(THIRD, NO_END))
-    one.follow((KnownLog(SECOND, 500), KnownLog(FIRST, NO_END)))
+    one.follow_master((KnownLog(SECOND, 500), KnownLog(FIRST, NO_END)))
     one.found_different((KnownLog(SECOND, 500), KnownLog(FIRST, NO_END)), 450)
     assert one.known == (KnownLog(SECOND, 450), KnownLog(FIRST, 450), KnownLog(THIRD, NO_END))
 
 
 def test_the_newest_are_kept(tmp_path: Path) -> None:
     one = history(tmp_path, FIRST, 10**6)
-    one.follow([KnownLog(number.to_bytes(16), number + 1) for number in range(KNOWN_MAX + 5)])
+    one.follow_master(
+        [KnownLog(number.to_bytes(16), number + 1) for number in range(KNOWN_MAX + 5)]
+    )
     one.begin_own(10**6)
     assert len(one.known) == KNOWN_MAX
     assert one.known[-1] == KnownLog(FIRST, NO_END)

@@ -10,9 +10,9 @@ from turbopump.replication.master import BUSY_S, FAR_BEHIND, PAUSE_S, MasterSett
 
 def test_a_slave_is_sent_the_log_from_its_end_in_batches_that_keep_to_segments() -> None:
     slave = connected(batch=400)
-    assert slave.transfer(span(2500), 0.0) is None, "it has not said where its log ends"
-    assert slave.received(report(700), span(2500), 0.0)
-    sent = [slave.transfer(span(2500), 0.0) for _ in range(7)]
+    assert slave.next_transfer(span(2500), 0.0) is None, "it has not said where its log ends"
+    assert slave.receive_reports(report(700), span(2500), 0.0)
+    sent = [slave.next_transfer(span(2500), 0.0) for _ in range(7)]
     assert sent == [
         (700, 300),
         (1000, 400),
@@ -26,27 +26,27 @@ def test_a_slave_is_sent_the_log_from_its_end_in_batches_that_keep_to_segments()
 
 def test_an_empty_slave_begins_with_the_segment_that_is_being_written() -> None:
     slave = connected()
-    slave.received(report(0), span(2500), 0.0)
-    assert slave.transfer(span(2500), 0.0) == (2000, 500)
+    slave.receive_reports(report(0), span(2500), 0.0)
+    assert slave.next_transfer(span(2500), 0.0) == (2000, 500)
     assert slave.acked == 0
 
 
 def test_reports_may_come_in_pieces_and_several_at_once() -> None:
     slave = connected()
     data = report(100, 100, 100)
-    assert not slave.received(data[:5], span(500), 0.0)
-    assert slave.received(data[5:12], span(500), 0.0)
-    assert not slave.received(data[12:15], span(500), 0.0)
-    assert slave.received(data[15:], span(500), 0.0)
-    slave.transfer(span(500), 0.0)
-    assert slave.received(report(300, 500), span(500), 0.0)
+    assert not slave.receive_reports(data[:5], span(500), 0.0)
+    assert slave.receive_reports(data[5:12], span(500), 0.0)
+    assert not slave.receive_reports(data[12:15], span(500), 0.0)
+    assert slave.receive_reports(data[15:], span(500), 0.0)
+    slave.next_transfer(span(500), 0.0)
+    assert slave.receive_reports(report(300, 500), span(500), 0.0)
     assert slave.acked == 500
 
 
 def test_a_start_and_a_silent_time_ends_with_a_heartbeat_that_names_the_next_offset() -> None:
     slave = connected(heartbeat=5.0)
-    slave.received(report(500), span(500), 0.0)
-    assert [slave.transfer(span(500), now) for now in (0.0, 0.1, 4.9, 5.0, 5.1, 10.0)] == [
+    slave.receive_reports(report(500), span(500), 0.0)
+    assert [slave.next_transfer(span(500), now) for now in (0.0, 0.1, 4.9, 5.0, 5.1, 10.0)] == [
         (500, 0),  # so that the slave knows that it is served
         None,
         None,
@@ -58,15 +58,15 @@ def test_a_start_and_a_silent_time_ends_with_a_heartbeat_that_names_the_next_off
 
 def test_a_slave_that_says_nothing_is_closed_after_the_housekeeping_interval() -> None:
     slave = connected(housekeeping=20.0)
-    slave.received(report(500), span(500), 3.0)
+    slave.receive_reports(report(500), span(500), 3.0)
     assert not slave.is_silent(23.0)
     assert slave.is_silent(23.1)
 
 
 def test_flow_control_sends_so_many_bytes_in_a_second() -> None:
     slave = connected(rate_max=500, batch=400)
-    slave.received(report(100), span(5000), 0.0)
-    sent = [slave.transfer(span(5000), now) for now in (0.0, 0.1, 0.9, 1.0, 1.1)]
+    slave.receive_reports(report(100), span(5000), 0.0)
+    sent = [slave.next_transfer(span(5000), now) for now in (0.0, 0.1, 0.9, 1.0, 1.1)]
     assert sent == [(100, 400), (500, 100), None, (600, 400), (1000, 100)]
     assert [slave.sent.per_second(now) for now in (1.5, 2.5, 3.0)] == [500, 500, 0]
 
@@ -83,25 +83,25 @@ def test_flow_control_sends_so_many_bytes_in_a_second() -> None:
 def test_a_slave_that_cannot_be_served_is_refused_in_words(wanted: int, words: str) -> None:
     slave = connected()
     with pytest.raises(ProtocolError, match=words):
-        slave.received(report(wanted), span(500, start=100), 0.0)
+        slave.receive_reports(report(wanted), span(500, start=100), 0.0)
 
 
 def test_an_acknowledgement_of_what_was_not_sent_is_refused() -> None:
     slave = connected()
-    slave.received(report(100), span(500), 0.0)
-    assert slave.transfer(span(300, written=500), 0.0) == (100, 200)
-    slave.received(report(300), span(500), 0.0)
+    slave.receive_reports(report(100), span(500), 0.0)
+    assert slave.next_transfer(span(300, written=500), 0.0) == (100, 200)
+    slave.receive_reports(report(300), span(500), 0.0)
     with pytest.raises(
         ProtocolError, match="acknowledges offset 301, but was sent the log up to 300"
     ):
-        slave.received(report(301), span(500), 0.0)
+        slave.receive_reports(report(301), span(500), 0.0)
 
 
 def test_a_slave_whose_files_are_deleted_before_it_has_them_is_refused() -> None:
     slave = connected()
-    slave.received(report(100), span(5000), 0.0)
+    slave.receive_reports(report(100), span(5000), 0.0)
     with pytest.raises(ProtocolError, match="needs the log from 100 on, but it begins at 1000 now"):
-        slave.transfer(span(5000, start=1000), 0.0)
+        slave.next_transfer(span(5000, start=1000), 0.0)
 
 
 def replicas(acks: int, catch_up: float = 15.0) -> Replicas:
@@ -169,7 +169,7 @@ def test_a_slave_that_falls_behind_for_long_is_not_waited_for_until_it_has_caugh
 
 def test_a_slave_far_behind_pauses_between_turns_while_the_log_grows() -> None:
     slave = connected()
-    slave.received(report(700), span(900), 0.0)
+    slave.receive_reports(report(700), span(900), 0.0)
     far = 700 + FAR_BEHIND
     assert slave.pause(far, 0.0) == 0, "it is not far behind"
     assert slave.pause(far + 1, 1.0) == PAUSE_S
@@ -181,12 +181,12 @@ def test_a_slave_far_behind_pauses_between_turns_while_the_log_grows() -> None:
 def test_a_slave_that_has_proved_its_log_acknowledges_no_more_than_it_was_sent() -> None:
     slave = connected()
     slave.begin_proved(500)
-    assert slave.received(report(300), span(800), 0.0), "less may be on its disk"
+    assert slave.receive_reports(report(300), span(800), 0.0), "less may be on its disk"
     assert (slave.acked, slave.next) == (300, 500)
-    assert slave.transfer(span(800), 0.0) == (500, 300)
-    assert slave.received(report(800), span(800), 0.0)
+    assert slave.next_transfer(span(800), 0.0) == (500, 300)
+    assert slave.receive_reports(report(800), span(800), 0.0)
     with pytest.raises(ProtocolError, match="was sent the log up to 800"):
-        slave.received(report(801), span(900), 0.0)
+        slave.receive_reports(report(801), span(900), 0.0)
 
 
 def unproved(slaves: Replicas, acked: int, end: int, now: float, confirmed: int = 0) -> None:

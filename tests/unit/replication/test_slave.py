@@ -27,7 +27,7 @@ def test_frames_become_one_run_of_bytes_however_they_are_cut(piece: int) -> None
 def test_what_is_no_whole_entry_yet_waits() -> None:
     master = connected(100)
     master.received(frame(100, b"entryen"), 0.0)
-    master.stored(105, 5)
+    master.record_stored(105, 5)
     assert master.to_store() is None
     master.received(frame(107, b"try"), 0.0)
     assert master.to_store() == (105, b"entry")
@@ -51,8 +51,8 @@ def test_the_byte_at_0_which_cannot_be_asked_for_is_0() -> None:
     assert master.begin() == report(1)
     master.received(frame(1, b"\0\1\2entry"), 0.0)
     assert master.to_store() == (0, b"\0\0\1\2entry")
-    master.stored(9, 8)
-    assert master.report(9, 0.0) == report(9)
+    master.record_stored(9, 8)
+    assert master.next_report(9, 0.0) == report(9)
 
 
 def test_a_frame_that_does_not_go_on_where_the_log_ends_is_refused() -> None:
@@ -72,10 +72,10 @@ def test_what_speaks_no_ha_is_refused(head: bytes) -> None:
 
 def test_it_reports_growth_at_once_and_the_same_again_after_the_heartbeat_interval() -> None:
     master = connected(100)
-    assert master.report(100, 1.0) is None
-    assert master.report(150, 2.0) == report(150)
-    assert master.report(150, 6.9) is None
-    assert master.report(150, 7.0) == report(150)
+    assert master.next_report(100, 1.0) is None
+    assert master.next_report(150, 2.0) == report(150)
+    assert master.next_report(150, 6.9) is None
+    assert master.next_report(150, 7.0) == report(150)
 
 
 def test_it_knows_how_many_bytes_a_second_come() -> None:
@@ -96,16 +96,16 @@ def test_an_entry_that_would_be_larger_than_any_is_refused() -> None:
     master = connected(100)
     master.received(frame(100, b"abc"), 0.0)
     with pytest.raises(CopyError, match="would have 4294967295 bytes"):
-        master.stored(100, 0xFFFFFFFF)
+        master.record_stored(100, 0xFFFFFFFF)
 
 
 def test_a_slave_that_has_proved_its_log_says_first_what_it_acknowledges() -> None:
     slave = MasterConnection(SlaveSettings(), 500, 0.0, proved=True)
-    assert slave.report(300, 0.0) == report(300), "the rest is not on its disk yet"
+    assert slave.next_report(300, 0.0) == report(300), "the rest is not on its disk yet"
     slave.received(frame(500, b"abc"), 0.0)
     assert slave.to_store() == (500, b"abc")
-    slave.stored(503, 1)
-    assert slave.report(503, 0.1) == report(503)
+    slave.record_stored(503, 1)
+    assert slave.next_report(503, 0.1) == report(503)
 
 
 def test_an_empty_slave_that_has_proved_it_takes_the_log_from_where_it_begins() -> None:

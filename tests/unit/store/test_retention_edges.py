@@ -109,7 +109,7 @@ def test_index_files_go_also_where_it_cannot_be_noted_which_are_left(
             store.retention.trim_next(following.append)
     assert before - len(list(directory.paths.index.iterdir())) == 2
     assert (
-        "which index files there are cannot be noted, the next start fills them again: "
+        "the list of index files cannot be saved, and the next start fills the index again: "
         in directory.failures[-1]
     )
     store.close()

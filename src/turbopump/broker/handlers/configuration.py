@@ -49,12 +49,12 @@ class ConfigurationHandler:
     ) -> Response[GetBrokerConfigReply]:
         return Response(
             GetBrokerConfigReply(version=fastjson.encode(self.version).decode()),
-            body=properties.encode(self.running.texts()).encode(),
+            body=properties.encode(self.running.all_texts()).encode(),
         )
 
     async def update(self, request: UpdateBrokerConfig, context: RequestContext) -> Response[None]:
         try:
-            changed = self.running.change(context.body.decode("utf-8", "replace"))
+            changed = self.running.change_keys(context.body.decode("utf-8", "replace"))
         except ReadOnlyKeyError as error:
             return refusal(ResponseCode.NO_PERMISSION, str(error))
         except ConfigError as error:
@@ -62,4 +62,4 @@ class ConfigurationHandler:
         self.version = DataVersion(counter=self.version.counter + 1, timestamp=self.clock.now_ms())
         self.on_change()
         log.warning("configuration changed %s peer=%s", changed, context.peer.peer)
-        return Response(remark=await self.running.keep(changed, self.disk))
+        return Response(remark=await self.running.write_changes(changed, self.disk))

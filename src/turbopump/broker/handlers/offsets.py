@@ -120,9 +120,8 @@ class OffsetsHandler:
         question = self.stored.store.lookup.offset_in_time(
             request.topic, request.queue_id, request.timestamp, upper=upper
         )
-        return answer(
-            self.stored.store.cold_reads,
-            question,
-            lambda offset: Response(OffsetReply(offset=offset)),
-            context,
-        )
+        return answer(self.stored.store.cold_reads, question, _offset_reply, context)
+
+
+def _offset_reply(offset: int) -> Response[OffsetReply]:
+    return Response(OffsetReply(offset=offset))

@@ -20,15 +20,13 @@ from turbopump.broker.schedule.timers import Timers
 from turbopump.broker.stored import Stored
 from turbopump.errors import MessageError, RoomInMakingError, StoreError
 from turbopump.message import properties as names
-from turbopump.message.codec import encode_host
 from turbopump.message.handles import RecallHandle, delete_key
-from turbopump.message.java import tags_code
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.request import ReplyT
 from turbopump.protocol.requests.send import RecallMessage, RecallMessageReply
 from turbopump.remoting.response import Refusal, Response, refusal
 from turbopump.remoting.router import Outcome, RequestContext, Router
-from turbopump.store.message_store import NewMessage, PutResult
+from turbopump.store.message_store import PutResult
 from turbopump.store.timers.pending_timers import TIMER_TOPIC
 
 RECALL_TAG: Final = "_RECALL_TAG_"
@@ -47,8 +45,7 @@ class RecallHandler:
         self._topics = stored.tables.topics
         self._timers = timers
         self._clock = stored.clock
-        self._store_host = encode_host(*forwarding.store_host)
-        self._flush = forwarding.flush
+        self._forwarding = forwarding
 
     def add_to(self, router: Router) -> None:
         """Register the handlers of these requests."""
@@ -158,8 +155,7 @@ class RecallHandler:
                 break
             except RoomInMakingError:
                 await asyncio.sleep(ROOM_PAUSE_S)
-        self._flush.begin_soon()
-        await self._flush.confirmed(stored.log_end)
+        await self._forwarding.confirmed(stored)
         return None
 
     def _put_recall(
@@ -178,20 +174,7 @@ class RecallHandler:
             names.REAL_QUEUE_ID: "0",
         }
         text = names.encode_properties({name: value for name, value in properties.items() if value})
-        host = encode_host(*born_host)
-        flags = (names.SysFlag.BORN_HOST_V6 if len(host) == 20 else 0) | (
-            names.SysFlag.STORE_HOST_V6 if len(self._store_host) == 20 else 0
-        )
-        message = NewMessage(b"0", text.encode(), tags_code(RECALL_TAG), 0, handle.unique_id, None)
-        return self._store.put(
-            TIMER_TOPIC,
-            0,
-            message,
-            sys_flag=flags,
-            born_timestamp=now,
-            born_host=host,
-            store_host=self._store_host,
-        )
+        return self._forwarding.put_now(TIMER_TOPIC, 0, b"0", text, 0, now, born_host, own=False)
 
     def _too_late(self, due: int) -> Refusal:
         at = due + self._config.timer_precision_ms

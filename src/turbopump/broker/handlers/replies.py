@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from turbopump.broker.forwarding import Forwarding
+from turbopump.broker.interceptors import region_fields
 from turbopump.broker.stored import Stored
 from turbopump.errors import MessageError, RemotingError, StoreError
 from turbopump.message.ids import offset_msg_id
@@ -103,12 +104,11 @@ class RepliesHandler:
         # an empty one, as Go clients send, cannot be stored
         if self._config.store_reply_message_enable and context.body:
             await self._store_reply(request, queue_id, context, reply)
-        trace = "true" if self._config.trace_on else "false"
         return Response(
             reply,
             code=ResponseCode.SUCCESS if fault is None else ResponseCode.SYSTEM_ERROR,
             remark=fault,
-            ext={"MSG_REGION": self._config.region_id, "TRACE_ON": trace},
+            ext=region_fields(self._config),
         )
 
     # --- to the producer

@@ -22,6 +22,7 @@ from turbopump.broker.interceptors import (
     added_properties,
     kind_in_batch,
     refuse_false_inner_batch,
+    region_fields,
 )
 from turbopump.broker.saved_table import in_time
 from turbopump.broker.send_checks import SendChecks, batch_refusal, body_refusal, store_refusal
@@ -214,9 +215,7 @@ class SendHandler:
             transaction_id=unique,
             recall_handle=recall_handle,
         )
-        trace = "true" if self._config.trace_on else "false"
-        ext = {"MSG_REGION": self._config.region_id, "TRACE_ON": trace}
-        return encode_response(context.opaque, Response(reply, ext=ext))
+        return encode_response(context.opaque, Response(reply, ext=region_fields(self._config)))
 
     def _to_new_topic(
         self, request: SendMessage, context: RequestContext

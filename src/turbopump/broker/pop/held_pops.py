@@ -131,9 +131,9 @@ class HeldPops(WaitingRequests[_PopLine]):
             if kind.takes:
                 break  # a pop under way looks again when it ends
         if group in self.lines:
-            self._watch(line, watched)
+            self._watch_queues(line, watched)
 
-    def _watch(self, line: _PopLine, queues: set[GroupQueue]) -> None:
+    def _watch_queues(self, line: _PopLine, queues: set[GroupQueue]) -> None:
         for queue in sorted(queues - line.watches.keys()):
             watch = self._view.when_more(queue, partial(self._end_moved, line, queue))
             if watch is not None:

@@ -68,9 +68,9 @@ class PopOffsets:
             self._offsets.commit(*queue, offset)
         else:
             waiting = self._ahead[queue] = deque([(log_end, offset)])
-            self._flushed.when(log_end, partial(self._reached, queue, waiting))
+            self._flushed.when(log_end, partial(self._commit_durable, queue, waiting))
 
-    def _reached(self, queue: GroupQueue, waiting: deque[tuple[int, int]]) -> None:
+    def _commit_durable(self, queue: GroupQueue, waiting: deque[tuple[int, int]]) -> None:
         """Commit the offsets whose checkpoints are on the disk now."""
         # ``waiting`` is another list if the offset was set (``set_next``) or reset meanwhile. The
         # old offsets must then not be committed.
@@ -82,7 +82,7 @@ class PopOffsets:
         if offset is not None:
             self._offsets.commit(*queue, offset)
         if waiting:
-            self._flushed.when(waiting[0][0], partial(self._reached, queue, waiting))
+            self._flushed.when(waiting[0][0], partial(self._commit_durable, queue, waiting))
         else:
             del self._ahead[queue]
         self.settled()

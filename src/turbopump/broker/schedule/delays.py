@@ -112,7 +112,7 @@ class Delays(SavedTable[DelayOffsetTable]):
                     "position of a delay level is outside its recovered queue "
                     f"level={level.number} offset={wanted} first={first} end={end}"
                 )
-        if self._collect():
+        if self._collect_positions():
             super().save_now()
 
     def copy(self, positions: Mapping[int, int]) -> None:
@@ -171,7 +171,7 @@ class Delays(SavedTable[DelayOffsetTable]):
             if durable.value < log_end and durable.error is None:
                 self._store.flusher.flush_log()
                 await wait_for((durable, log_end))
-            if self._collect():
+            if self._collect_positions():
                 self._dirty = True
                 self.save()
 
@@ -180,10 +180,10 @@ class Delays(SavedTable[DelayOffsetTable]):
         delivered twice. Raises OSError."""
         if any(level.unflushed for level in self.levels):
             self._store.flusher.flush_all_now()
-        if self._collect() or self._saved:
+        if self._collect_positions() or self._saved:
             super().save_now()
 
-    def _collect(self) -> bool:
+    def _collect_positions(self) -> bool:
         """Collect the positions to save; False if nothing changed. A level without messages has no
         position."""
         now = {
@@ -276,7 +276,7 @@ class DelayLevel:
             due_count += 1
         found = await read_queue(self.store, SCHEDULE_TOPIC, queue.queue_id, begin, due_count)
         async with self.turn:
-            await self._deliver(found)
+            await self._deliver_slice(found)
             await self.forwarding.turns.pause()
         if self.position == begin:
             where = f"queue offset {begin} of {SCHEDULE_TOPIC} queue {queue.queue_id}"
@@ -296,21 +296,21 @@ class DelayLevel:
             return min(due_ms, self._odd_due)
         return due_ms
 
-    async def _deliver(self, found: GetResult) -> None:
+    async def _deliver_slice(self, found: GetResult) -> None:
         for damage in found.damages:
-            self._skip(damage.queue_offset, damage.fault)
+            self._log_skipped(damage.queue_offset, damage.fault)
         if found.gaps > len(found.damages):
-            self._skip(
+            self._log_skipped(
                 self.position, f"{found.gaps - len(found.damages)} messages were damaged in the log"
             )
         log_end = 0
         try:
             for message in decode_entries(found.data, errors="surrogateescape"):
-                log_end = await self._forward(message) or log_end
+                log_end = await self._forward_message(message) or log_end
                 self.position = message.queue_offset + 1
             self.position = max(self.position, found.next_offset)
         except StoredMessageError as error:
-            self._skip(self.position, str(error))
+            self._log_skipped(self.position, str(error))
             # if that was a gap before the damaged one, it is the next one's turn
             self.position += 1
         finally:
@@ -322,7 +322,7 @@ class DelayLevel:
                 self._safe = self.position
             self.on_moved()
 
-    async def _forward(self, message: ReceivedMessage) -> int | None:
+    async def _forward_message(self, message: ReceivedMessage) -> int | None:
         """Store the message's copy and return the end of the log behind it; None if no copy is
         possible."""
         topic = message.properties.get(REAL_TOPIC, "")
@@ -337,8 +337,8 @@ class DelayLevel:
             else:
                 self.task.works()
                 return stored.log_end
-        self._skip(message.queue_offset, fault)
+        self._log_skipped(message.queue_offset, fault)
         return None
 
-    def _skip(self, queue_offset: int, cause: str) -> None:
+    def _log_skipped(self, queue_offset: int, cause: str) -> None:
         _not_delivered(self.number, queue_offset, cause, kind=self.number)

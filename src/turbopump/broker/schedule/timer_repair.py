@@ -99,11 +99,11 @@ class TimerRepair:
                     raise data
                 found[offset] = f"the disk cannot read it: {data.strerror or data}"
             else:
-                found[offset] = self._decode(offset, data)
+                found[offset] = self._decode_message(offset, data)
             self._unread.pop(offset, None)
         return found
 
-    def _decode(self, offset: int, data: bytes) -> TimerMessage | str:
+    def _decode_message(self, offset: int, data: bytes) -> TimerMessage | str:
         fault = entry_fault(data, offset, crc_required=self.store.log.requires_crc(offset))
         if fault is not None:
             return fault
@@ -133,11 +133,11 @@ class TimerRepair:
         """
         for number, message in enumerate(messages, first):
             offset, size = due.offsets[number], due.sizes[number]
-            if not self._fits(due, number, message) and offset not in self._doubted:
+            if not self._unit_fits(due, number, message) and offset not in self._doubted:
                 self._doubted.add(offset)
                 raise _damaged(due.time, offset, size)
 
-    def _fits(self, due: SlotUnits, number: int, message: TimerMessage | str) -> bool:
+    def _unit_fits(self, due: SlotUnits, number: int, message: TimerMessage | str) -> bool:
         magic = due.magics[number]
         if isinstance(message, str):
             return self._queue_has(due.offsets[number], due.sizes[number])

@@ -273,7 +273,7 @@ class Timers:
         overdue = message.until < pending.read_time and message.until + precision <= now
         if overdue and index >= self._found_end and not self._repair.rebuilds:
             if not message.recalls:
-                await self._deliver(message, NEVER_WAITED, rolls=False)
+                await self._forward_message(message, NEVER_WAITED, rolls=False)
             return
         is_far_behind = message.until < pending.read_time - 2 * precision
         if is_far_behind and pending.read_time > now + precision:
@@ -387,7 +387,7 @@ class Timers:
             return
         magic = due.magics[number]
         if magic & MAGIC_ROLL:
-            await self._deliver(message, due.written[number], rolls=True)
+            await self._forward_message(message, due.written[number], rolls=True)
         elif message.due > due.time:
             queue_offset = message.message.queue_offset
             self._skip(queue_offset, due.offsets[number], "another message is at its offset")
@@ -396,9 +396,9 @@ class Timers:
         elif recalls and is_recalled(message, recalls):
             self.numbers.recalled += 1
         else:
-            await self._deliver(message, due.written[number], rolls=False)
+            await self._forward_message(message, due.written[number], rolls=False)
 
-    async def _deliver(self, timer: TimerMessage, written: int, *, rolls: bool) -> None:
+    async def _forward_message(self, timer: TimerMessage, written: int, *, rolls: bool) -> None:
         message = timer.message
         topic, queue_id = (TIMER_TOPIC, 0) if rolls else (timer.topic, timer.queue_id)
         try:

@@ -229,10 +229,10 @@ class SavedOffsets:
         if self._waiting or offsets == self._saved or durable.error is not None:
             return
         if durable.value >= end:
-            self._save(*offsets)
+            self._commit_offsets(*offsets)
         else:
             self._waiting = True
-            durable.when(end, partial(self._reached, *offsets))
+            durable.when(end, partial(self._save_durable, *offsets))
 
     def needed_from(self) -> int | None:
         """Return the log offset of the first half message that the next start would read, or None.
@@ -250,15 +250,15 @@ class SavedOffsets:
     def save_now(self) -> None:
         """Save the offsets at a clean stop, after everything is on the disk."""
         if self._store.durable.error is None:
-            self._save(self._pending.offset, self._pending.op_offset)
+            self._commit_offsets(self._pending.offset, self._pending.op_offset)
 
-    def _reached(self, offset: int, op_offset: int) -> None:
+    def _save_durable(self, offset: int, op_offset: int) -> None:
         self._waiting = False
         if self._store.durable.error is None:
-            self._save(offset, op_offset)
+            self._commit_offsets(offset, op_offset)
             self.save_soon()
 
-    def _save(self, offset: int, op_offset: int) -> None:
+    def _commit_offsets(self, offset: int, op_offset: int) -> None:
         if self._saved[0] != offset:
             self._offsets.commit(GROUP, HALF_TOPIC, QUEUE, offset)
         if self._saved[1] != op_offset:

@@ -139,12 +139,13 @@ class GroupConsumer(InContext, Generic[RunningT]):
         **further: Any,
     ) -> clients.ConsumerData:
         """Return the consumer's entry in the heartbeat."""
+        from_where = clients.ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
+        if isinstance(where, ConsumeFrom):
+            from_where = clients.ConsumeFromWhere(where.value)
         return clients.ConsumerData(
             group_name=self._group,
             consume_type=kind,
-            consume_from_where=clients.ConsumeFromWhere(where.value)
-            if isinstance(where, ConsumeFrom)
-            else clients.ConsumeFromWhere.CONSUME_FROM_TIMESTAMP,
+            consume_from_where=from_where,
             subscription_data_set=tuple(one.data() for one in self._subscriptions.values()),
             message_model=model,
             **further,
@@ -268,8 +269,9 @@ async def consume_directly(
         result = consumers.ConsumeResult.CR_THROW_EXCEPTION
         remark = "".join(format_exception_only(error)).strip()
     else:
-        again = owner.wanted_again or is_retry(returned)
-        result = consumers.ConsumeResult.CR_LATER if again else consumers.ConsumeResult.CR_SUCCESS
+        result = consumers.ConsumeResult.CR_SUCCESS
+        if owner.wanted_again or is_retry(returned):
+            result = consumers.ConsumeResult.CR_LATER
     spent = int((clock.monotonic() - started) * 1000)
     return consumers.ConsumeMessageDirectlyResult(
         order=ordered, consume_result=result, remark=remark, spent_time_mills=spent

@@ -126,11 +126,9 @@ class HandlerPool:
         consequence: str | None = None,
     ) -> None:
         self.concurrency = concurrency
-        self._call = (
-            called_with_lists(cast(BatchHandler, handler))
-            if ready.batch is not None
-            else cast(Callable[[Handled], object], handler)
-        )
+        self._call = cast(Callable[[Handled], object], handler)
+        if ready.batch is not None:
+            self._call = called_with_lists(cast(BatchHandler, handler))
         self._ready = ready
         self._consequence = consequence or COMES_AGAIN
         self._failed = RepeatedLine(

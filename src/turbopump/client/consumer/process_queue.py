@@ -41,15 +41,13 @@ class PullLimits(NamedTuple):
 
     def divided_by(self, queues: int) -> PullLimits:
         """Return the limits of one queue if ``queues`` of its topic are assigned."""
-        return PullLimits(
-            self.messages
-            if self.topic_messages is None
-            else min(self.messages, max(1, self.topic_messages // queues)),
-            self.bytes
-            if self.topic_bytes is None
-            else min(self.bytes, max(1, self.topic_bytes // queues)),
-            self.span,
-        )
+        messages = self.messages
+        size = self.bytes
+        if self.topic_messages is not None:
+            messages = min(messages, max(1, self.topic_messages // queues))
+        if self.topic_bytes is not None:
+            size = min(size, max(1, self.topic_bytes // queues))
+        return PullLimits(messages, size, self.span)
 
 
 USUAL_LIMITS: Final = PullLimits()

@@ -130,13 +130,16 @@ def pulled_messages(
     if at == len(body):
         return messages, damaged
 
-    def note(said: int, fault: str) -> None:
-        expected = messages[-1].queue_offset + 1 if messages else offset
-        at = said if expected <= said < next_offset else expected
-        damaged.append(DamagedMessage(queue, at, fault))
+    def add_damaged(stored_offset: int, fault: str) -> None:
+        lowest = offset
+        if messages:
+            lowest = messages[-1].queue_offset + 1
+        if not lowest <= stored_offset < next_offset:
+            stored_offset = lowest  # the stored offset is damaged, too
+        damaged.append(DamagedMessage(queue, stored_offset, fault))
 
     unpacking = Unpacking()
-    for entry in pulled_entries(body[at:], lambda entry: note(entry.queue_offset, entry.fault)):
+    for entry in pulled_entries(body[at:], lambda bad: add_damaged(bad.queue_offset, bad.fault)):
         try:
             for one in unpacking.entries(entry):
                 message = decode_entry(one, check_crc=False, message_type=message_type)
@@ -144,7 +147,7 @@ def pulled_messages(
                 if one is entry or message.queue_offset >= offset:
                     messages.append(message)
         except errors.StoredMessageError as error:
-            note(queue_offset_of(entry), str(error))
+            add_damaged(queue_offset_of(entry), str(error))
     return messages, damaged
 
 
@@ -158,13 +161,16 @@ def pull_request(
 ) -> PullMessage:
     """Return a pull request that contains its subscription. ``wait``: seconds for which the broker
     may hold the request."""
+    flags = PullSysFlag.SUBSCRIPTION
+    if wait > 0:
+        flags |= PullSysFlag.SUSPEND
     return PullMessage(
         consumer_group=group,
         topic=queue.topic,
         queue_id=queue.queue_id,
         queue_offset=offset,
         max_msg_nums=max_messages,
-        sys_flag=int(PullSysFlag.SUBSCRIPTION | (PullSysFlag.SUSPEND if wait > 0 else 0)),
+        sys_flag=int(flags),
         suspend_timeout_millis=int(wait * 1000),
         subscription=subscription.expression,
         sub_version=subscription.version,

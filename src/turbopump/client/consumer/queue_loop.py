@@ -146,9 +146,9 @@ class QueueLoop(ABC):
 
     def _refused(self, error: errors.ResponseError) -> float:
         """Log the broker's refusal, and return the seconds to pause."""
-        return (
-            FLOW_CONTROL_PAUSE_S if error.code == ResponseCode.FLOW_CONTROL else self._failed(error)
-        )
+        if error.code == ResponseCode.FLOW_CONTROL:
+            return FLOW_CONTROL_PAUSE_S
+        return self._failed(error)
 
     def _failed(self, error: Exception) -> float:
         """Log a failure, and return the seconds to pause."""
@@ -253,8 +253,9 @@ class PullLoop(QueueLoop, Generic[MessageT]):
             )
         log_damaged(answer.damaged)
         self._accept_answer(answer)
-        moved_on = reply.next_begin_offset > offset
-        return 0.0 if moved_on or self._loop.time() - asked > HASTE_S else FLOW_CONTROL_PAUSE_S
+        if reply.next_begin_offset == offset and self._loop.time() - asked <= HASTE_S:
+            return FLOW_CONTROL_PAUSE_S  # the broker did not hold the request
+        return 0.0
 
     def _refused(self, error: errors.ResponseError) -> float:
         if error.code == ResponseCode.SYSTEM_BUSY and "reading cold data" in str(error):

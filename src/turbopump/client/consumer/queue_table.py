@@ -269,7 +269,7 @@ class Assignment(QueueTable[AssignedQueue | PopQueue]):
         if self.locks is None:
             begun = await asyncio.gather(*(self._gain_queue(queue, None) for queue in gained))
         else:
-            held = await self.locks.acquire(gained) if gained else {}
+            held = await self.locks.acquire(gained)
             begun = await asyncio.gather(
                 *(self._gain_queue(queue, held[queue]) for queue in gained if queue in held)
             )

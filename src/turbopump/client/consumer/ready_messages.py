@@ -130,7 +130,9 @@ class ReadyMessages:
     @property
     def waiting(self) -> int:
         """Number of messages that wait, or of batches. Some may not be wanted any more."""
-        return 0 if self.paused else -(-len(self._ready) // (self.batch or 1))
+        if self.paused:
+            return 0
+        return -(-len(self._ready) // (self.batch or 1))  # rounded up
 
     def next_ready(self) -> Handled | None:
         """Return the next message or batch without waiting, or None; safe in any thread."""

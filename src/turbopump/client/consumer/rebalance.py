@@ -22,7 +22,7 @@ from turbopump.client.topic_route import TopicRoute
 from turbopump.errors import BodyError, RemotingError, RouteNotFoundError
 from turbopump.message.handles import pop_retry_topic
 from turbopump.message.message import MessageQueue
-from turbopump.message.queue_shares import Strategy
+from turbopump.message.queue_shares import Strategy, allocate_average
 from turbopump.message.rules import RETRY_PREFIX
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Body, Command, reply_in
@@ -74,12 +74,6 @@ def queue_change(
     kept = set(ours)
     before = set(assigned)
     return QueueChange([queue for queue in ours if queue not in before], sorted(before - kept))
-
-
-def _every_queue(
-    queues: Sequence[MessageQueue], _clients: Sequence[str], _client_id: str
-) -> list[MessageQueue]:
-    return list(queues)
 
 
 @dataclass(eq=False)
@@ -174,13 +168,15 @@ class Balancer:
         # Order needs more than this division: the lock of each queue (``consumer/queue_locks.py``).
         route = await self.instance.routes.get(topic)
         strategy = self.strategy
-        clients = [self.instance.client_id] if strategy is None else await self._member_ids(route)
+        clients = [self.instance.client_id]
+        if strategy is not None:
+            clients = await self._member_ids(route)
         change = queue_change(
             route.subscribe_queues,
             clients,
             self.instance.client_id,
             self.table.of_topic(topic),
-            strategy or _every_queue,
+            strategy or allocate_average,  # to this member alone
         )
         # A broker that does not list us has missed our heartbeat or was restarted. No queue can be
         # assigned to us until it knows us, so the division is incomplete and is repeated soon.

@@ -164,9 +164,12 @@ class SendBack:
         properties.pop(_TRANSACTION, None)
         properties[names.RETRY_TOPIC] = wrap(self.namespace, message.topic)
         properties.setdefault(names.ORIGIN_MESSAGE_ID, message.offset_msg_id)
-        properties[names.DELAY_TIME_LEVEL] = str(
-            level if level > 0 else FIRST_LEVEL + message.reconsume_times
-        )
+        attempts_max = self.attempts_max
+        if level < 0:
+            attempts_max = 0  # the broker makes a dead letter of it
+        if level <= 0:
+            level = FIRST_LEVEL + message.reconsume_times
+        properties[names.DELAY_TIME_LEVEL] = str(level)
         return SendMessageV2(
             producer_group=INNER_PRODUCER,
             topic=queue.topic,
@@ -177,7 +180,7 @@ class SendBack:
             properties=names.encode_properties(properties),
             reconsume_times=attempt,
             unit_mode=False,
-            max_reconsume_times=0 if level < 0 else self.attempts_max,
+            max_reconsume_times=attempts_max,
             batch=False,
             broker_name=queue.broker_name,
         )

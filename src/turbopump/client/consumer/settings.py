@@ -21,6 +21,7 @@ from turbopump.client.setting_rules import (
     SECONDS_OR_0,
     SWITCH,
     SettingRule,
+    has_methods,
     is_a,
     is_path,
     number_between,
@@ -39,12 +40,6 @@ ONE_BY_ONE: Final = "handles_one_by_one"
 """Attribute of handlers that cannot handle a list of messages."""
 BROKER_STRATEGIES: Final = ("AVG", "AVG_BY_CIRCLE")
 """Strategies that brokers know by name. RocketMQ: ``QueryAssignmentProcessor``."""
-
-
-def _is_disk(value: object) -> bool:
-    return not isinstance(value, type) and all(
-        callable(getattr(value, name, None)) for name in ("read_file", "replace_file")
-    )
 
 
 CONCURRENCY: Final = whole_from(1, " of calls at once")
@@ -69,6 +64,9 @@ _INVISIBLE: Final = SettingRule(  # as Java's client allows
 )
 _POP_BATCH: Final = SettingRule(
     whole_between(1, BATCH_MAX), f"must be a whole number from 1 to {BATCH_MAX}"
+)
+_DISK: Final = SettingRule(
+    has_methods("read_file", "replace_file"), "must be a turbopump.disk.disk.Disk"
 )
 _RETRIES: Final = whole_from(0, " of retries").or_none()
 _MESSAGES: Final = whole_from(1, " of messages")
@@ -130,9 +128,7 @@ class PushConsumerSettings(SubscriberSettings):
     close_timeout: float = setting(5.0, SECONDS_OR_0)
     """Maximum time for which ``close`` waits for running handlers: see
     docs/explanations/clients.md#closing. Java: ``awaitTerminationMillisWhenShutdown``."""
-    disk: Disk | None = setting(
-        None, SettingRule(_is_disk, "must be a turbopump.disk.disk.Disk").or_none()
-    )
+    disk: Disk | None = setting(None, _DISK.or_none())
     """Replacement of the system's disk, for simulations."""
     pull_batch: int = setting(32, _BATCH)
     """Maximum number of messages in one pull. Java: ``pullBatchSize``."""

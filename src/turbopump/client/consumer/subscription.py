@@ -19,7 +19,7 @@ from turbopump.filtering.sql92 import SqlError, compile_sql
 from turbopump.filtering.tag import list_fault
 from turbopump.message.java import tags_code
 from turbopump.message.message import ReceivedMessage
-from turbopump.message.rules import is_unicode, tag_fault, topic_fault
+from turbopump.message.rules import tag_fault, topic_fault
 from turbopump.protocol.requests.clients import SubscriptionData
 
 ALL: Final = "*"
@@ -59,7 +59,9 @@ class Tags:
         if not given:
             raise ConfigError("Tags([]) names no tag; write tags='*' for all messages")
         for tag in given:
-            fault = tag_fault(tag) if isinstance(tag, str) and is_unicode(tag) else "is no text"
+            fault: str | None = "is no text"
+            if is_text(tag):
+                fault = tag_fault(tag)
             if fault is not None:
                 raise ConfigError(f"the tag {tag!r:.80} {fault}")
         object.__setattr__(self, "tags", tuple(dict.fromkeys(given)))

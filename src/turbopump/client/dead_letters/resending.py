@@ -231,7 +231,9 @@ class Run:
         self._report_progress(self.report)
         steps = list(FIRST_STEPS)
         self._pace = ResendRate(rate)
-        size_max = STEP if rate is None else max(1, min(STEP, int(rate * AIMED_AHEAD_S)))
+        size_max = STEP
+        if rate is not None:
+            size_max = max(1, min(STEP, int(rate * AIMED_AHEAD_S)))
         batch: list[DeadLetter] = []
         async for letter in self._dead_letters.letters(self._group, wanted):
             hidden = self._stuck.get(letter.resend_id)
@@ -243,7 +245,7 @@ class Run:
                 self.report.fail(letter, _NO_ORIGIN)
             else:
                 batch.append(letter)
-            if len(batch) >= min(steps[0] if steps else STEP, size_max):
+            if len(batch) >= min([*steps[:1], size_max]):
                 if not await self._send_batch(batch):
                     return
                 batch = []
@@ -501,8 +503,13 @@ class ResendRate:
             latest = self._latest
             span = (self._latest.maxlen or 1) / self._rate
             now = loop.time()
-            self._due = max(self._due + 1 / self._rate, now - span) if latest else now
-            at = max(self._due, latest[0] + span) if len(latest) == latest.maxlen else self._due
+            if latest:
+                self._due = max(self._due + 1 / self._rate, now - span)
+            else:
+                self._due = now
+            at = self._due
+            if len(latest) == latest.maxlen:
+                at = max(at, latest[0] + span)
             await asyncio.sleep(max(0.0, at - loop.time()))
             latest.append(loop.time())
 

@@ -25,6 +25,7 @@ from turbopump.client.setting_rules import (
     SECONDS_OR_0,
     SettingRule,
     check_settings,
+    has_methods,
     is_name,
     is_text,
     number_between,
@@ -62,19 +63,13 @@ class HeldKey:
     renewal: asyncio.Task[None]
 
 
-def _is_store(value: object) -> bool:
-    return not isinstance(value, type) and all(
-        callable(getattr(value, name, None)) for name in STORE_METHODS
-    )
-
-
 _KEY: Final = SettingRule(
     lambda value: is_name(value) or callable(value),
     "must be the name of a property, as in 'order_id', or a function of a message that returns its "
     "key",
 )
 _STORE: Final = SettingRule(
-    _is_store,
+    has_methods(*STORE_METHODS),
     "must be a store: SqliteStore('done.db'), RedisStore(url), MemoryStore() or one of your own",
 )
 _NAME: Final = SettingRule(is_text, "must be text, in valid Unicode")
@@ -167,14 +162,17 @@ class IdempotentConsumer:
             try:
                 result = await function.call(message)
                 # a late message that was sent back is not settled by the handler itself
-                says = message.settled and not message.given_back_late
-                done = not (message.again if says else is_retry(result))
+                if message.settled and not message.given_back_late:
+                    done = not message.again
+                else:
+                    done = not is_retry(result)
             except Exception:
                 # the handler called done() before it failed
                 done = message.settled and not message.again
                 raise
             except asyncio.CancelledError:
-                done = None if in_thread else False
+                if in_thread:
+                    done = None
                 raise
             finally:
                 await self.end_claim(visit, done=done)
@@ -276,8 +274,10 @@ class IdempotentConsumer:
         """
         visit.renewal.cancel()
         try:
-            if done is not None:
-                await (self._finish(visit) if done else self._store.release(visit.key, visit.owner))
+            if done:
+                await self._finish(visit)
+            elif done is not None:
+                await self._store.release(visit.key, visit.owner)
         except Exception as error:
             consequence = "will be handled again" if done else "waits for the lease to end"
             log.error(

@@ -209,8 +209,9 @@ class Packer:
 
     def _compressed(self, body: bytes) -> tuple[bytes, int]:
         compressed, flags = compress(body, self._compression_type, self._compression_level)
-        # a body of 4 MiB that does not shrink would be too large for the broker
-        return (compressed, flags) if len(compressed) < len(body) else (body, 0)
+        if len(compressed) >= len(body):
+            return body, 0  # a body of 4 MiB that does not shrink would be too large for the broker
+        return compressed, flags
 
     def _with_id(self, properties: Mapping[str, str]) -> tuple[str, str]:
         msg_id = properties.get(UNIQ_KEY)

@@ -241,8 +241,11 @@ class SendAttempts:
                     raise self._send_error() from error
                 route = correction[0]
         context = self._call_hooks_before(queue, address, oneway=True)
-        opaque = connection.calls.next_opaque
-        connection.send_frame(sender.encode(self._outgoing, queue, opaque, sender.now_ms(), True))
+        connection.send_frame(
+            sender.encode(
+                self._outgoing, queue, connection.calls.next_opaque, sender.now_ms(), True
+            )
+        )
         if sender.creation.unsaid:
             sender.creation.log_first_broker(queue)
         self._call_hooks_after(context, self._loop.time(), None)
@@ -429,7 +432,9 @@ class SendAttempts:
         """Pause if the next attempt would use the same broker. Return False if there is no time for
         another attempt."""
         times = sum(other.broker_name == attempt.broker_name for other in self._tried)
-        pause = RETRY_PAUSE_S * 2 ** (times - 1) if only_broker(route, attempt.broker_name) else 0.0
+        pause = 0.0
+        if only_broker(route, attempt.broker_name):
+            pause = RETRY_PAUSE_S * 2 ** (times - 1)
         if self._loop.time() + pause >= self._deadline:
             return False
         await asyncio.sleep(pause)
@@ -470,10 +475,12 @@ class SendAttempts:
             return None
         self._corrected = True
         if is_queue_gone(error):
-            chosen = isinstance(self._target, MessageQueue)
-            return None if chosen or attempt.queue in newer.publish_queues else (newer, None)
-        address = newer.master(attempt.broker_name)
-        return None if address in (None, attempt.address) else (newer, attempt.queue)
+            if isinstance(self._target, MessageQueue) or attempt.queue in newer.publish_queues:
+                return None
+            return newer, None
+        if newer.master(attempt.broker_name) in (None, attempt.address):
+            return None
+        return newer, attempt.queue
 
     async def _renewed(
         self, route: TopicRoute, pause: float, *, patience: float = inf

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import pyarrow.parquet as pq
@@ -32,7 +32,7 @@ from turbopump.errors import (
 )
 from turbopump.message.message import MessageQueue
 from turbopump.spark import planning
-from turbopump.spark.offsets import Offsets, admit
+from turbopump.spark.offsets import Offsets, limit_ends
 from turbopump.spark.options import BODY_FAULT, COLUMN_NAMES, ReadOptions, read_options
 from turbopump.spark.pipelines.lake import (
     DATA,
@@ -185,7 +185,7 @@ def archive(
     answers.
     """
     root = lake_place(lake)
-    is_allowed = rejected_limit(max_rejected)
+    limit = rejected_limit(max_rejected)
     if rows_per_batch < 1:
         raise ConfigError(f"rows_per_batch is {rows_per_batch}: expected 1 or more")
     definition = _definition(root, format, columns, bodies)
@@ -233,7 +233,7 @@ def archive(
         seconds=time.monotonic() - began,
         stopped=stopped,
         restarted=tuple(map(str, sorted(queues.restarted))),
-        rejected_allowed=is_allowed(run.rows[DATA], run.rows[REJECTED]),
+        rejected_allowed=limit.allows(run.rows[DATA], run.rows[REJECTED]),
     )
 
 
@@ -243,7 +243,7 @@ def _source_options(
     """Return the options of the source. Raises ConfigError if there is no topic, or if an option
     would leave messages out."""
     if not topics:
-        raise ConfigError("an archive needs a topic at least")
+        raise ConfigError("no topic is given: name at least one")
     needed = {"nameServer": name_server, "topic": ",".join(topics)}
     fails = {"failOnDataLoss": str(fail_on_data_loss).lower()}
     known = read_options({**options, **fails, **needed})
@@ -251,27 +251,39 @@ def _source_options(
     chosen = [name for name in _CHOOSING if getattr(known, name) != getattr(plain, name)]
     if chosen:
         raise ConfigError(
-            "an archive has every message of its topics: options can say how to "
-            f"reach and read brokers, but cannot select messages ({', '.join(chosen)})"
+            "an archive stores every message of its topics: remove the options that select "
+            f"messages ({', '.join(chosen)})"
         )
     return known
 
 
-def rejected_limit(text: int | str | None) -> Callable[[int, int], bool]:
-    """Return a function that checks the good and rejected rows of a run. The limit is a number of
-    rejected rows or a share of all rows. By default, the check fails only if all rows were
-    rejected. Raises ConfigError."""
+class RejectedLimit(NamedTuple):
+    """Maximum of rejected rows: a number, a share of all rows in percent, or None. With None, all
+    rows but one may be rejected."""
+
+    most: float | None
+    is_share: bool = False
+
+    def allows(self, good: int, rejected: int) -> bool:
+        """Return True if a run may have this many good and rejected rows."""
+        if self.most is None:
+            return good > 0 or rejected == 0
+        if self.is_share:
+            return rejected * 100 <= self.most * (good + rejected)
+        return rejected <= self.most
+
+
+def rejected_limit(text: int | str | None) -> RejectedLimit:
+    """Parse the argument ``max_rejected``. Raises ConfigError."""
     if text is None:
-        return lambda good, rejected: good > 0 or rejected == 0
+        return RejectedLimit(None)
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", str(text), re.ASCII)
     most = float(found[1]) if found else -1
     if found is None or (not found[2] and "." in found[1]) or (found[2] and most > 100):
         raise ConfigError(
             f"max_rejected is {text!r}: expected a number of rows, or a share such as 5%"
         )
-    if found[2]:
-        return lambda good, rejected: rejected * 100 <= most * (good + rejected)
-    return lambda _, rejected: rejected <= most
+    return RejectedLimit(most, is_share=found[2] == "%")
 
 
 def compact(lake: str | Path, *, files_min: int = 2, size_target: int = COMPACT_TARGET) -> int:
@@ -300,7 +312,9 @@ def _definition(
     if wanted.format not in FORMATS:
         raise ConfigError(f"unknown format {format!r}: use {' or '.join(FORMATS)}")
     if wanted.bodies is not None and "body" not in wanted.columns:
-        raise ConfigError("bodies become columns only where the column body is read")
+        raise ConfigError(
+            "bodies can become columns only with the column body: add it to the columns"
+        )
     if there is None:
         check_names(wanted)
     else:
@@ -356,7 +370,7 @@ class ArchiveRun:
             except (RemotingError, RouteNotFoundError) as error:
                 if not (follows and _was_offline(type(error))):
                     raise
-                _log.warning("%s; the archive continues when it is back", error)
+                _log.warning("%s; the archive waits and tries again", error)
                 stop.wait(interval)
                 continue
             if is_idle and not follows:
@@ -423,7 +437,7 @@ class ArchiveRun:
         }
         if at_end:
             return at_end, at_end
-        ends = admit(begins, ends, self.rows_per_batch)
+        ends = limit_ends(begins, ends, self.rows_per_batch)
         read = [queue for queue, end in ends.items() if begins[queue] < end]
         return {queue: begins[queue] for queue in read}, {queue: ends[queue] for queue in read}
 
@@ -460,7 +474,9 @@ class ArchiveRun:
             except PySparkException as error:
                 if attempt == ATTEMPTS or not _was_offline(error_inside(error)):
                     raise
-                _log.warning("a batch has failed as a broker was away; attempt %d", attempt + 1)
+                _log.warning(
+                    "a broker was offline, so the batch is repeated; attempt %d", attempt + 1
+                )
                 self.queues.wait_for_brokers()
         raise AssertionError("unreachable")
 
@@ -477,7 +493,7 @@ class ArchiveRun:
                 if not within or each.offset_max >= ends.get(queue, 0):
                     raise OffsetGapError(
                         f"{queue}: rows of the offsets {each.offset_min} to {each.offset_max} were "
-                        f"written, which were not asked for; nothing was committed"
+                        f"written, outside the range of the batch; nothing was committed"
                     )
                 rows[queue] += each.rows
         missing = {queue: ends[queue] - begins[queue] - rows[queue] for queue in ends}
@@ -506,7 +522,7 @@ class ArchiveRun:
                     "must be in a directory that all share"
                 ) from None
             if rows != file.rows:
-                raise LakeError(f"{path} has {rows} rows, not {file.rows}: is the disk sound?")
+                raise LakeError(f"{path} has {rows} rows, not {file.rows}: check the disk")
 
     def _count_rows(self) -> None:
         """Count the rows in all files that were added since the last count."""

@@ -181,7 +181,8 @@ def split_bodies(rows: pa.Table, bodies: Bodies) -> dict[str, pa.Table]:
     reasons: list[str | None] = []
     nothing = [None] * len(fields)
     for body, fault in zip(rows["body"].to_pylist(), rows[BODY_FAULT].to_pylist(), strict=True):
-        row, reason = nothing, None
+        row = nothing
+        reason = None
         try:
             if fault is not None:
                 raise Misfit("body_fault", fault)
@@ -210,7 +211,8 @@ def _json_row(bodies: Bodies) -> tuple[RowReader, list[pa.Field]]:
 
 def _avro_row(bodies: Bodies) -> tuple[RowReader, list[pa.Field]]:
     fastavro = _fastavro()
-    schema, fields = fastavro.parse_schema(_avro_schema(bodies)), body_columns(bodies)
+    schema = fastavro.parse_schema(_avro_schema(bodies))
+    fields = body_columns(bodies)
 
     def read(body: bytes) -> list[Any]:
         source = io.BytesIO(body)
@@ -232,23 +234,23 @@ def _avro_row(bodies: Bodies) -> tuple[RowReader, list[pa.Field]]:
 
 
 # Arrow types of Avro's types. The only supported union is that of one type and null.
-_SIMPLE: Final[dict[str, Callable[[], Any]]] = {
-    "boolean": pa.bool_,
-    "int": pa.int32,
-    "long": pa.int64,
-    "float": pa.float32,
-    "double": pa.float64,
-    "bytes": pa.binary,
-    "string": pa.string,
-    "enum": pa.string,
-    "fixed": pa.binary,
+_SIMPLE: Final[dict[str, pa.DataType]] = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "string": pa.string(),
+    "enum": pa.string(),
+    "fixed": pa.binary(),
 }
-_LOGICAL: Final[dict[str, Callable[[], Any]]] = {
-    "date": pa.date32,
-    "timestamp-millis": lambda: pa.timestamp("us", tz="UTC"),
-    "timestamp-micros": lambda: pa.timestamp("us", tz="UTC"),
-    "local-timestamp-millis": lambda: pa.timestamp("us"),
-    "local-timestamp-micros": lambda: pa.timestamp("us"),
+_LOGICAL: Final[dict[str, pa.DataType]] = {
+    "date": pa.date32(),
+    "timestamp-millis": pa.timestamp("us", tz="UTC"),
+    "timestamp-micros": pa.timestamp("us", tz="UTC"),
+    "local-timestamp-millis": pa.timestamp("us"),
+    "local-timestamp-micros": pa.timestamp("us"),
 }
 DECIMAL: Final = "decimal"
 DECIMAL_DIGITS_MAX: Final = 38
@@ -269,12 +271,12 @@ def _arrow_type(schema: Any, field: str) -> Any:
             return _arrow_type(others[0], field)
     elif isinstance(schema, str):
         if schema in _SIMPLE:
-            return _SIMPLE[schema]()
+            return _SIMPLE[schema]
     elif schema.get("logicalType") == DECIMAL:
         if schema["precision"] <= DECIMAL_DIGITS_MAX:
             return pa.decimal128(schema["precision"], schema.get("scale", 0))
     elif schema.get("logicalType") in _LOGICAL:
-        return _LOGICAL[schema["logicalType"]]()
+        return _LOGICAL[schema["logicalType"]]
     elif schema["type"] == "array":
         return pa.list_(_arrow_type(schema["items"], field))
     elif schema["type"] == "map":

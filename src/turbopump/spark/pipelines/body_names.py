@@ -28,7 +28,8 @@ _PIECE: Final = re.compile(r"`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*
 def without_names(ddl: str) -> tuple[str, dict[str, str]]:
     """Split ``date AS day date, n int`` into Spark's DDL, ``date date, n int``, and the new names
     by field, ``{"date": "day"}``."""
-    parts, depth = [""], 0
+    parts = [""]
+    depth = 0
     for piece in _PIECE.findall(ddl):
         depth += (piece in ("<", "(")) - (piece in (">", ")"))
         if piece == "," and depth == 0:
@@ -54,7 +55,7 @@ def named(
     """Return the bodies with names for their columns. Raises ConfigError for a prefix together with
     a struct, and for an empty name."""
     if prefix and struct:
-        raise ConfigError("bodies' columns have a prefix or are within a struct: give one of both")
+        raise ConfigError("a prefix and a struct exclude each other: give one of them")
     columns = tuple(names.get(field, f"{prefix}{field}") for field in fields)
     if columns == tuple(fields):
         columns = ()

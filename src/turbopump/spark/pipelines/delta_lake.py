@@ -56,15 +56,15 @@ class DeltaLake(Lake):
     """Lake of Delta tables. The methods are described in ``Lake``."""
 
     def snapshot(self) -> Snapshot:
-        if not self._exists(DATA):
+        if not self._table_exists(DATA):
             return Snapshot(version=0, ranges={}, files=())
-        data = self._table(DATA)
+        data = self._open_table(DATA)
         ranges = ranges_in_log(data, self.root / DATA)
-        files = _files(data, DATA)
+        files = _files_of(data, DATA)
         unfinished: Offsets = {}
-        if self._exists(REJECTED):
-            rejected = self._table(REJECTED)
-            files += _files(rejected, REJECTED)
+        if self._table_exists(REJECTED):
+            rejected = self._open_table(REJECTED)
+            files += _files_of(rejected, REJECTED)
             for queue, archived in ranges_in_log(rejected, self.root / REJECTED).items():
                 there = ranges.get(queue)
                 if there is None or (
@@ -79,16 +79,20 @@ class DeltaLake(Lake):
         self, before: Snapshot, batch: LakeBatch, at_step: Callable[[str], None] = no_step
     ) -> Snapshot:
         self.check_follows(before, batch)
+        # ``_rejected`` is committed before ``data``, because ``data`` decides where the next batch
+        # begins. A kill between the two leaves ``data`` behind. ``snapshot`` then reports the end
+        # in ``_rejected`` as unfinished, and the batch is repeated with this very end. ``half``
+        # recognises the repetition: the rejected rows are in their table already.
         unfinished = before.unfinished or {}
         half = any(queue in unfinished for queue in batch.ends)
         files = [file for file in batch.files if not half or file.table == DATA]
-        table = self._table(DATA)
+        table = self._open_table(DATA)
         if table.version() != before.version:
             raise self._other_writer()
         self.move_staged(files)
         at_step("placed")
         if self.definition.bodies is not None and not half:
-            self._commit(REJECTED, batch, self._table(REJECTED), before.generations)
+            self._commit(REJECTED, batch, self._open_table(REJECTED), before.generations)
             at_step("rejected committed")
         self._commit(DATA, batch, table, before.generations)
         at_step("committed")
@@ -97,17 +101,17 @@ class DeltaLake(Lake):
     def restart(self, before: Snapshot, begins: Offsets) -> Snapshot:
         """Commit the restart in ``data`` alone, so that it is atomic. ``_rejected`` follows with
         the queue's next batch."""
-        if self._table(DATA).version() != before.version:
+        if self._open_table(DATA).version() != before.version:
             raise self._other_writer()
         for name in TABLES:
-            if self._exists(name):
-                table = self._table(name)
+            if self._table_exists(name):
+                table = self._open_table(name)
                 if GENERATION not in pa.schema(table.schema().to_arrow()).names:
                     table.alter.add_columns(Field(GENERATION, PrimitiveType("integer")))
         self._commit_ranges(
-            self._table(DATA),
+            self._open_table(DATA),
             [],
-            {queue: before.ranges[queue].restarted(begin) for queue, begin in begins.items()},
+            {queue: before.ranges[queue].next_generation(begin) for queue, begin in begins.items()},
         )
         return self.snapshot()
 
@@ -126,19 +130,19 @@ class DeltaLake(Lake):
                     commit_properties=CommitProperties(max_commit_retries=0),
                 )
             except CommitFailedError:  # another host has just created the table
-                self._table(name)
+                self._open_table(name)
         self.clear_staging()
 
     def _compact(self, files_min: int, size_target: int) -> int:
         return sum(
             self._compact_table(name, files_min, size_target)
             for name in TABLES
-            if self._exists(name)
+            if self._table_exists(name)
         )
 
     def _compact_table(self, name: str, files_min: int, size_target: int) -> int:
-        table = self._table(name)
-        before = _files(table, name)
+        table = self._open_table(name)
+        before = _files_of(table, name)
         small: dict[tuple[str, str, int], int] = defaultdict(int)
         for file in before:
             small[file.topic, file.date, file.hour] += file.size < size_target // 2
@@ -152,7 +156,7 @@ class DeltaLake(Lake):
                     ],
                     target_size=size_target,
                 )
-        after = _files(self._table(name), name)
+        after = _files_of(self._open_table(name), name)
         if sum(file.rows for file in after) != sum(file.rows for file in before):
             raise LakeError(
                 f"{self.root / name}: a compaction has changed the number of rows; go back to "
@@ -162,9 +166,9 @@ class DeltaLake(Lake):
         return len(before) - len(after)
 
     def paths(self, table: str = DATA) -> list[Path]:
-        if not self._exists(table):
+        if not self._table_exists(table):
             return []
-        return sorted(Path(each) for each in self._table(table).file_uris())
+        return sorted(Path(each) for each in self._open_table(table).file_uris())
 
     def _commit(
         self, name: str, batch: LakeBatch, table: DeltaTable, generations: dict[MessageQueue, int]
@@ -172,15 +176,16 @@ class DeltaLake(Lake):
         there = ranges_in_log(table, self.root / name)
         ranges = {}
         for queue, end in batch.ends.items():
-            begin, generation = batch.begins[queue], generations.get(queue, 0)
+            begin = batch.begins[queue]
+            generation = generations.get(queue, 0)
             before = there.get(queue)
             if before is None or before.generation < generation:
                 before = ArchivedRange(begin, begin, generation=generation)
             if before.end != begin:
                 raise self._other_writer()
-            ranges[queue] = before.to(end, batch.lost.get(queue, 0))
+            ranges[queue] = before.extended_to(end, batch.lost.get(queue, 0))
         self._commit_ranges(
-            table, [_add(file) for file in batch.files if file.table == name], ranges
+            table, [_add_action(file) for file in batch.files if file.table == name], ranges
         )
 
     def _commit_ranges(
@@ -207,14 +212,14 @@ class DeltaLake(Lake):
 
     def _other_writer(self) -> LakeInUseError:
         return LakeInUseError(
-            f"{self.root}: another writer has committed meanwhile; this batch was not. Run one "
-            "archive for a lake, and start it again"
+            f"{self.root}: another writer has committed, so this batch was not committed. Run one "
+            "archive per lake, and start it again"
         )
 
-    def _exists(self, name: str) -> bool:
+    def _table_exists(self, name: str) -> bool:
         return DeltaTable.is_deltatable(str(self.root / name))
 
-    def _table(self, name: str) -> DeltaTable:
+    def _open_table(self, name: str) -> DeltaTable:
         try:
             return DeltaTable(self.root / name)
         except DeltaError as error:
@@ -260,7 +265,7 @@ def _app_id(what: str, queue: MessageQueue) -> str:
     return APP + json.dumps(name, separators=(",", ":"))
 
 
-def _add(file: DataFile) -> AddAction:
+def _add_action(file: DataFile) -> AddAction:
     return AddAction(
         path=file.path.removeprefix(f"{file.table}/"),
         size=file.size,
@@ -271,12 +276,12 @@ def _add(file: DataFile) -> AddAction:
     )
 
 
-def _bounds(action: dict[str, Any]) -> tuple[int, int] | None:
+def _offset_bounds(action: dict[str, Any]) -> tuple[int, int] | None:
     low, high = action.get("min.queueOffset"), action.get("max.queueOffset")
     return None if low is None or high is None else (low, high)
 
 
-def _files(table: DeltaTable, name: str) -> list[DataFile]:
+def _files_of(table: DeltaTable, name: str) -> list[DataFile]:
     actions: list[dict[str, Any]] = pa.table(table.get_add_actions(flatten=True)).to_pylist()
     return [
         DataFile(
@@ -287,7 +292,7 @@ def _files(table: DeltaTable, name: str) -> list[DataFile]:
             hour=each["partition.hour"],
             rows=each["num_records"],
             size=each["size_bytes"],
-            stats=stats_of([_bounds(each)]),
+            stats=stats_of([_offset_bounds(each)]),
         )
         for each in actions
     ]

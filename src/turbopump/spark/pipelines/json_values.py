@@ -252,7 +252,7 @@ def _integer(bits: int, field: str, said: str) -> Converter:
 
 
 def _double(field: str) -> Converter:
-    return _floating(field, "double", lambda _: None)
+    return _floating(field, "double", float)
 
 
 def _float(field: str) -> Converter:
@@ -363,7 +363,7 @@ def _time(value: Any, field: str, said: str) -> tuple[int, int | None]:
     """Parse a text such as ``2026-01-02T03:04:05.678+01:00``. Return its microseconds since 1970,
     as if its zone were UTC, and the offset of its zone or None. Digits after the microseconds are
     dropped."""
-    found = _TIME.fullmatch(value) if type(value) is str else None
+    found = _TIME.fullmatch(value if type(value) is str else "")
     if found is None:
         raise _wrong(value, field, said)
     year, month, day, hour, minute, second, fraction, zone, sign, hours, minutes = found.groups()
@@ -386,7 +386,8 @@ def _time(value: Any, field: str, said: str) -> tuple[int, int | None]:
         offset = (int(hours or 0) * 60 + int(minutes or 0)) * 60_000_000
         if offset > 18 * 3600 * 1_000_000 or int(minutes or 0) > 59:
             raise _wrong(value, field, said)
-        offset = -offset if sign == "-" else offset
+        if sign == "-":
+            offset = -offset
     return (at - _EPOCH) // _MICROSECOND, offset
 
 

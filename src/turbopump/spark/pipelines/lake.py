@@ -162,11 +162,11 @@ class ArchivedRange(msgspec.Struct, frozen=True, omit_defaults=True):
         """Number of rows that the offsets require."""
         return self.end - self.begin - self.lost + self.former
 
-    def to(self, end: int, lost: int) -> ArchivedRange:
+    def extended_to(self, end: int, lost: int) -> ArchivedRange:
         """Return the offsets after one more batch."""
         return msgspec.structs.replace(self, end=end, lost=self.lost + lost)
 
-    def restarted(self, begin: int) -> ArchivedRange:
+    def next_generation(self, begin: int) -> ArchivedRange:
         """Return the next generation, still empty."""
         return ArchivedRange(begin, begin, generation=self.generation + 1, former=self.rows)
 
@@ -316,7 +316,8 @@ class Lake(ABC):
         have their rows twice. A claim of this host was left by a killed process, because this
         process has the lock. Raises LakeInUseError.
         """
-        claim, own = self.root / _COMPACTING, f"host {socket.gethostname()}"
+        claim = self.root / _COMPACTING
+        own = f"host {socket.gethostname()}"
         with suppress(FileNotFoundError):
             if claim.read_text().startswith(f"{own},") or is_older(claim, STAGED_KEPT_S):
                 claim.unlink()

@@ -84,12 +84,12 @@ class ParquetLake(Lake):
         return self.root / MANIFEST
 
     def snapshot(self) -> Snapshot:
-        numbers = self._numbers()
+        numbers = self._version_numbers()
         if not numbers:
             return Snapshot(version=0, ranges={}, files=())
         versions = []
         for number in reversed(numbers):
-            versions.append(self._read(number))
+            versions.append(self._read_version(number))
             if versions[-1].files is not None or number == 1:
                 break
             if number - 1 not in numbers:
@@ -120,7 +120,7 @@ class ParquetLake(Lake):
         ranges = dict(before.ranges)
         for queue, end in batch.ends.items():
             there = ranges.get(queue, ArchivedRange(batch.begins[queue], end))
-            ranges[queue] = there.to(end, batch.lost.get(queue, 0))
+            ranges[queue] = there.extended_to(end, batch.lost.get(queue, 0))
         after = Snapshot(
             version=before.version + 1, ranges=ranges, files=(*before.files, *batch.files)
         )
@@ -133,7 +133,7 @@ class ParquetLake(Lake):
     def restart(self, before: Snapshot, begins: Offsets) -> Snapshot:
         ranges = dict(before.ranges)
         for queue, begin in begins.items():
-            ranges[queue] = ranges[queue].restarted(begin)
+            ranges[queue] = ranges[queue].next_generation(begin)
         after = Snapshot(version=before.version + 1, ranges=ranges, files=before.files)
         self._commit(after, add=[], remove=[])
         return after
@@ -143,10 +143,13 @@ class ParquetLake(Lake):
         ones."""
         self.manifest.mkdir(exist_ok=True)
         drop_left(self.manifest.glob(".*"), draft_name(""))
-        numbers = self._numbers()
-        newest = self._read(numbers[-1]) if numbers else None
-        if newest is not None:
-            self._set_apart(newest)
+        # Only the newest version can have files that are not moved yet: a writer moves the files of
+        # a version before it commits the next one, and the lock admits one writer. All moves may be
+        # repeated: a file at its place stays, and a removed one is gone.
+        numbers = self._version_numbers()
+        if numbers:
+            newest = self._read_version(numbers[-1])
+            self._move_removed(newest)
             self.move_staged(newest.add)
         self.clear_staging()
 
@@ -161,7 +164,7 @@ class ParquetLake(Lake):
         for files in small.values():
             if len(files) >= files_min:
                 gone += files
-                made += [self._together(group) for group in _groups(files, size_target)]
+                made += [self._merge_files(group) for group in _group_files(files, size_target)]
         if not gone:
             return 0
         gone_paths = {file.path for file in gone}
@@ -169,7 +172,7 @@ class ParquetLake(Lake):
         after = Snapshot(version=before.version + 1, ranges=before.ranges, files=(*kept, *made))
         assert after.rows() == before.rows(), (after.rows(), before.rows())
         version = self._commit(after, add=made, remove=sorted(gone_paths))
-        self._set_apart(version)
+        self._move_removed(version)
         self.move_staged(made)
         return len(gone) - len(made)
 
@@ -187,30 +190,30 @@ class ParquetLake(Lake):
             v=VERSION_RESTARTED if after.generations else VERSION,
             version=after.version,
             time_ms=time.time_ns() // 1_000_000,
-            ranges=_listed(after.ranges),
+            ranges=_ranges_listed(after.ranges),
             add=add,
             remove=remove,
             files=None if after.version % FULL_EVERY else list(after.files),
         )
         try:
-            create_exclusively(self._path(after.version), msgspec.json.encode(version))
+            create_exclusively(self._version_path(after.version), msgspec.json.encode(version))
         except FileExistsError:
             raise LakeInUseError(
-                f"{self.root}: another writer has committed version {after.version} meanwhile; "
-                "nothing of this batch was. Run one archive for a lake, and start it again"
+                f"{self.root}: another writer has committed version {after.version}, so this batch "
+                "was not committed. Run one archive per lake, and start it again"
             ) from None
-        self._drop_old(after.version)
+        self._drop_old_versions(after.version)
         return version
 
-    def _drop_old(self, newest: int) -> None:
+    def _drop_old_versions(self, newest: int) -> None:
         """Remove old versions after a whole list of files was written. The last ``VERSIONS_KEPT``
         stay."""
         if newest % FULL_EVERY == 0:
-            for number in self._numbers():
+            for number in self._version_numbers():
                 if number <= newest - VERSIONS_KEPT:
-                    self._path(number).unlink(missing_ok=True)
+                    self._version_path(number).unlink(missing_ok=True)
 
-    def _set_apart(self, version: Version) -> None:
+    def _move_removed(self, version: Version) -> None:
         """Move the files that a version removes out of the table's folder, and delete files that
         were moved long ago. A writer on another host may do the same at the same moment."""
         apart = self.root / REMOVED
@@ -224,7 +227,7 @@ class ParquetLake(Lake):
                 with suppress(FileNotFoundError):
                     os.replace(self.root / path, target)
 
-    def _together(self, files: list[DataFile]) -> DataFile:
+    def _merge_files(self, files: list[DataFile]) -> DataFile:
         """Merge the rows of these files, which are of one partition, into one staged file."""
         first = files[0]
         name = staged_name(f"compacted-{uuid.uuid4().hex}.parquet")
@@ -258,31 +261,34 @@ class ParquetLake(Lake):
         stats = stats_of([file.offsets() for file in files])
         return msgspec.structs.replace(first, name=name, rows=rows, size=size, stats=stats)
 
-    def _numbers(self) -> list[int]:
+    def _version_numbers(self) -> list[int]:
         return sorted(int(path.stem) for path in self.manifest.glob("[0-9]*.json"))
 
-    def _path(self, number: int) -> Path:
+    def _version_path(self, number: int) -> Path:
         return self.manifest / f"{number:020d}.json"
 
-    def _read(self, number: int) -> Version:
+    def _read_version(self, number: int) -> Version:
         try:
-            found = msgspec.json.decode(self._path(number).read_bytes(), type=Version)
+            found = msgspec.json.decode(self._version_path(number).read_bytes(), type=Version)
         except msgspec.DecodeError as error:
             raise LakeError(
-                f"{self._path(number)} cannot be read: {error}. Put it back from a backup"
+                f"{self._version_path(number)} cannot be read: {error}. Restore it from a backup"
             ) from None
         if found.v not in (VERSION, VERSION_RESTARTED) or found.version != number:
-            raise LakeError(f"{self._path(number)} is not version {number} of a manifest of ours")
+            raise LakeError(
+                f"{self._version_path(number)} is not version {number} of this lake: restore it "
+                "from a backup"
+            )
         return found
 
 
-def _listed(ranges: ArchivedRanges) -> list[tuple[str, str, int, ArchivedRange]]:
+def _ranges_listed(ranges: ArchivedRanges) -> list[tuple[str, str, int, ArchivedRange]]:
     return [
         (queue.topic, queue.broker_name, queue.queue_id, ranges[queue]) for queue in sorted(ranges)
     ]
 
 
-def _groups(files: list[DataFile], size_target: int) -> Iterator[list[DataFile]]:
+def _group_files(files: list[DataFile], size_target: int) -> Iterator[list[DataFile]]:
     """Group the files in order, each group up to the target size."""
     group: list[DataFile] = []
     for file in sorted(files, key=lambda each: each.name):

@@ -106,9 +106,9 @@ def _check_cases(
                 other in made or _is_topic({**(options or {}), "nameServer": name_server}, other)
             ):
                 raise ConfigError(
-                    f"the query names {name!r} and {other!r}, which are two tables, but to Spark "
-                    "names are equal in any case of letters: ask for one at a time, or archive one "
-                    "and give it another name by --lake NAME=DIR"
+                    f"the query names the tables {name!r} and {other!r}, but Spark ignores the "
+                    "case of names: query one at a time, or archive one and give it another name "
+                    "by --lake NAME=DIR"
                 )
 
 

@@ -155,9 +155,10 @@ def replay(
         raise ConfigError(f"rows_per_batch is {rows_per_batch}: expected 1 or more")
     if rate is not None:
         if rate <= 0:
-            raise ConfigError(f"the rate is {rate}: expected more than 0 messages a second")
+            raise ConfigError(f"the rate is {rate}: expected more than 0 messages per second")
         rows_per_batch = max(1, min(rows_per_batch, int(rate * PACED_S)))
-    keys = [keys] if isinstance(keys, str) else keys
+    if isinstance(keys, str):
+        keys = [keys]
     selection: dict[str, Any] = {
         "topic": topic,
         "target": target,
@@ -191,7 +192,7 @@ def _name_of(selection: dict[str, Any]) -> str:
 
 def _checked_name(name: str) -> str:
     if not all(each.isalnum() or each in "-_." for each in name) or name.startswith("."):
-        raise ConfigError(f"a replay's name has letters, digits, - and _, not {name!r}")
+        raise ConfigError(f"{name!r} is not a name of a replay: use letters, digits, - and _")
     return name
 
 
@@ -214,7 +215,8 @@ def _stored(rows: DataFrame, begin_ms: int | None, end_ms: int | None) -> DataFr
     opened."""
     from pyspark.sql.functions import col, lit, timestamp_millis, unix_date
 
-    stored, hour = col("storeTimestamp"), unix_date("date") * 24 + col("hour")
+    stored = col("storeTimestamp")
+    hour = unix_date("date") * 24 + col("hour")
     if begin_ms is not None:
         rows = rows.where(
             (stored >= timestamp_millis(lit(begin_ms))) & (hour >= begin_ms // HOUR_MS)
@@ -244,12 +246,15 @@ def _between(rows: DataFrame, begins: Offsets, ends: Offsets) -> DataFrame:
 def batches_of(seconds: list[tuple[int, int]], rows_max: int) -> Iterator[tuple[int, int, int]]:
     """Group whole seconds into batches of at most ``rows_max`` rows; one second may have more.
     Yield ``(from, to, rows)``."""
-    low, rows = None, 0
+    low = None
+    rows = 0
     for second, count in seconds:
         if low is not None and rows + count > rows_max:
             yield low, second, rows
-            low, rows = None, 0
-        low = second if low is None else low
+            low = None
+            rows = 0
+        if low is None:
+            low = second
         rows += count
     if low is not None:
         yield low, seconds[-1][0] + 1, rows
@@ -461,7 +466,9 @@ class ReplayRun:
             rows = _stored(rows, None, end_s * 1000)
         if selection["keys"]:
             if "keys" not in columns:
-                raise LakeError(f"{self.lake} has no column keys to select by")
+                raise LakeError(
+                    f"{self.lake} has no column keys: select the messages with a condition instead"
+                )
             words = split(col("keys"), " ")
             wanted = [array_contains(words, key) for key in selection["keys"]]
             condition = wanted[0]

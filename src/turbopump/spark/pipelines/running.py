@@ -78,7 +78,9 @@ class RowProgress:
     def line(self) -> str:
         """Return the progress as a line: ``120,000 rows 40,000/s lag 80,000 2 s left``"""
         text = f"{self.done:,} rows  {self.rate:,.0f}/s  lag {self.lag:,}"
-        return f"{text}  {_span(self.lag / self.rate)} left" if self.done and self.lag else text
+        return (
+            f"{text}  {_time_text(self.lag / self.rate)} left" if self.done and self.lag else text
+        )
 
 
 class ProgressLine:
@@ -97,8 +99,10 @@ class ProgressLine:
             return
         self._last = now
         self._open = self._terminal
-        begin, end = ("\r\033[K", "") if self._terminal else ("", "\n")
-        print(f"{begin}{self._label}: {progress.line()}", end=end, file=self._out, flush=True)
+        line = f"{self._label}: {progress.line()}\n"
+        if self._terminal:
+            line = "\r\033[K" + line.rstrip("\n")
+        print(line, end="", file=self._out, flush=True)
 
     def close(self) -> None:
         """End the line of progress, so that other output can follow."""
@@ -287,11 +291,9 @@ def spark_sentence(error: Exception) -> str:
         if causes:
             kind, said = causes[-1]
             said = _CONDITION.sub("", said)
-            return (
-                said
-                if kind.endswith(("SparkException", "ArgumentException"))
-                else (f"{kind}: {said}")
-            )
+            if kind.endswith(("SparkException", "ArgumentException")):
+                return said
+            return f"{kind}: {said}"
     lines = [line for line in text.splitlines() if line.strip()]
     return _CONDITION.sub("", lines[0] if lines else type(error).__name__)
 
@@ -327,7 +329,7 @@ appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex{short.message}%
 """
 
 
-def _span(seconds: float) -> str:
+def _time_text(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

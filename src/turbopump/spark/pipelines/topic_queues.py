@@ -56,9 +56,9 @@ class TopicQueues:
     def readable_ends(self, snapshot: Snapshot) -> tuple[Snapshot, Offsets]:
         """Return the lake's state and the present ends of all readable queues. If
         ``restart_queues`` is set, queues that were made again begin another generation."""
-        ends = self._ends(snapshot)
+        ends = self._present_ends(snapshot)
         if self.restart_queues and self._changed:
-            snapshot = self._restart(snapshot, ends)
+            snapshot = self._restart_changed(snapshot, ends)
         return snapshot, {queue: end for queue, end in ends.items() if queue not in self._changed}
 
     def begin_of(self, snapshot: Snapshot, queue: MessageQueue, end: int) -> int:
@@ -114,7 +114,7 @@ class TopicQueues:
             _log.error("%s; the others continue", fault)
         self._faults[name] = fault
 
-    def _ends(self, snapshot: Snapshot) -> Offsets:
+    def _present_ends(self, snapshot: Snapshot) -> Offsets:
         found = self.cluster.offsets_max(self._existing_queues(snapshot))
         self._report_absent(snapshot, found)
         self._compared &= found.keys()
@@ -156,7 +156,7 @@ class TopicQueues:
             )
             self._leave_out(str(queue), fault)
 
-    def _restart(self, snapshot: Snapshot, ends: Offsets) -> Snapshot:
+    def _restart_changed(self, snapshot: Snapshot, ends: Offsets) -> Snapshot:
         """Begin another generation of the changed queues. It begins after the last message that
         lake and broker have in common, else at the first message."""
         mins = self.cluster.offsets_min(self._changed)
@@ -168,6 +168,7 @@ class TopicQueues:
             at = made_again.first_difference(
                 self.cluster, self.lake, snapshot, queue, low, max(low, high)
             )
+            # Messages are only appended: behind the first that differs, all differ.
             begins[queue] = at if at > low else mins[queue]
             text = "%s was made again, or lost its end; generation %d begins at offset %d"
             _log.warning(text, queue, there.generation + 1, begins[queue])

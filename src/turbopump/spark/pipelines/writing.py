@@ -166,8 +166,8 @@ class FileWriting:
         counted: dict[tuple[str, str, int], QueueRows] = {}
         try:
             for batch in batches:
-                for topic, hour, rows in _partitions(pa.Table.from_batches([batch])):
-                    _count(counted, topic, rows)
+                for topic, hour, rows in _split_by_hour(pa.Table.from_batches([batch])):
+                    _count_rows(counted, topic, rows)
                     for table, fitting in self._tables(topic, rows, schemas):
                         key = table, topic, hour
                         if key not in opened:
@@ -315,7 +315,7 @@ def _delta_time(time: datetime, round_up_us: int) -> str:
     return f"{at:%Y-%m-%dT%H:%M:%S}.{micros % 1_000_000 // 1000:03d}Z"
 
 
-def _partitions(rows: pa.Table) -> Iterator[tuple[str, int, pa.Table]]:
+def _split_by_hour(rows: pa.Table) -> Iterator[tuple[str, int, pa.Table]]:
     """Split the rows by topic and hour since 1970. Usually all rows of a batch have the same."""
     hours = pc.divide(rows["storeTimestamp"].cast(pa.int64()), _HOUR_US)
     keys = pa.table({"topic": rows["topic"], "hour": hours})
@@ -327,7 +327,7 @@ def _partitions(rows: pa.Table) -> Iterator[tuple[str, int, pa.Table]]:
         yield key["topic"], key["hour"], rows if found.num_rows == rows.num_rows else found
 
 
-def _count(counted: dict[tuple[str, str, int], QueueRows], topic: str, rows: pa.Table) -> None:
+def _count_rows(counted: dict[tuple[str, str, int], QueueRows], topic: str, rows: pa.Table) -> None:
     groups = rows.group_by(["brokerName", "queueId"]).aggregate(
         [("queueOffset", "count"), ("queueOffset", "min"), ("queueOffset", "max")]
     )

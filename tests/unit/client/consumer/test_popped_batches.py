@@ -142,6 +142,5 @@ async def test_a_batch_that_cannot_be_taken_apart_is_told_of_and_left_out(
         pops.store("orders", 0, b"single")
         assert bodies(await consumer.receive(8, 30)) == [b"single"]
         assert (
-            "the inner batch at queue offset 0 of orders queue 0 cannot be taken apart"
-            in caplog.text
+            "the inner batch at queue offset 0 of orders queue 0 cannot be unpacked" in caplog.text
         )

@@ -199,7 +199,7 @@ def test_what_lies_among_the_queues_and_is_none_is_passed_over_or_named(root: Pa
     (root / "consumequeue" / "T" / "0" / "stray").write_bytes(b"12345")
     (found,) = verified(root).findings.kept
     assert (found.kind, found.file) == ("foreign_file", "consumequeue/T/0/stray")
-    assert "'stray' is no file of the store (5 bytes)" in found.what
+    assert "'stray' (5 bytes) does not belong to a store" in found.what
 
 
 def only_file(root: Path, size: int) -> None:
@@ -310,7 +310,7 @@ def test_an_index_file_without_a_head_or_of_no_shape_is_named(root: Path) -> Non
     twin = index.with_name("29991231235959999")
     twin.write_bytes(index.read_bytes()[:39])
     (found,) = verified(root).findings.kept
-    assert (found.kind, found.what) == ("index_layout", "it is too short to have a head")
+    assert (found.kind, found.what) == ("index_layout", "the file is too short for a header")
     twin.unlink()
     before = index.read_bytes()
     for size in (41, 45):
