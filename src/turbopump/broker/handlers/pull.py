@@ -281,7 +281,7 @@ class PullHandler:
         if queue.end.value <= pull.offset:
             pull.context.frame = _DECODED
             assert pull.deadline is not None
-            self.held.hold(queue, pull.offset, pull.deadline - now, pull, pull.context.served)
+            self.held.hold_pull(queue, pull.offset, pull.deadline - now, pull, pull.context.served)
             return HELD
         if deadline is None or pull.offset > offset:
             return self._read(pull)  # the queue grew since it was read, or none of it matched

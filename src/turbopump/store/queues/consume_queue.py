@@ -178,7 +178,8 @@ class ConsumeQueue:
     def make_room(self, count: int) -> None:
         """Make the files for the next ``count`` units and allocate their blocks, so that appending
         cannot fail. Raises OSError."""
-        file, begin = self._file, self.max_index * UNIT_SIZE
+        file = self._file
+        begin = self.max_index * UNIT_SIZE
         end = begin + count * UNIT_SIZE
         if file is None or end > file.room:
             self._file = self._writable(begin, end)
@@ -225,8 +226,9 @@ class ConsumeQueue:
         power cut they may point anywhere.
         """
         last = self._offset_of(self.max_index - 1)
-        nothing = last is not None and last < physical_offset
-        index = self.max_index if nothing else self.first_at(physical_offset)
+        index = self.max_index
+        if last is None or last >= physical_offset:
+            index = self.first_at(physical_offset)
         while index > self.min_index:
             unit = self.unit(index - 1)
             if (
@@ -317,16 +319,17 @@ class ConsumeQueue:
     def _follows(self, index: int, log_start: int) -> bool:
         """Return True if a unit points before ``log_start`` and is plausible: its message lies
         behind that of the unit before."""
-        here, position = self._offset_of(index), (index - 1) * UNIT_SIZE
+        here = self._offset_of(index)
+        position = (index - 1) * UNIT_SIZE
         if here is None or here >= log_start:
             return False
         file = self.files.at(position)  # the unit may be before the queue's start
-        before, size, _ = (
-            UNIT.unpack(file.segment.read(position - file.start, UNIT_SIZE))
-            if file is not None
-            else (0, 0, 0)
-        )
-        end = before + size if size != NO_MESSAGE_SIZE else before
+        if file is None:
+            return True
+        before, size, _ = UNIT.unpack(file.segment.read(position - file.start, UNIT_SIZE))
+        end = before
+        if size != NO_MESSAGE_SIZE:
+            end += size
         return possible_offset(before, size) is None or end <= here
 
     def _append_elsewhere(
@@ -392,7 +395,8 @@ class _FoundEnd:
         # page. A binary search of the whole file would bring twenty pages into memory.
         segment = cast(SparseSegment, file.segment)
         at, tail = segment.tail(PAGE + UNIT_SIZE)
-        begin, count = -(-at // UNIT_SIZE), -(-(at + len(tail)) // UNIT_SIZE)
+        begin = -(-at // UNIT_SIZE)
+        count = -(-(at + len(tail)) // UNIT_SIZE)
         tail = tail[begin * UNIT_SIZE - at :].ljust((count - begin) * UNIT_SIZE, b"\0")
 
         def is_free(number: int) -> bool:

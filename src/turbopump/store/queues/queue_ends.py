@@ -135,8 +135,8 @@ class NotedQueueEnds(msgspec.Struct, frozen=True):
 
 class QueueEnds:
     """Record of the ends of ``queues``, stored in ``path``. Call ``load`` before recovery,
-    ``begin`` after it, ``end`` at a clean stop. ``log_error`` gets a line when the file cannot be
-    read or saved."""
+    ``begin_notes`` after it, ``end_notes`` at a clean stop. ``log_error`` gets a line when the file
+    cannot be read or saved."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class QueueEnds:
         self._deleted = dict(known.deleted)
         return known
 
-    def begin(
+    def begin_notes(
         self, log_start: int, log_end: int, deleted: dict[str, int], *, agreed: bool, all_read: bool
     ) -> None:
         """Start the record after recovery.
@@ -205,7 +205,7 @@ class QueueEnds:
                 raise
             self._save()  # reported, and repeated
 
-    def note(self, at: int) -> None:
+    def note_ends(self, at: int) -> None:
         """Take a snapshot at this log offset and save it in a thread. All of the log before the
         offset must be dispatched, and nothing behind it.
 
@@ -272,8 +272,8 @@ class QueueEnds:
         """Result of ``deleted_until`` for each deleted topic, including topics created again."""
         return self._deleted
 
-    def end(self, log_end: int, *, all_read: bool) -> None:
-        """Save the record at a clean stop; ``all_read`` as for ``begin``. Raises OSError."""
+    def end_notes(self, log_end: int, *, all_read: bool) -> None:
+        """Save the record at a clean stop; ``all_read`` as for ``begin_notes``. Raises OSError."""
         if all_read and not self._snapshots and not self._deleted:
             return
         self._add(log_end)
@@ -292,13 +292,16 @@ class QueueEnds:
         self.file.save(self._content())
 
     def _settled(self, good: bool) -> None:
-        waiting, self._waiting = self._waiting, []
+        waiting = self._waiting
+        self._waiting = []
         for then in waiting:
             then(good)
 
     def _content(self) -> Callable[[], bytes]:
         """Return a function that encodes the present record. Any thread may call it."""
-        snapshots, deleted, queues = tuple(self._snapshots), dict(self._deleted), list(self._queues)
+        snapshots = tuple(self._snapshots)
+        deleted = dict(self._deleted)
+        queues = list(self._queues)
         firsts = [queue.min_index for queue in queues]
 
         def encode() -> bytes:
@@ -336,7 +339,8 @@ class _SavedSnapshot:
             self._raw = msgspec.Raw(
                 msgspec.json.encode(EndsSnapshot(self.at, _by_topic(self._queues, self._ends)))
             )
-            self._queues, self._ends = [], []
+            self._queues = []
+            self._ends = []
         return self._raw
 
 

@@ -60,7 +60,7 @@ def test_keys_that_share_a_slot_do_not_hide_each_other(tmp_path: Path) -> None:
     assert index_hash("T#Aa") == index_hash("T#BB")
     assert store.index is not None
     walk = store.index.walk("T", "Aa", *ALWAYS)
-    assert [finish_now(walk.next()) for _ in range(3)] == [bb, aa, None]
+    assert [finish_now(walk.next_offset()) for _ in range(3)] == [bb, aa, None]
     assert [hit.offset for hit in find_by_key(store.lookup, "T", "Aa", *ALWAYS)] == [aa]
     assert [hit.offset for hit in find_by_key(store.lookup, "T", "BB", *ALWAYS)] == [bb]
     assert [hit.offset for hit in find_by_key(store.lookup, "T", "cc", *ALWAYS)] == [cc]
@@ -149,7 +149,7 @@ def test_a_full_file_is_followed_by_another_even_between_two_keys_of_a_message(
 
 def walked(index: Any, behind: int) -> list[int]:
     walk = index.walk("T", "every", *ALWAYS, behind)
-    return list(iter(lambda: finish_now(walk.next()), None))
+    return list(iter(lambda: finish_now(walk.next_offset()), None))
 
 
 def test_files_that_end_before_an_offset_of_the_log_are_not_looked_into(tmp_path: Path) -> None:
@@ -368,7 +368,7 @@ def test_after_a_crash_no_file_reaches_across_the_time_apaches_broker_refills_fr
     fill(directory, store)
     store.index.write_waiting()
     newest = store.index.files[-1]
-    newest.put([(1, newest.end_offset, newest.end_timestamp)])
+    newest.append_entries([(1, newest.end_offset, newest.end_timestamp)])
     fill(directory, store, start=60)
     store.index.write_waiting()
     full = [file.end_timestamp for file in store.index.files[:-1]]

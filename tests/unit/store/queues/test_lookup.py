@@ -237,7 +237,7 @@ def test_what_an_index_points_to_in_vain_is_passed_over(tmp_path: Path) -> None:
     store.index.write_waiting()
     hashed = index_hash("T#k")
     now = 1_700_000_000_000
-    store.index.files[-1].put(
+    store.index.files[-1].append_entries(
         [(hashed, 7, now), (hashed, store.log.end, now), (hashed, 1 << 50, now)]
     )
     assert found(store, "k") == [b"it"]
