@@ -20,8 +20,8 @@ from turbopump.message.codec import without_crc, write_entry
 from turbopump.message.delivery_time import SCHEDULE_TOPIC
 from turbopump.message.entry import CRC_NAME, CRC_SUFFIX_SIZE, FIXED_SIZE, TOPIC_SIZE_MAX_V1
 from turbopump.message.properties import PROPERTIES_SIZE_MAX
+from turbopump.store.append_latency import SLOW_S, AppendLatency
 from turbopump.store.disk_space import with_free_bytes
-from turbopump.store.log.commit_log import SLOW_S, AppendLatency
 from turbopump.store.log.commit_log import NewMessage as NewMessage
 from turbopump.store.log.commit_log import PutResult as PutResult
 from turbopump.store.mapped_file import GROWTH_MAX

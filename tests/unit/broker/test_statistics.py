@@ -40,7 +40,7 @@ from turbopump.protocol.requests.statistics import (
 )
 from turbopump.protocol.requests.topics import DeleteTopic, GetTopicStatsInfo, TopicStatsTable
 from turbopump.remoting.turns import finished
-from turbopump.store.log.commit_log import NAMES
+from turbopump.store.append_latency import NAMES
 from turbopump.store.queues.consume_queue import ConsumeQueue
 
 
