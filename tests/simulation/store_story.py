@@ -104,7 +104,7 @@ class StoreStory:
         took the end of a log that had begun a segment, that is said."""
         if (
             text.startswith("the log had been written up to")
-            and ("was not on the disk yet when the power went") in text
+            and ("was not on the disk when the power failed") in text
         ):
             return
         assert "are written again" in text, f"no fault was injected, yet: {text}"

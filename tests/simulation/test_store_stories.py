@@ -41,7 +41,7 @@ class Machine:
     def _report(self, error: str) -> None:
         """What was written and never synced may be gone after a power cut, and is told so; no other
         error is right in these stories."""
-        if "was not on the disk yet when the power went" not in error:
+        if "was not on the disk when the power failed" not in error:
             pytest.fail(error)
 
     def put(self, body: bytes) -> None:

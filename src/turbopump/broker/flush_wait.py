@@ -47,4 +47,4 @@ class FlushWait:
         if self._flushes:
             self._flusher.flush_log()
         else:
-            self._flusher.confirmed.look()
+            self._flusher.confirmed.show_confirmed()

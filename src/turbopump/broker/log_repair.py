@@ -254,7 +254,7 @@ class LogRepair:
             lambda text: log.warning("store: %s", text),
             store.rebuild,
         )
-        await ask(store.cold_reads, scrub.check(start, start + len(data)), self.stored.turns)
+        await ask(store.cold_reads, scrub.check_range(start, start + len(data)), self.stored.turns)
 
 
 def _queue_fault(queue: ConsumeQueue, entry: bytes, at: int, index: int) -> str | None:

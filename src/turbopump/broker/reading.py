@@ -161,7 +161,7 @@ async def read_units(
     """Return raw units of a queue, at most ``count`` from ``index`` on. Raises StoreError, and
     OSError, also while damaged units are being rebuilt."""
     reads = store.cold_reads
-    units = await ask(reads, possible_units(queue, index, count, store.rebuild.mark), turns)
+    units = await ask(reads, possible_units(queue, index, count, store.rebuild.mark_unit), turns)
     if isinstance(units, OSError):
         raise units
     if not units:

@@ -97,7 +97,7 @@ class JsonTable:
                 faults.append(f"{path} cannot be read ({error})")
                 damaged.append(data)
         if faults:
-            return self._rescue("; ".join(faults), damaged, decode, empty)
+            return self._rescue_content("; ".join(faults), damaged, decode, empty)
         return empty()
 
     def save(self, data: Content) -> None:
@@ -113,18 +113,20 @@ class JsonTable:
             self._saving = False
             following, self._next = self._next, None
             if error is not None:
-                self._failed(error)
+                self._note_failure(error)
                 self._unsaved = data
             elif self._failures:
-                self._recovered()
+                self._note_success()
             if following is not None:
                 self.save(following)
             else:
                 self.on_settled(error is None)
 
-        self._disk.start(lambda: self._replace(data if isinstance(data, bytes) else data()), done)
+        self._disk.start(
+            lambda: self._replace_file(data if isinstance(data, bytes) else data()), done
+        )
 
-    def repeat(self) -> None:
+    def repeat_save(self) -> None:
         """Repeat a failed save. The owner of the clock calls it about every second."""
         if self._unsaved is not None:
             self.save(self._unsaved)
@@ -135,18 +137,18 @@ class JsonTable:
         assert self._loaded, "a table is loaded before it is saved"
         for _ in range(ATTEMPTS_AT_ONCE - 1):
             try:
-                self._replace(data)
+                self._replace_file(data)
             except OSError as error:
-                self._failed(error)
+                self._note_failure(error)
             else:
                 break
         else:
-            self._replace(data)
+            self._replace_file(data)
         self._unsaved = None
         if self._failures:
-            self._recovered()
+            self._note_success()
 
-    def _replace(self, data: bytes) -> None:
+    def _replace_file(self, data: bytes) -> None:
         self._disk.make_directory(self._path.parent)
         if self._torn:  # the good one is the .bak: a torn file must not replace it
             self._disk.remove(self._path)
@@ -158,18 +160,19 @@ class JsonTable:
         if alone:  # once more: now it has a .bak to fall back to
             self._disk.replace_file(self._path, data)
 
-    def _failed(self, error: OSError) -> None:
+    def _note_failure(self, error: OSError) -> None:
         if self._failures % FAILURES_PER_REPORT == 0:
             self._log_error(
-                f"{self._path} could not be saved ({error.strerror or error}); it is tried again"
+                f"{self._path} could not be saved ({error.strerror or error}): trying "
+                "again every second"
             )
         self._failures += 1
 
-    def _recovered(self) -> None:
+    def _note_success(self) -> None:
         self._log_info(f"{self._path} is saved again, after {self._failures} failures")
         self._failures = 0
 
-    def _rescue(
+    def _rescue_content(
         self,
         faults: str,
         damaged: list[bytes],
@@ -190,7 +193,7 @@ class JsonTable:
                 except (ValueError, TurbopumpError):
                     continue
                 self._log_error(
-                    f"{faults}; what stands before the damage is used, what followed is lost"
+                    f"{faults}; the part before the damage is used, and the rest is lost"
                 )
                 return table
         self._log_error(f"{faults}; the broker starts WITHOUT this table")

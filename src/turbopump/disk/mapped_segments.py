@@ -76,20 +76,20 @@ class MappedSegment:
             there = os.fstat(self.fd)
             named = os.stat(self.path) if by_name else there
         except FileNotFoundError:
-            return self._lost("was deleted or moved away")
+            return self._loss_text("was deleted or moved away")
         except OSError:  # closed meanwhile, or a directory that cannot be searched: proves nothing
             return None
         if not there.st_nlink:
-            return self._lost("was deleted")
+            return self._loss_text("was deleted")
         if (named.st_ino, named.st_dev) != (there.st_ino, there.st_dev):
-            return self._lost("was replaced by another file")
+            return self._loss_text("was replaced by another file")
         if there.st_size < self.size:
             return f"{self.path} was cut from {self.size} to {there.st_size} bytes"
         return None
 
-    def _lost(self, what: str) -> str:
+    def _loss_text(self, what: str) -> str:
         return (
-            f"{self.path} {what}; until this process ends, what it held can be copied from "
+            f"{self.path} {what}; until this process ends, copy its content from "
             f"/proc/{os.getpid()}/fd/{self.fd}"
         )
 
@@ -154,7 +154,7 @@ class MappedSparseSegment:
                     "program",
                     self._path,
                 )
-            self.device = self._file_systems.watch(found.st_dev, self._path)
+            self.device = self._file_systems.watch_device(found.st_dev, self._path)
             view = self._view = map_file(fd, self.size)
         except OSError as error:
             raise OSError(error.errno, error.strerror, self._path) from None
@@ -280,7 +280,7 @@ class FileSystems:
     def __init__(self) -> None:
         self._directories: dict[int, int] = {}
 
-    def watch(self, device: int, path: str) -> int:
+    def watch_device(self, device: int, path: str) -> int:
         """Open a directory on the file system ``device``, which has a segment at ``path``. Raises
         OSError."""
         if device not in self._directories:
@@ -313,7 +313,7 @@ def _pread(fd: int, at: int, size: int, path: Path | str) -> bytes:
         parts.append(part)
         at += len(part)
         size -= len(part)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    return b"".join(parts)  # a single part itself, without a copy
 
 
 def _fdatasync(fd: int) -> None:

@@ -53,7 +53,7 @@ class ReadOnlyFile:
             parts.append(part)
             at += len(part)
             size -= len(part)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return b"".join(parts)  # a single part itself, without a copy
 
     def data_from(self, at: int) -> int | None:
         """Return the first offset from ``at`` on whose byte may not be zero; None if the rest is a
@@ -85,8 +85,9 @@ def data_from(fd: int, at: int, size: int) -> int | None:
     try:
         return os.lseek(fd, at, os.SEEK_DATA)
     except OSError as error:
-        # else: a file system that cannot tell
-        return None if error.errno == errno.ENXIO else at
+        if error.errno == errno.ENXIO:
+            return None
+        return at  # a file system that cannot tell
 
 
 def data_until(fd: int, at: int, size: int) -> int:
@@ -157,4 +158,6 @@ class ReadOnlyDisk:
                 _, _, pid, kind, _ = _BSD_FLOCK.unpack(answer)
         finally:
             os.close(fd)
-        return LockState(kind != fcntl.F_UNLCK, pid if pid > 0 and kind != fcntl.F_UNLCK else None)
+        if kind == fcntl.F_UNLCK:
+            return LockState(False)
+        return LockState(True, pid if pid > 0 else None)

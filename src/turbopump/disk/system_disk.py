@@ -146,6 +146,10 @@ class SystemDisk(ReadOnlyDisk):
             raise OSError(error.errno, error.strerror, str(path)) from None
 
     def replace_file(self, path: Path, data: bytes, *, private: bool = False) -> None:
+        # At every moment either ``path`` or its ``.bak`` has whole content. The new content is on
+        # the disk before any name changes. ``.bak`` becomes a second name of the old file, by a
+        # link and a rename: renaming the file itself would leave a moment without ``path``. A kill
+        # leaves at most the two temporary names, which the next call overwrites.
         temporary = path.with_name(path.name + ".tmp")
         try:
             mode = PRIVATE_MODE if private else stat.S_IMODE(path.stat().st_mode)
@@ -203,7 +207,7 @@ class SystemDisk(ReadOnlyDisk):
         sync_directory(path)
 
     def start(self, operation: Callable[[], None], done: Done) -> None:
-        self._run(self._threads, lambda: partial(done, failure_of(operation)))
+        self._run_in(self._threads, lambda: partial(done, failure_of(operation)))
 
     def start_sync(self, segments: Iterable[Segment], done: Done) -> None:
         batch = list(segments)
@@ -222,7 +226,7 @@ class SystemDisk(ReadOnlyDisk):
             and self._kernel.start(batch[0].fd, report)
         ):
             return
-        self._run(self._syncers, lambda: partial(report, failure_of(partial(self.sync, batch))))
+        self._run_in(self._syncers, lambda: partial(report, failure_of(partial(self.sync, batch))))
 
     def sync(self, segments: Sequence[Segment]) -> None:
         # Each fdatasync costs 0.1 ms of CPU and waits for the device. With thousands of queues,
@@ -277,7 +281,7 @@ class SystemDisk(ReadOnlyDisk):
                 segment.release()
             done(found)
 
-        self._run(self._readers, lambda: partial(report, [read_now(piece) for piece in pieces]))
+        self._run_in(self._readers, lambda: partial(report, [read_now(piece) for piece in pieces]))
 
     def close(self) -> None:
         pools = (self._threads, self._syncers, self._readers)
@@ -289,10 +293,10 @@ class SystemDisk(ReadOnlyDisk):
             if threads is not None:
                 threads.shutdown(wait=True)
         while self._finished:
-            self._report()
+            self._report_result()
         self._closed = True
 
-    def _run(
+    def _run_in(
         self, threads: ThreadPoolExecutor | None, operation: Callable[[], Callable[[], None]]
     ) -> None:
         """Run ``operation`` in a thread, or here without threads. Then run the function it returns
@@ -310,11 +314,11 @@ class SystemDisk(ReadOnlyDisk):
             # A RuntimeError means that the owner's loop is closed. ``close`` may still report the
             # result.
             with contextlib.suppress(RuntimeError):
-                post(self._report)
+                post(self._report_result)
 
         threads.submit(run)
 
-    def _report(self) -> None:
+    def _report_result(self) -> None:
         if self._finished:
             self._finished.popleft()()
 

@@ -79,7 +79,7 @@ class KvTable:
     def save_again(self) -> None:
         """Retry a failed save."""
         if self._file is not None:
-            self._file.repeat()
+            self._file.repeat_save()
 
     def _settled(self, good: bool) -> None:
         waiting, self._waiting = self._waiting, []

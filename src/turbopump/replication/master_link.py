@@ -273,7 +273,7 @@ class MasterLink:
             else:
                 log.info("enough slaves are in sync wanted=%d", wanted)
         begins = confirmed.alone and not replicas.alone
-        confirmed.copied_to(replicas.copied, alone=replicas.alone)
+        confirmed.note_copied(replicas.copied, alone=replicas.alone)
         if begins:
             self.on_in_sync()
 

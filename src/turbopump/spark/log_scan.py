@@ -486,8 +486,8 @@ def _is_good_entry(fd: int, start: int, offset: int, end: int) -> bool:
     """Return True if a good entry begins at an offset, by the store's own rules. The file ends at
     ``end``."""
     scanner = LogScanner()
-    while isinstance(found := scanner.judge(offset, end, room=0), int):
-        scanner.hold(offset, _read_bytes(fd, offset - start, found).ljust(found, b"\0"))
+    while isinstance(found := scanner.judge_entry(offset, end, room=0), int):
+        scanner.hold_bytes(offset, _read_bytes(fd, offset - start, found).ljust(found, b"\0"))
     return found.entry is not None
 
 

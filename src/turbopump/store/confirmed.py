@@ -73,18 +73,18 @@ class Confirmed:
         confirmed yet."""
         return self._confirmed.when(offset, wake)
 
-    def flushed(self, end: int) -> None:
+    def note_flushed(self, end: int) -> None:
         """Set the durable offset to ``end``, show readers the newly confirmed messages, and wake
         waiters."""
         self.durable.advance(end)
-        self.look()
+        self.show_confirmed()
 
-    def copied_to(self, end: int, *, alone: bool) -> None:
+    def note_copied(self, end: int, *, alone: bool) -> None:
         """Set the offset up to which enough slaves have the log. ``alone``: too few slaves are in
         sync, so their progress is unknown."""
         self._copied = max(self._copied, end)
         self.alone = alone
-        self.look()
+        self.show_confirmed()
 
     def fail(self, error: Exception) -> None:
         """Stop ``durable`` for good, with this error."""
@@ -92,7 +92,7 @@ class Confirmed:
         if self._confirmed is not self.durable:
             self._confirmed.fail(error)
 
-    def look(self) -> None:
+    def show_confirmed(self) -> None:
         """Show readers the messages confirmed by now, and wake waiters."""
         end = self.durable.value
         if self._copied_only:
@@ -101,6 +101,9 @@ class Confirmed:
             if end > self._confirmed.value:
                 self._confirmed.advance(end)
             end = self._confirmed.value
+        # Units are hidden in log order, and a queue's end only grows. So one pass over the
+        # confirmed ones finds the last end of each queue, and its waiting readers wake once, not
+        # once a message.
         hidden = self.hidden
         shown: dict[ConsumeQueue, int] = {}
         while hidden and hidden[0][0] <= end:

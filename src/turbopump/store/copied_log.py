@@ -86,8 +86,8 @@ class CopiedLog:
             log.begin_at(start)
         if start != log.end:
             raise CopyError(
-                f"the master sends its log from {start} on, and the log here ends at {log.end}; "
-                "empty the slave's store so that it is copied again"
+                f"the master sends its log from {start} on, and the slave's log ends at "
+                f"{log.end}: empty the slave's store directory, and it is copied again"
             )
         if len(self._topics) > _TOPICS_KEPT:
             self._topics.clear()
@@ -95,20 +95,20 @@ class CopiedLog:
         while len(data) - at >= BLANK_SIZE_MIN:
             limit = log.segment_end(log.end)
             stop = min(len(data), at + limit - BLANK_SIZE_MIN - log.end)
-            if size := self._take_run(data, at, stop):
+            if size := self._append_run(data, at, stop):
                 at += size
                 continue
             piece = data[at:stop]
             entries = parse_usual_entries(piece, 0, stop, log.end, _asks_no_crc, self._topics)
             begin = at
             for parsed in entries:
-                self._take(parsed, piece[at - begin : at - begin + parsed.size])
+                self._append_entry(parsed, piece[at - begin : at - begin + parsed.size])
                 at += parsed.size
             if entries:
                 continue
             position = log.end
-            self._scanner.hold(position, data[at:])
-            found = self._scanner.judge(position, limit)
+            self._scanner.hold_bytes(position, data[at:])
+            found = self._scanner.judge_entry(position, limit)
             if isinstance(found, int):
                 return Copied(position, found)
             if found.fault is not None:
@@ -120,7 +120,7 @@ class CopiedLog:
                         f"no good entry at offset {position} of the log: {NO_DIRECTORY}"
                     )
                 self._topics[parsed_one.topic.encode()] = parsed_one.topic
-                self._take(parsed_one, found.entry)
+                self._append_entry(parsed_one, found.entry)
                 at += parsed_one.size
                 continue
             size = limit - position
@@ -131,7 +131,7 @@ class CopiedLog:
             at += size
         return Copied(log.end, BLANK_SIZE_MIN)
 
-    def _take_run(self, data: bytes, at: int, stop: int) -> int:
+    def _append_run(self, data: bytes, at: int, stop: int) -> int:
         """Append adjacent entries that all follow the last units of their queues. Return their size
         in bytes; 0 if the next entry is not of the usual kind."""
         log = self._log
@@ -150,10 +150,13 @@ class CopiedLog:
                 first.append((topic, queue_id, offset))
         if not queues:
             return 0
+        # All space is reserved before the first byte is written. So a full disk leaves the log and
+        # all queues as they were, and the master can send the same bytes again. The units follow
+        # the entries: no reader may find a unit whose entry is not there yet.
         log.reserve(run.size)
         for queue, units in queues:
             queue.make_room(len(units) // UNIT_SIZE)
-        buffer, room_at = log.room
+        buffer, room_at = log.write_position
         buffer[room_at : room_at + run.size] = memoryview(data)[at : at + run.size]
         log.written(run.size)
         flags = 0  # none of them is prepared
@@ -162,18 +165,18 @@ class CopiedLog:
             self.on_first(*one)
         return run.size
 
-    def _take(self, parsed: ParsedEntry, entry: bytes) -> None:
+    def _append_entry(self, parsed: ParsedEntry, entry: bytes) -> None:
         log, replay, size = self._log, self._replay, parsed.size
         log.reserve(size)
         replay.begin = log.start
-        queue, fault = replay.place(parsed)
+        queue, fault = replay.place_entry(parsed)
         is_first = False
         if queue is not None and not parsed.sys_flag & _PREPARED:
             is_first = not queue.max_index
             if parsed.queue_offset and not queue.max_index:
                 queue.begin_at(parsed.queue_offset)
             queue.make_room(1)
-        buffer, at = log.room
+        buffer, at = log.write_position
         buffer[at : at + size] = entry
         log.written(size)
         if fault is not None:

@@ -73,7 +73,7 @@ class SpaceLimits:
         ):
             object.__setattr__(self, name, min(max(getattr(self, name), low), high))
 
-    def level(self, space: Space) -> SpaceLevel:
+    def level_of(self, space: Space) -> SpaceLevel:
         if self.free_min:
             bounds = (self.free_min, self.free_min * 3 // 2, self.free_min * 5 // 2)
             return SpaceLevel(sum(space.free < bound for bound in bounds))
@@ -84,25 +84,24 @@ class SpaceLimits:
             return SpaceLevel.CLEAN_FORCIBLY
         return SpaceLevel.CLEAN if used > self.used_max else SpaceLevel.NORMAL
 
-    def describe(self) -> str:
+    def describe_limit(self) -> str:
         """Return text that names the setting whose limit is reached, and the level at which the
         refusal ends."""
         if self.free_min:
             return (
-                f"it had less than diskFreeSpaceMin={self.free_min}, and sends are taken again "
-                f"from {self.free_min * 3 // 2} on"
+                f"it had less than diskFreeSpaceMin={self.free_min}, and sends are "
+                f"accepted again from {self.free_min * 3 // 2} on"
             )
         end = min(self.clean_forcibly, self.warning)
         return (
-            f"it was beyond diskSpaceWarningLevelRatio={self.warning} %, and sends are taken "
-            f"again from {end} % on "
-            "(diskSpaceCleanForciblyRatio)"
+            f"it was beyond diskSpaceWarningLevelRatio={self.warning} %, and sends are "
+            f"accepted again from {end} % on (diskSpaceCleanForciblyRatio)"
         )
 
 
 @dataclass(eq=False)
 class SpaceWatch:
-    """Watch of the disk space; call ``look`` periodically.
+    """Watch of the disk space; call ``check_space`` periodically.
 
     - ``refusal``: the reason to refuse messages, or None.
     - ``level``: the urgency.
@@ -131,9 +130,9 @@ class SpaceWatch:
     _busy: bool = False
     _silent: str | None = None
     _reported: bool = False
-    """True if a line was logged since the last ``look`` for a file that found no space."""
+    """True if a line was logged since the last ``check_space`` for a file that found no space."""
 
-    def look(self, then: Callable[[], None] = lambda: None) -> None:
+    def check_space(self, then: Callable[[], None] = lambda: None) -> None:
         """Read the free space in a thread, then call ``then``. Does nothing while the last read is
         still running."""
         self._reported = False
@@ -159,9 +158,9 @@ class SpaceWatch:
             self._busy = False
             silent = str(error) if error is not None else None
             if silent is not None and silent != self._silent:
-                self.log_error(f"how much room there is cannot be asked: {silent}")
+                self.log_error(f"the free space cannot be read: {silent}")
             self._silent = silent
-            self.judge(found)
+            self.update_levels(found)
             then()
 
         self.disk.start(ask, done)
@@ -176,12 +175,12 @@ class SpaceWatch:
                 raise
             return self._space(path.parent)
 
-    def judge(self, figures: dict[Path, Space]) -> None:
+    def update_levels(self, figures: dict[Path, Space]) -> None:
         """Update ``level``, ``refusal`` and ``full_roots`` from these figures. A directory without
         a new figure keeps its last one."""
         self.figures.update(figures)
         limits, known = self.limits, self.figures
-        levels = {path: limits.level(space) for path, space in known.items()}
+        levels = {path: limits.level_of(space) for path, space in known.items()}
         roots = [path for path in self.log_roots if path in levels]
         self.full_roots = frozenset(
             path for path in roots if levels[path] >= SpaceLevel.CLEAN_FORCIBLY
@@ -204,24 +203,27 @@ class SpaceWatch:
             possible = self.log_roots if lacking in self.log_roots else (lacking,)
             if any(path in figures and figures[path].free >= size for path in possible):
                 self._lacking = None  # the next send tries
-        self._conclude()
+        self._update_refusal()
 
     def no_room(self, error: OSError, path: Path, size: int) -> Exception:
         """Return the error to raise when ``path`` could not get ``size`` more bytes. If space is
-        short, refuse sends until ``look`` finds enough."""
+        short, refuse sends until ``check_space`` finds enough."""
         if error.errno not in NO_ROOM:
             if not self._reported:
                 self._reported = True
                 advice = descriptor_advice(error)
                 self.log_error(
-                    f"a send is refused, for a file in {path} cannot be made or opened "
-                    f"({error.strerror or error})" + (f": {advice}" if advice else "")
+                    (
+                        f"a send is refused, because a file in {path} cannot be made or "
+                        f"opened ({error.strerror or error})"
+                    )
+                    + (f": {advice}" if advice else "")
                 )
             return error
         self._lacking = (path, size, error.strerror or str(error))
-        self._conclude()
+        self._update_refusal()
         refusal = StoreClosedError(self.refusal)
-        self.look()
+        self.check_space()
         return refusal
 
     def has_room_beside_reserve(self, log_size: int, queue_size: int) -> bool:
@@ -240,39 +242,38 @@ class SpaceWatch:
             not queue_size or queues is None or _leaves_reserve(queues, queue_size, share=2)
         )
 
-    def _conclude(self) -> None:
+    def _update_refusal(self) -> None:
         before = self.refusal
         if self._lacking is not None:
             path, size, why = self._lacking
             self.refusal = (
-                f"there is no room for {size} bytes in {path} "
-                f"({why}{_measured(self.figures.get(path))}): free some there; "
-                "sends are taken again, without a restart, as soon as it fits"
+                f"no space for {size} bytes in {path} "
+                f"({why}{_measured(self.figures.get(path))}): free some; sends are "
+                "accepted again without a restart"
             )
         elif self._full is not None:
             space = self.figures[self._full]
             self.refusal = (
                 f"the disk of {self._full} is full: {space.used_percent} % used, {space.free} of "
                 f"{space.total} bytes free; "
-                f"{self.limits.describe()}: {self._advice()}"
+                f"{self.limits.describe_limit()}: {self._advice()}"
             )
         else:
             self.refusal = None
         if before is None and self.refusal is not None:
             self.log_error(f"sends are refused: {self.refusal}")
         elif before is not None and self.refusal is None:
-            self.log_info("there is room again: sends are taken")
+            self.log_info("there is enough space again: sends are accepted")
 
     def _advice(self) -> str:
         if self.forcibly:
             return (
-                "free some space there; whatever of the oldest messages can go is deleted "
-                "already (cleanFileForciblyEnable=true)"
+                "free some space there; the oldest messages are being deleted already "
+                "(cleanFileForciblyEnable=true)"
             )
         return (
-            "free some space there, keep messages for less time (fileReservedTime), or let the "
-            "oldest be deleted whatever their age "
-            "(cleanFileForciblyEnable)"
+            "free some space there, keep messages for less time (fileReservedTime), or "
+            "allow the deletion of the oldest at any age (cleanFileForciblyEnable)"
         )
 
 
@@ -297,7 +298,7 @@ def with_free_bytes(error: OSError, disk: Disk) -> OSError:
     except OSError:
         return error
     text = (
-        f"{error.strerror}, {space.free} of {space.total} bytes free: free some there, a "
-        "start needs room for small files"
+        f"{error.strerror}, {space.free} of {space.total} bytes free: free some there, "
+        "because a start needs space for small files"
     )
     return OSError(error.errno, text, error.filename)

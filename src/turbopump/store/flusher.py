@@ -5,7 +5,7 @@ A failed sync of the log is final: the kernel may have dropped the dirty pages, 
 fdatasync would report a false success. Then ``durable`` fails, its waiters get the error, and the
 store accepts no more writes. A log file that was deleted or cut under the running process has the
 same effect: its sync succeeds and keeps nothing. Each sync checks the synced files before it
-reports success, and ``look_at_files`` checks the others.
+reports success, and ``check_files`` checks the others.
 """
 
 from __future__ import annotations
@@ -65,26 +65,32 @@ class Flusher:
             self._log_again = True
             return
         self.log_busy = True
-        target, timestamp = self.log.end, self.dispatcher.last_store_timestamp
+        # The end and the time are noted before the dirty files are listed. So the sync covers at
+        # least the bytes before this end. Bytes that are written while it runs are not counted: the
+        # sync may or may not have taken them, and ``durable`` must never be too far.
+        target = self.log.end
+        timestamp = self.dispatcher.last_store_timestamp
         segments = self.log.files.dirty_segments()
 
         def done(error: OSError | None) -> None:
             self.log_busy = False
             if error is not None:
-                self._fail(f"fdatasync of the commit log failed ({error.strerror or error})")
-            elif (lost := self._lost(segments)) is not None:
-                self._fail(lost)
-            if self._failed:
+                self._stop_writing(
+                    f"fdatasync of the commit log failed ({error.strerror or error})"
+                )
+            elif (lost := self._lost_file(segments)) is not None:
+                self._stop_writing(lost)
+            if self._has_failed:
                 return
             self.checkpoint.log_timestamp = max(self.checkpoint.log_timestamp, timestamp)
-            self.confirmed.flushed(target)
+            self.confirmed.note_flushed(target)
             if self._log_again:
                 self._log_again = False
                 self.flush_log()
 
         self.disk.start_sync(segments, done)
 
-    def look_at_files(self) -> None:
+    def check_files(self) -> None:
         """Check that the files of the log still exist; call twice a second.
 
         If the file being written is lost, the store stops accepting messages. The other files are
@@ -93,19 +99,24 @@ class Flusher:
         files = self.log.files.files
         if not files or self.confirmed.durable.error is not None:
             return
-        lost = self._lost([files[-1].segment], by_name=True)
+        lost = self._lost_file([files[-1].segment], by_name=True)
         if lost is not None:
-            self._fail(lost)
+            self._stop_writing(lost)
         # Not the first: retention may be about to delete it.
-        self._looked_at = self._looked_at + 1 if self._looked_at + 2 < len(files) else 1
+        self._looked_at += 1
+        if self._looked_at + 1 >= len(files):
+            self._looked_at = 1
         if self._looked_at + 1 < len(files):
             older = files[self._looked_at]
             fault = older.segment.lost(by_name=True) if not older.reported_lost else None
             if fault is not None:
                 older.reported_lost = True
-                self.log_error(f"{fault}; a start without it is refused")
+                self.log_error(
+                    f"{fault}: copy its content back before the next start, which is refused "
+                    "without it"
+                )
 
-    def _lost(self, segments: list[Segment], *, by_name: bool = False) -> str | None:
+    def _lost_file(self, segments: list[Segment], *, by_name: bool = False) -> str | None:
         """Return a description of damage because of which log files do not keep written bytes, or
         None."""
         for segment in segments:
@@ -113,17 +124,17 @@ class Flusher:
                 return f"a file of the commit log is lost: {lost}"
         if (pages := self.disk.lost_pages()) > self._lost_pages:
             return (
-                f"{pages - self._lost_pages} pages of files of the store are lost: a file was cut, "
-                "or its disk does not give them (the system's log says more)"
+                f"{pages - self._lost_pages} pages of the store's files are lost: a file "
+                "was cut, or its disk cannot be read (see the system's log)"
             )
         return None
 
     @property
-    def _failed(self) -> bool:
+    def _has_failed(self) -> bool:
         return self.confirmed.durable.error is not None
 
-    def _fail(self, cause: str) -> None:
-        if self._failed:
+    def _stop_writing(self, cause: str) -> None:
+        if self._has_failed:
             return
         text = f"{cause}; the store is read-only until a restart"
         self.confirmed.fail(StoreError(text))
@@ -138,7 +149,12 @@ class Flusher:
         if not segments:
             return
         self._queues_busy = True
-        timestamp, offset = self.dispatcher.last_store_timestamp, self.dispatcher.dispatched
+        # As in ``flush_log``, the offset is noted before the sync. The checkpoint moves only after
+        # it, because a start trusts queues and index up to there and reads the log from there on.
+        # Index entries that wait for space are in no file, so the checkpoint must not pass them.
+        # The queues' time never passes the log's: a unit may be on the disk before its message.
+        timestamp = self.dispatcher.last_store_timestamp
+        offset = self.dispatcher.dispatched
         whole = self.index is None or not self.index.lacking
 
         def done(error: OSError | None) -> None:
@@ -168,16 +184,17 @@ class Flusher:
         checkpoint, durable = self.checkpoint, self.confirmed.durable
         if durable.error is None:
             self.disk.sync(self.log.files.dirty_segments())
-            self.look_at_files()
+            self.check_files()
         if durable.error is None:
-            self.confirmed.flushed(self.log.end)
+            self.confirmed.note_flushed(self.log.end)
             newest = self.dispatcher.last_store_timestamp
             checkpoint.log_timestamp = max(checkpoint.log_timestamp, newest)
             if not self.queues_failed:
                 self.disk.sync(self._dirty_derived())
                 checkpoint.queues_timestamp = max(checkpoint.queues_timestamp, newest)
                 checkpoint.safe_offset = self.queues_synced = durable.value
-        checkpoint.log_end, checkpoint.queue_units = self.log.end, self.queues.units
+        checkpoint.log_end = self.log.end
+        checkpoint.queue_units = self.queues.units
         checkpoint.write()
         self.disk.sync([checkpoint.segment])
 

@@ -103,7 +103,7 @@ class Retention:
     _trimmed_to: int = 0
     _trim_again: bool = False
 
-    def ask(self) -> None:
+    def request_deletion(self) -> None:
         """Delete expired files in the next rounds, at any hour. RocketMQ:
         ``executeDeleteFilesManually``."""
         self._manual_rounds = MANUAL_ROUNDS
@@ -112,7 +112,8 @@ class Retention:
         """Begin a round; return False if nothing is due to be deleted."""
         self._deleted = 0
         if self._trim_again:
-            self._trim_again, self._trimmed_to = False, 0
+            self._trim_again = False
+            self._trimmed_to = 0
         asked = self._manual_rounds > 0
         self._manual_rounds = max(self._manual_rounds - 1, 0)
         hour = datetime.fromtimestamp(self.clock.now_ms() / 1000).hour
@@ -130,11 +131,12 @@ class Retention:
         if (
             len(files) < 2
             or self._deleted >= self.rules.batch_max
-            or files[0].end > min(self.flusher.synced, self._needed())
+            or files[0].end > min(self.flusher.synced, self._first_needed_offset())
         ):
             then(NextStep.NOTHING)
             return
-        first, due = files[0], self.clock.now_ms() - self.rules.reserved_ms
+        first = files[0]
+        due = self.clock.now_ms() - self.rules.reserved_ms
         old: list[bool] = []
 
         def look() -> None:
@@ -159,7 +161,7 @@ class Retention:
             if gone and files[:1] == [first]:
                 self.log.files.forget_first()
                 self._deleted += 1
-                why = "space is short" if self._forced else "it is older than fileReservedTime"
+                why = "space is short" if self._forced else "older than fileReservedTime"
                 self.log_info(
                     f"deleted {first.segment.path}, {why}; the log begins at {self.log.start}"
                 )
@@ -167,7 +169,7 @@ class Retention:
 
         self.disk.start(look, looked)
 
-    def _needed(self) -> int:
+    def _first_needed_offset(self) -> int:
         return min(
             (offset for ask in self.needed_from if (offset := ask()) is not None),
             default=self.log.end,
@@ -176,11 +178,18 @@ class Retention:
     def trim_next(self, then: StepDone) -> None:
         """Trim a few queues to the start of the log, or delete a few of their files. In the last
         step trim the indexes."""
+        # Each call does one step, in this order: set the starts of queues, save them, delete files.
+        # A start that finds a queue without its first file, and no record of that, takes it for a
+        # loss and writes all queues again. If the save fails, no file goes, and the next round
+        # tries again.
         if self.log.start > self._trimmed_to:
             self._trimmed_to = self.log.start
-            self._to_trim, self._doomed, self._may_go = list(self.queues), [], False
+            self._to_trim = list(self.queues)
+            self._doomed = []
+            self._may_go = False
         start = self._trimmed_to
-        turn, self._to_trim = self._to_trim[:QUEUES_AT_ONCE], self._to_trim[QUEUES_AT_ONCE:]
+        turn = self._to_trim[:QUEUES_AT_ONCE]
+        self._to_trim = self._to_trim[QUEUES_AT_ONCE:]
         for queue in turn:
             queue.raise_min(start)
             self._doomed.extend((queue, file) for file in queue.files_before(start))
@@ -201,7 +210,8 @@ class Retention:
         then(NextStep.AT_ONCE)
 
     def _remove_queue_files(self, then: StepDone) -> None:
-        taken, self._doomed = self._doomed[:QUEUE_FILES_AT_ONCE], self._doomed[QUEUE_FILES_AT_ONCE:]
+        taken = self._doomed[:QUEUE_FILES_AT_ONCE]
+        self._doomed = self._doomed[QUEUE_FILES_AT_ONCE:]
         # A queue deleted meanwhile has no files. One created again has other files of the same
         # names.
         batch = [
@@ -238,8 +248,8 @@ class Retention:
         def noted(error: OSError | None) -> None:
             if error is not None:
                 self.log_error(
-                    "which index files there are cannot be noted, the next start fills "
-                    f"them again: {error}"
+                    "the list of index files cannot be saved, and the next start fills "
+                    f"the index again: {error}"
                 )
             self.disk.start_remove([file.segment for file in dropped], removed)
 

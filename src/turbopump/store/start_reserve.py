@@ -36,16 +36,19 @@ class StartReserve:
         if size and self.disk.space(self.path.parent).free < size:
             self.disk.remove(self.path)
             self._given_up = size
-            self.log_info(f"the disk is full: {self.path} is given up, for the files of this start")
+            self.log_info(
+                f"the disk is full: {self.path} is deleted to make space for the files of "
+                "this start"
+            )
 
-    def keep(self) -> None:
+    def make_missing(self) -> None:
         """Make the missing reserve in a thread, if ten times its size is free or this start has
         deleted it. Call every few seconds."""
         if not self._there and not self._making:
             self._making = True
-            self.disk.start(self._make, self._made)
+            self.disk.start(self._make_file, self._note_made)
 
-    def _make(self) -> None:
+    def _make_file(self) -> None:
         if self.disk.file_size(self.path) is None:
             space = self.disk.space(self.path.parent)
             wanted = min(space.total // 100, START_RESERVE_MAX)
@@ -60,5 +63,5 @@ class StartReserve:
                 return
         self._there = True
 
-    def _made(self, _error: OSError | None) -> None:
+    def _note_made(self, _error: OSError | None) -> None:
         self._making = False

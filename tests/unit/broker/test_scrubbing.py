@@ -108,4 +108,7 @@ async def test_a_damaged_index_file_and_a_damaged_unit_are_repaired_while_the_br
         assert (
             f"index file {file.segment.path} is filled again from the log: 40 entries" in told[1][1]
         )
-        assert "unit 7 of the consume queue of T queue 0 points to 5, 5 bytes" in told[2][1]
+        assert (
+            "the scrub repaired unit 7 of the consume queue of T queue 0: it points to 5, 5 bytes"
+            in told[2][1]
+        )

@@ -74,8 +74,8 @@ def test_of_unreadable_files_the_part_before_the_damage_is_used_and_they_are_kep
     one = table(path, failures)
     assert one.load(json.loads, dict) == {"a": 1, "b": {"c": 2}}
     assert re.search(
-        r"t\.json cannot be read .*t\.json\.bak cannot be read .*kept as t\.json\.damaged; what "
-        r"stands before",
+        r"t\.json cannot be read .*t\.json\.bak cannot be read .*kept as t\.json\.damaged; the "
+        r"part before",
         failures[0],
     )
     one.save(b'{"a":1}')
@@ -88,7 +88,7 @@ def test_members_that_make_no_sense_before_the_damage_are_given_up_too(tmp_path:
     path.write_bytes(b'{"a":1,"b":nonsense,"c":[1,')
     failures: list[str] = []
     assert load(path, failures) == {"a": 1}
-    assert "what stands before the damage is used" in failures[0]
+    assert "the part before the damage is used" in failures[0]
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_as_much_as_makes_sense_is_used(tmp_path: Path, data: bytes, found: obje
     path.write_bytes(data)
     failures: list[str] = []
     assert load(path, failures) == found
-    assert "what stands before the damage is used, what followed is lost" in failures[0]
+    assert "the part before the damage is used, and the rest is lost" in failures[0]
 
 
 @pytest.mark.parametrize("data", [b"{torn", b"\0" * 100, b"]", b"\n", b""])
@@ -236,11 +236,11 @@ async def test_a_save_that_fails_is_reported_once_and_repeated_until_it_succeeds
     for _ in range(3):
         await asyncio.sleep(1)
         assert disk.files[path].content == b'{"n":1}'
-        one.repeat()
+        one.repeat_save()
     await asyncio.sleep(1)
-    one.repeat()
+    one.repeat_save()
     assert disk.files[path].content == b'{"n":2}'
-    assert reports == [f"{path} could not be saved (Input/output error); it is tried again"]
+    assert reports == [f"{path} could not be saved (Input/output error): trying again every second"]
     assert recovered == [f"{path} is saved again, after 3 failures"]
 
 
@@ -254,7 +254,7 @@ async def test_what_failed_never_overwrites_what_was_saved_later(simulation: Sim
     one.save(b'{"n":1}')
     one.save(b'{"n":2}')
     await asyncio.sleep(1)
-    one.repeat()
+    one.repeat_save()
     await asyncio.sleep(1)
     assert disk.files[path].content == b'{"n":2}'
 

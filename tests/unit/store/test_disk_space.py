@@ -50,7 +50,7 @@ class Watched:
     def look(self, **answers: Space | OSError) -> SpaceLevel:
         for name, answer in answers.items():
             self.disk.answers[Path("/") / name] = answer
-        self.watch.look()
+        self.watch.check_space()
         return self.watch.level
 
 
@@ -69,7 +69,7 @@ class Watched:
 def test_levels_are_apaches_with_the_used_share_rounded_up(
     percent: float, level: SpaceLevel
 ) -> None:
-    assert SpaceLimits().level(used(percent)) is level
+    assert SpaceLimits().level_of(used(percent)) is level
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_levels_are_apaches_with_the_used_share_rounded_up(
     ],
 )
 def test_free_bytes_have_levels_in_the_same_proportion(free: int, level: SpaceLevel) -> None:
-    assert SpaceLimits(free_min=100).level(Space(1 << 50, free)) is level
+    assert SpaceLimits(free_min=100).level_of(Space(1 << 50, free)) is level
 
 
 def test_ratios_out_of_bounds_count_as_the_nearest_within_as_in_apaches_broker() -> None:
@@ -119,9 +119,9 @@ def test_sends_are_refused_from_one_level_and_taken_from_another_each_change_tol
     assert refused == [False, False, True, True, True, True, True, True, False, False, True, False]
     assert [text.partition(":")[0] for text in watched.said] == [
         "sends are refused",
-        "there is room again",
+        "there is enough space again",
         "sends are refused",
-        "there is room again",
+        "there is enough space again",
     ]
 
 
@@ -129,7 +129,7 @@ def test_sends_are_refused_from_one_level_and_taken_from_another_each_change_tol
     ("forcibly", "advice"),
     [
         (True, "deleted already (cleanFileForciblyEnable=true)"),
-        (False, "whatever their age (cleanFileForciblyEnable)"),
+        (False, "at any age (cleanFileForciblyEnable)"),
     ],
 )
 def test_a_refusal_does_not_advise_what_is_switched_on(*, forcibly: bool, advice: str) -> None:
@@ -146,7 +146,7 @@ def test_a_path_that_cannot_be_asked_changes_nothing_and_is_told_once() -> None:
     watched.look(a=broken, b=broken)
     watched.look()
     assert (watched.watch.level, watched.watch.refusal) == (SpaceLevel.FULL, before)
-    assert sum("cannot be asked" in text for text in watched.said) == 1
+    assert sum("cannot be read" in text for text in watched.said) == 1
     watched.look(a=used(5))
     assert watched.watch.refusal is None
 
@@ -161,7 +161,7 @@ def test_a_directory_without_a_file_yet_counts_as_what_it_will_lie_in() -> None:
     assert watched.said == []
     watched.disk.answers[Path("/")] = FileNotFoundError(errno.ENOENT, "No such file or directory")
     watched.look()
-    assert "cannot be asked" in watched.said[0]
+    assert "cannot be read" in watched.said[0]
 
 
 def test_before_anything_is_known_nothing_is_refused() -> None:
@@ -181,8 +181,7 @@ def test_a_file_without_room_has_sends_refused_until_any_root_has_enough() -> No
     raised = watched.watch.no_room(no_room(), A, 100)
     assert isinstance(raised, StoreClosedError)
     assert (
-        "there is no room for 100 bytes in /a (No space left on device; 91 % used, "
-        "99 of 1000 bytes free)"
+        "no space for 100 bytes in /a (No space left on device; 91 % used, 99 of 1000 bytes free)"
     ) in str(raised)
     watched.look(a=Space(1000, 98))
     assert "98 of 1000 bytes free" in (watched.watch.refusal or ""), "the figures are the last ones"
@@ -195,7 +194,7 @@ def test_a_queue_file_without_room_waits_for_room_where_the_queues_are() -> None
     watched.look(a=Space(1000, 900), b=Space(1000, 900), queues=Space(1000, 10))
     watched.watch.no_room(no_room(), QUEUES, 100)
     watched.look()
-    assert "no room for 100 bytes in /queues" in (watched.watch.refusal or "")
+    assert "no space for 100 bytes in /queues" in (watched.watch.refusal or "")
     watched.look(queues=Space(1000, 100))
     assert watched.watch.refusal is None
 
@@ -249,23 +248,23 @@ class Reserve:
 def test_room_for_a_start_is_kept_once_there_is_plenty(tmp_path: Path) -> None:
     kept = Reserve(tmp_path)
     kept.free(99_999)
-    kept.reserve.keep()
+    kept.reserve.make_missing()
     assert kept.size is None
     kept.free(100_000)
     for _ in range(2):
-        kept.reserve.keep()
+        kept.reserve.make_missing()
         assert kept.size == 10_000
     kept.path.unlink()
     kept.start()
     kept.free(1 << 40, total=1 << 40)
-    kept.reserve.keep()
+    kept.reserve.make_missing()
     assert kept.size == START_RESERVE_MAX
 
 
 def test_a_start_on_a_full_disk_gives_it_up_and_makes_it_of_what_is_left(tmp_path: Path) -> None:
     kept = Reserve(tmp_path)
     kept.free(500_000)
-    kept.reserve.keep()
+    kept.reserve.make_missing()
     kept.start()
     kept.reserve.use_if_full()
     assert (kept.size, kept.said) == (10_000, []), "nothing was wanting"
@@ -273,7 +272,7 @@ def test_a_start_on_a_full_disk_gives_it_up_and_makes_it_of_what_is_left(tmp_pat
     kept.reserve.use_if_full()
     assert kept.size is None
     assert "the disk is full" in kept.said[0]
-    kept.reserve.keep()
+    kept.reserve.make_missing()
     assert kept.size == 7_500
 
 
@@ -281,7 +280,7 @@ def test_a_start_without_it_goes_on_as_if_there_were_room(tmp_path: Path) -> Non
     kept = Reserve(tmp_path)
     kept.free(0)
     kept.reserve.use_if_full()
-    kept.reserve.keep()
+    kept.reserve.make_missing()
     assert (kept.size, kept.said) == (None, [])
 
 
@@ -291,7 +290,8 @@ def test_a_file_that_cannot_be_opened_is_reported_once_for_each_look() -> None:
     for _ in range(3):
         assert watched.watch.no_room(error, QUEUES, 100) is error
     assert watched.said == [
-        "a send is refused, for a file in /queues cannot be made or opened (Too many open files): "
+        "a send is refused, because a file in /queues cannot be made or opened "
+        "(Too many open files): "
         "raise the limit of open files (ulimit -n), or let fewer clients connect"
     ]
     watched.look()

@@ -134,7 +134,7 @@ def test_nothing_goes_at_another_hour_unless_asked_for_or_space_is_short(tmp_pat
     assert store.log.start == 4096
     store.space.level = SpaceLevel.NORMAL
     assert not clean(store)
-    store.retention.ask()
+    store.retention.request_deletion()
     assert [clean(store) for _ in range(MANUAL_ROUNDS + 1)] == [True] * MANUAL_ROUNDS + [False]
     assert store.log.start == 3 * 4096, "the others are young"
     store.close()

@@ -3,7 +3,9 @@
 import errno
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.stand_ins import raises
@@ -44,16 +46,17 @@ def delete_segments(store: MessageStore) -> None:
         store.retention.delete_next(following.append)
 
 
+def refuse(root: Path, unlink: Any, path: Path) -> None:
+    if path.is_relative_to(root) and path.name.isdigit():
+        raise OSError(errno.EROFS, "Read-only file system")
+    unlink(path)
+
+
 def refusing(root: Path) -> Callable[[Path], None]:
     """An ``unlink`` that deletes no numbered file below this directory."""
     unlink = os.unlink
 
-    def refuse(path: Path) -> None:
-        if path.is_relative_to(root) and path.name.isdigit():
-            raise OSError(errno.EROFS, "Read-only file system")
-        unlink(path)
-
-    return refuse
+    return partial(refuse, root, unlink)
 
 
 def test_queue_files_that_cannot_be_removed_stay_and_the_queue_begins_where_the_log_does(
@@ -106,7 +109,7 @@ def test_index_files_go_also_where_it_cannot_be_noted_which_are_left(
             store.retention.trim_next(following.append)
     assert before - len(list(directory.paths.index.iterdir())) == 2
     assert (
-        "which index files there are cannot be noted, the next start fills them again: "
+        "the list of index files cannot be saved, and the next start fills the index again: "
         in directory.failures[-1]
     )
     store.close()

@@ -395,7 +395,7 @@ def test_roots_that_are_disks_of_their_own_get_their_next_segment_ahead_by_its_o
 def test_a_full_root_leaves_the_log_to_the_other_and_only_two_full_ones_refuse_sends() -> None:
     disks = Disks((2 * 4096, 4 * 4096))
     sent = []
-    no_room = r"there is no room for 4096 bytes in /(one|two)"
+    no_room = r"no space for 4096 bytes in /(one|two)"
     with pytest.raises(StoreClosedError, match=no_room):  # noqa: PT012
         for number in range(100):
             put(disks.store, b"%d " % number + b"x" * 900)
@@ -404,10 +404,10 @@ def test_a_full_root_leaves_the_log_to_the_other_and_only_two_full_ones_refuse_s
     assert len(sent) == 6 * 4
     assert (len(disks.names("/one")), len(disks.names("/two"))) == (2, 4)
     disks.run(1)
-    with pytest.raises(StoreClosedError, match="no room"):
+    with pytest.raises(StoreClosedError, match="no space"):
         put(disks.store, b"refused")
     disks.disk.capacities[disks.roots[1]] += 4096
-    disks.store.space.look()
+    disks.store.space.check_space()
     disks.run(1)
     put(disks.store, b"taken")
     assert [int(body.split()[0]) for body in bodies(disks.store)[:-1]] == sent

@@ -55,7 +55,7 @@ class CleaningHandler:
     ) -> Response[None]:
         """Delete expired files of the commit log in this round and the following ones."""
         log.info("expired files of the log are deleted by=%s", context.peer.peer)
-        self.records.store.retention.ask()
+        self.records.store.retention.request_deletion()
         await self.cleaning.finish_round(ROUND_WAIT_S)
         return Response()
 

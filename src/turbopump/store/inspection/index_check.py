@@ -1,8 +1,8 @@
 """Check of index entries against the log.
 
 Index entries have the order of the log, so one pass over the log meets them in order.
-``IndexCheck.expect`` gets each message's key hashes and compares. Memory: one piece of an index
-file. Keys are unknown here, only hashes.
+``IndexCheck.expect_entries`` gets each message's key hashes and compares. Memory: one piece of an
+index file. Keys are unknown here, only hashes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class IndexEntry(NamedTuple):
 class IndexCheck:
     """Check of the entries of all index files, in log order.
 
-    ``expect`` compares bytes. It examines single entries only if the bytes differ.
+    ``expect_entries`` compares bytes. It examines single entries only if the bytes differ.
     """
 
     def __init__(
@@ -66,12 +66,12 @@ class IndexCheck:
         self._findings = findings
         self._name = name
         self._cursor = _Cursor(
-            disk, [header for header in headers if header.slots], self._unreadable
+            disk, [header for header in headers if header.slots], self._report_unreadable
         )
         self._message = 0
         self.matched = 0
 
-    def expect(self, offset: int, hashes: list[int], stored_ms: int, topic: str) -> None:
+    def expect_entries(self, offset: int, hashes: list[int], stored_ms: int, topic: str) -> None:
         """Check that the next entries have the key hashes of the message at ``offset``."""
         self._message += 1
         cursor = self._cursor
@@ -90,7 +90,7 @@ class IndexCheck:
             return
         self._expect_slowly(offset, hashes, stored_ms, topic)
 
-    def finish(self, end: int) -> None:
+    def report_rest(self, end: int) -> None:
         """Report the remaining entries, which point behind ``end``, the end of the log."""
         while (entry := self._cursor.peek()) is not None:
             if 0 <= entry.offset < self._log_start:
@@ -101,12 +101,16 @@ class IndexCheck:
                 if entry.offset >= end
                 else "where no message with keys begins"
             )
-            self._wrong(entry, f"it points to offset {entry.offset}, {beyond}")
+            self._report_wrong(entry, f"it points to offset {entry.offset}, {beyond}")
             self._cursor.advance()
 
     def _expect_slowly(self, offset: int, hashes: list[int], stored_ms: int, topic: str) -> None:
         """Check the entries of a message one by one. Some crashes of Apache's broker leave entries
         out of order, twice, or mixed with wrong ones."""
+        # Both sides are in log order, so this is a merge: entries before ``offset`` are wrong,
+        # those at it are compared, and those behind it belong to later messages. One entry out of
+        # order must not make all later messages look unindexed. So an entry that points too far is
+        # taken for a wrong one if any of the next few points back.
         wanted = set(hashes)
         there = set()
         while (entry := self._cursor.peek()) is not None:
@@ -115,17 +119,17 @@ class IndexCheck:
                 self.matched += 1
                 self._judge_time(entry, stored_ms)
             elif entry.offset == offset:
-                self._wrong(
+                self._report_wrong(
                     entry, f"the message at offset {offset} has no key of hash {entry.key_hash}"
                 )
             elif entry.offset < offset:
                 if not 0 <= entry.offset < self._log_start:
-                    self._wrong(
+                    self._report_wrong(
                         entry,
                         f"it points to offset {entry.offset}, where no message with keys begins",
                     )
             elif any(offset <= later.offset < entry.offset for later in self._cursor.next_ones()):
-                self._wrong(
+                self._report_wrong(
                     entry, f"it points to offset {entry.offset}, those after it to smaller ones"
                 )
             else:
@@ -134,54 +138,56 @@ class IndexCheck:
         missing = len(wanted - there)
         if missing:
             what = f"{missing if there else 'all'} of its {len(hashes)} keys are in no index file"
-            self._missing(Finding("index_missing", what, topic=topic, offset=offset))
+            self._report_missing(Finding("index_missing", what, topic=topic, offset=offset))
 
-    def _missing(self, finding: Finding) -> None:
+    def _report_missing(self, finding: Finding) -> None:
         """Report a missing entry, unless it is one of the last few. A broker that runs, or was
         killed, may not have indexed those yet."""
         unindexed = self._unindexed
         if unindexed is None or self._cursor.peek() is not None:
-            self._findings.take(finding, self._message)
+            self._findings.add_finding(finding, self._message)
             return
         unindexed.append((finding, self._message))
         if len(unindexed) > WAITING_MAX:
             self._unindexed = None
             for each, number in unindexed:
-                self._findings.take(each, number)
+                self._findings.add_finding(each, number)
 
     def _judge_time(self, entry: IndexEntry, stored_ms: int) -> None:
         header = entry.header
         if entry.number == 1:  # RocketMQ: its seconds count from the begin time of the file before
             if header.begin_ms != stored_ms or header.begin_offset != entry.offset:
-                self._header_wrong(
+                self._report_header(
                     header,
                     f"begins at offset {header.begin_offset}, {header.begin_ms} ms",
                     entry,
                     stored_ms,
                 )
         elif entry.seconds != min(max((stored_ms - header.begin_ms) // 1000, 0), 0x7FFFFFFF):
-            self._wrong(
+            self._report_wrong(
                 entry,
-                f"it is {entry.seconds} s after the file's begin; the message at "
-                f"offset {entry.offset} is not",
+                f"its time is {entry.seconds} s after the file's begin, which is not the "
+                f"store time of the message at offset {entry.offset}",
             )
         if self._growing or entry.number < header.count - 1:
             return
         if header.end_ms != stored_ms or header.end_offset != entry.offset:
-            self._header_wrong(
+            self._report_header(
                 header, f"ends at offset {header.end_offset}, {header.end_ms} ms", entry, stored_ms
             )
 
-    def _header_wrong(
+    def _report_header(
         self, header: IndexHeader, claim: str, entry: IndexEntry, stored_ms: int
     ) -> None:
-        text = f"its head says that it {claim}; that is offset {entry.offset}, {stored_ms} ms"
+        text = (
+            f"the header says that the file {claim}; that is offset {entry.offset}, {stored_ms} ms"
+        )
         self._findings.add("index_header", text, self._name(header.path))
 
-    def _unreadable(self, header: IndexHeader, error: OSError) -> None:
+    def _report_unreadable(self, header: IndexHeader, error: OSError) -> None:
         self._findings.add("unreadable", error.strerror or str(error), self._name(header.path))
 
-    def _wrong(self, entry: IndexEntry, what: str) -> None:
+    def _report_wrong(self, entry: IndexEntry, what: str) -> None:
         file, number = self._name(entry.header.path), entry.number
         self._findings.add("index_wrong", what, file, index=number, run=number)
 
@@ -237,7 +243,8 @@ class _Cursor:
 
     def _fill(self) -> None:
         number = self._number + len(self.data) // ENTRY_SIZE
-        self.data, self.at = b"", 0
+        self.data = b""
+        self.at = 0
         while not self.data:
             if self._file < 0 or number >= self._last:
                 if self._file + 1 >= len(self._headers):
@@ -245,11 +252,9 @@ class _Cursor:
                     return
                 self._file += 1
                 header = self._headers[self._file]
-                number, self._last, self.begin_ms = (
-                    1,
-                    min(header.count, header.entries),
-                    header.begin_ms,
-                )
+                number = 1
+                self._last = min(header.count, header.entries)
+                self.begin_ms = header.begin_ms
                 continue
             header = self._headers[self._file]
             with self._disk.open_file(header.path) as file:
@@ -269,7 +274,9 @@ class _Cursor:
         first_of_file = self._number == 1 and self.at == 0
         # One entry of the piece is always left to ``advance``, which reads the next piece. The
         # file's last entry is never plain.
-        self.plain_end = 0 if first_of_file else len(self.data) - ENTRY_SIZE
+        self.plain_end = len(self.data) - ENTRY_SIZE
+        if first_of_file:
+            self.plain_end = 0
 
 
 # --- Index files one by one, each by its own content. The number of slots is the one that makes the
@@ -349,11 +356,8 @@ def slot_count(disk: ReadOnlyDisk, header: IndexHeader) -> int:
 
 def _usual_slots(size: int) -> int:
     per_slot = SLOT_SIZE + _USUAL_ENTRIES_PER_SLOT * ENTRY_SIZE
-    return (
-        (size - HEADER_SIZE) // per_slot
-        if size > HEADER_SIZE and (size - HEADER_SIZE) % per_slot == 0
-        else 0
-    )
+    slots, rest = divmod(size - HEADER_SIZE, per_slot)
+    return slots if slots > 0 and rest == 0 else 0
 
 
 def _fits(file: ReadOnlyFile, header: IndexHeader, slots: int) -> bool:
@@ -393,10 +397,12 @@ def check_chains(
 
     if not 1 <= header.count <= header.entries:
         room = header.entries - 1
-        head_wrong(f"its head says {header.count - 1} entries; there is room for {room}")
+        head_wrong(f"the header says {header.count - 1} entries, and the file has room for {room}")
         return
     heads = array("i", bytes(header.slots * SLOT_SIZE))
-    used, number, slots = 0, 1, header.slots
+    used = 0
+    number = 1
+    slots = header.slots
     with disk.open_file(header.path) as opened:
         while number < header.count:
             data = opened.read(
@@ -415,7 +421,7 @@ def check_chains(
         if growing:
             return
         if header.slots_used != used:
-            head_wrong(f"its head says {header.slots_used} slots in use; there are {used}")
+            head_wrong(f"the header says {header.slots_used} used slots, and the file has {used}")
         stored = array("i", opened.read(HEADER_SIZE, slots * SLOT_SIZE))
     if sys.byteorder == "little":
         stored.byteswap()

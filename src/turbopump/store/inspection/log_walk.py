@@ -53,10 +53,10 @@ class LogWalk(SegmentWalk[tuple[int, bytes]]):
         self._unread_end = 0
         self._items = self._quick_entries
 
-    def _open(self, segment: StoreFile) -> OpenSegment:
+    def _open_segment(self, segment: StoreFile) -> OpenSegment:
         return self._disk.open_file(segment.path)
 
-    def _item(self, offset: int, entry: bytes) -> tuple[int, bytes]:
+    def _item_of(self, offset: int, entry: bytes) -> tuple[int, bytes]:
         return offset, entry
 
     def _quick_entries(self, offset: int, end: int) -> list[tuple[int, bytes]]:
@@ -66,12 +66,12 @@ class LogWalk(SegmentWalk[tuple[int, bytes]]):
             self.end = last + len(entry)
         return found
 
-    def _room(self, segment: StoreFile) -> int:
+    def _room_behind(self, segment: StoreFile) -> int:
         """Return 0 for a last segment that lost its end, because recovery makes it longer again."""
         cut_short = segment is self._segments[-1] and segment.size < self._segments[0].size
         return 0 if cut_short else BLANK_SIZE_MIN
 
-    def _read(
+    def _read_segment(
         self, file: OpenSegment, segment: StoreFile, at: int, size: int, *, ahead: bool
     ) -> bytes:
         try:
@@ -105,15 +105,19 @@ class LogWalk(SegmentWalk[tuple[int, bytes]]):
 
 def _head_fault(size: int, magic: int, left: int) -> str:
     if size == 0 and magic == 0:
-        return "there are zeros where a message should begin"
+        return "zeros where a message should begin"
     if magic == MAGIC_BLANK:
         return f"a blank of {size} bytes where {left} are left in the segment"
     if magic not in _MAGICS:
         return f"magic {magic:08X} is not a message's"
-    return f"totalSize {size} cannot be: {left} bytes are left in the segment"
+    return f"totalSize {size} is impossible: {left} bytes are left in the segment"
 
 
 def bad_finding(bad: BadRange, store: StoreFiles) -> Finding:
     """Return the finding for a range without a good entry."""
-    kind = "unreadable" if bad.unread else "log_torn_tail" if bad.tail else "log_damaged"
+    kind = "log_damaged"
+    if bad.unread:
+        kind = "unreadable"
+    elif bad.tail:
+        kind = "log_torn_tail"
     return Finding(kind, bad.fault, store.relative(bad.segment.path), bad.start, bad.end)

@@ -123,7 +123,7 @@ class MissingUnits:
             return
         if not fault:
             self._lacking.add(key)
-        kind, what = ("unit_wrong", fault) if fault else ("unit_missing", "there is no unit")
+        kind, what = ("unit_wrong", fault) if fault else ("unit_missing", "the unit is missing")
         self._findings.add(
             kind, what, offset=offset, topic=topic, queue_id=queue_id, index=index, run=index
         )
@@ -142,11 +142,12 @@ class MissingUnits:
             if self._last_at[key] < begin:
                 finding.kind = "unit_missing"
                 finding.what = (
-                    f"there are no units, and the next start reads the log from {begin} on. If "
-                    "the topic was not deleted, stop the broker and remove the file checkpoint: "
-                    "the next start then writes the units again"
+                    "the units are missing, and the next start reads the log from "
+                    f"{begin} on. If the topic was not deleted, stop the broker and "
+                    "remove the file checkpoint: the next start then writes the units "
+                    "again"
                 )
-            self._findings.take(finding)
+            self._findings.add_finding(finding)
         if noted is not None and now.units_checked and not now.state.running:
             self._judge_noted(known.least_ends(noted), noted.at)
 

@@ -1,9 +1,9 @@
 """Check of one queue against the log: the units in its files, and the log entries that claim them.
 
-The walk over the log calls ``claim`` with the expected unit of each entry. Units that no entry has
-claimed are reported afterwards (``unclaimed``). Both need one pass over the log. Memory: one window
-of units, and the runs of checked indexes (one run for a queue without faults). The search for
-entries is unknown here.
+The walk over the log calls ``claim_unit`` with the expected unit of each entry. Units that no entry
+has claimed are reported afterwards (``unclaimed``). Both need one pass over the log. Memory: one
+window of units, and the runs of checked indexes (one run for a queue without faults). The search
+for entries is unknown here.
 """
 
 from __future__ import annotations
@@ -65,15 +65,17 @@ class QueueUnits:
 
     def _move_window(self, index: int) -> None:
         position = index * UNIT_SIZE
-        self.first, self._end, self.window = index, index, b""
+        self.first = self._end = index
+        self.window = b""
         for file in self._files:
             if file.start <= position < file.end:
                 with self._disk.open_file(file.path) as opened:
-                    data = self._try(
+                    data = self._read_or_note(
                         opened, position - file.start, min(self._window_size, file.end - position)
                     )
                 count = len(data) // UNIT_SIZE
-                self.window, self._end = data[: count * UNIT_SIZE], index + count
+                self.window = data[: count * UNIT_SIZE]
+                self._end = index + count
                 return
 
     def _find_end(self) -> int:
@@ -89,13 +91,13 @@ class QueueUnits:
         with self._disk.open_file(file.path) as opened:
             at = opened.data_from(0)
             while at is not None and at < file.size:
-                piece = self._try(opened, at, _SCAN_SIZE).rstrip(b"\0")
+                piece = self._read_or_note(opened, at, _SCAN_SIZE).rstrip(b"\0")
                 if piece:
                     used = at + len(piece)
                 at = opened.data_from(at + _SCAN_SIZE)
         return used
 
-    def _try(self, file: ReadOnlyFile, at: int, size: int) -> bytes:
+    def _read_or_note(self, file: ReadOnlyFile, at: int, size: int) -> bytes:
         try:
             return file.read(at, size)
         except OSError as error:
@@ -118,12 +120,16 @@ class IndexRuns:
             return
         if self.start >= 0:
             self._runs.append((self.start, self.next))
-        self.start, self.next = index, index + 1
+        self.start = index
+        self.next = index + 1
         self.first = index if self.first is None else min(self.first, index)
 
     def gaps(self, low: int, high: int) -> Iterator[range]:
         """Yield the ranges of ``low`` … ``high`` that are not in the set."""
-        for start, end in sorted([*self._runs, (self.start, self.next)] if self.start >= 0 else []):
+        runs = list(self._runs)
+        if self.start >= 0:
+            runs.append((self.start, self.next))
+        for start, end in sorted(runs):
             if start > low:
                 yield range(low, min(start, high))
             low = max(low, end)
@@ -148,11 +154,11 @@ class QueueCheck:
         self.matched = 0
         self.runs = IndexRuns()
 
-    def begin(self, log_start: int) -> int:
+    def first_index(self, log_start: int) -> int:
         """Return the smallest index whose message is still in the log."""
         return self.units.first_at(log_start)
 
-    def claim(
+    def claim_unit(
         self, index: int, offset: int, size: int, tags: int, stored_ms: int = 0
     ) -> str | None:
         """Compare unit ``index`` with its log entry. Return the unit's fault, an empty text if it
@@ -185,8 +191,8 @@ class QueueCheck:
                 return None
             if self._delayed:
                 return (
-                    f"its time of delivery is {found_tags}, which is no delay level after "
-                    f"{stored_ms}, when the message was stored"
+                    f"its delivery time {found_tags} is no delay level after its store "
+                    f"time {stored_ms}"
                 )
             return f"its tagsCode is {found_tags}, the message's {tags}"
         return (

@@ -107,9 +107,11 @@ KINDS: Final = {
         True, "an index entry that no message has: it points nowhere, or to another key or time"
     ),
     "index_chain": Kind(True, "an index entry cannot be reached from its slot"),
-    "index_header": Kind(True, "an index file's head contradicts its entries"),
-    "index_layout": Kind(True, "size and entries of an index file do not give its number of slots"),
-    "no_index": Kind(False, "there are no index files: searches by key find nothing"),
+    "index_header": Kind(True, "an index file's header contradicts its entries"),
+    "index_layout": Kind(
+        True, "the number of slots of an index file cannot be derived from its size and entries"
+    ),
+    "no_index": Kind(False, "the store has no index files: searches by key find nothing"),
     # the rest
     "checkpoint": Kind(True, "the checkpoint has impossible values"),
     "checkpoint_ahead": Kind(False, "the checkpoint claims more than the log has"),
@@ -216,10 +218,10 @@ class Findings:
         index: int | None = None,
         run: int | None = None,
     ) -> None:
-        """Add a finding with these fields. See ``take`` for ``run``."""
-        self.take(Finding(kind, what, file, offset, end, topic, queue_id, index), run)
+        """Add a finding with these fields. See ``add_finding`` for ``run``."""
+        self.add_finding(Finding(kind, what, file, offset, end, topic, queue_id, index), run)
 
-    def take(self, finding: Finding, run: int | None = None) -> None:
+    def add_finding(self, finding: Finding, run: int | None = None) -> None:
         """Add a finding. If its number ``run`` follows the last one of the same kind in this file
         or queue, extend that finding instead."""
         self.counts[finding.kind] = self.counts.get(finding.kind, 0) + finding.count

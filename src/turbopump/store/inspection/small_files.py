@@ -89,7 +89,7 @@ def read_run_state(disk: ReadOnlyDisk, paths: StorePaths, findings: Findings) ->
         file = "abort" if state.abort else paths.provenance.name
         findings.add(
             "unclean_stop",
-            "the last broker was killed or lost its power; the next one recovers",
+            "the last broker was killed or lost its power; the next start recovers the store",
             file,
         )
     return state
@@ -114,13 +114,11 @@ def read_checkpoint(
     for name in ("log_timestamp", "queues_timestamp", "index_timestamp"):
         if not 0 <= getattr(fields, name) < 1 << 43:  # the year 2248
             findings.add(
-                "checkpoint", f"its {name} {getattr(fields, name)} is no time in ms", "checkpoint"
+                "checkpoint", f"{name} {getattr(fields, name)} is no time in ms", "checkpoint"
             )
     for name in ("master_flushed_offset", "confirmed_offset"):
         if getattr(fields, name) < -1:
-            findings.add(
-                "checkpoint", f"its {name} {getattr(fields, name)} is no offset", "checkpoint"
-            )
+            findings.add("checkpoint", f"{name} {getattr(fields, name)} is no offset", "checkpoint")
     return fields
 
 

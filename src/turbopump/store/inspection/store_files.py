@@ -45,11 +45,9 @@ class StoreFiles:
 
     def relative(self, path: Path) -> str:
         """Return a path in the form used in reports."""
-        return (
-            str(path.relative_to(self.paths.root))
-            if path.is_relative_to(self.paths.root)
-            else str(path)
-        )
+        if path.is_relative_to(self.paths.root):
+            path = path.relative_to(self.paths.root)
+        return str(path)
 
     @property
     def log_start(self) -> int:
@@ -112,8 +110,8 @@ def _refuse_wrong_directory(
         return
     if any(segment_offset(name) is not None for name in disk.list_directory(root)):
         raise StoreError(
-            f"{root} holds segments but is no store directory: give the directory above it, "
-            f"{root.resolve().parent}"
+            f"{root} holds segments, but is no store directory: give the directory above "
+            f"it, {root.resolve().parent}"
         )
     inside = [
         name for name in disk.list_directory(root) if disk.is_directory(root / name / "commitlog")
@@ -128,7 +126,7 @@ def _refuse_wrong_directory(
             else ("give the directory that storePathRootDir names")
         )
     raise StoreError(
-        f"{root} is no store directory, it has no {log_roots[0].name} directory: {hint}"
+        f"{root} is no store directory, because it has no {log_roots[0].name} directory: {hint}"
     )
 
 
@@ -146,7 +144,7 @@ def _row(
         elif size is not None and not disk.is_directory(path):
             findings.add(
                 "foreign_file",
-                f"{name!r} is no file of the store ({size} bytes)",
+                f"{name!r} ({size} bytes) does not belong to a store",
                 store.relative(path),
             )
     return files
@@ -186,8 +184,8 @@ def _judge_roots(disk: ReadOnlyDisk, store: StoreFiles, findings: Findings) -> N
     for root, start in noted_roots(disk, store.paths).items():
         if root not in looked_at and start not in starts and start >= store.log_start:
             text = (
-                f"segment {start:020d} was in {root}, where nothing was looked for or found: "
-                "give it with --commit-log"
+                f"segment {start:020d} was in {root}, which was not searched or has no "
+                "segments: give it with --commit-log"
             )
             findings.add("log_root_missing", text, offset=start)
 

@@ -148,7 +148,7 @@ def _queues(disk: ReadOnlyDisk, store: StoreFiles) -> tuple[int, list[QueueSumma
         offset, size = check.units.target(check.units.max_index - 1)
         if 0 < size != NO_MESSAGE_SIZE:
             newest = max(newest, offset)
-        first = check.begin(store.log_start)
+        first = check.first_index(store.log_start)
         queues.append(QueueSummary(files.topic, files.queue_id, first, check.end, len(files.files)))
     return newest, queues
 
@@ -169,7 +169,7 @@ def _log_end(
 
     def on_bad(bad: BadRange) -> None:
         if not (bad.tail and running):  # otherwise the broker is still writing the entry
-            findings.take(bad_finding(bad, store))
+            findings.add_finding(bad_finding(bad, store))
 
     walk = LogWalk(disk, store.segments, on_bad=on_bad)
     for _ in walk.entries(newest):

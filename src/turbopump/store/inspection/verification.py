@@ -58,10 +58,10 @@ def verify_store(
     for attempt in range(ATTEMPTS_MAX):
         try:
             check = _Check(disk or ReadOnlyDisk(), paths, log_roots, findings_max, read_table)
-            check.tables()
-            check.log(on_progress)
-            check.unclaimed_units()
-            check.indexes()
+            check.check_tables()
+            check.check_log(on_progress)
+            check.check_unclaimed_units()
+            check.check_indexes()
         except FileNotFoundError:  # a running broker has deleted old files since they were listed
             if attempt + 1 == ATTEMPTS_MAX:
                 raise
@@ -103,7 +103,7 @@ class _Check:
             running=now.state.running,
         )
 
-    def tables(self) -> None:
+    def check_tables(self) -> None:
         tables = read_tables(self._disk, self._now.store, self._read_table, self._findings)
         self.result.tables = len(tables)
         ends = {(queue.topic, queue.queue_id): queue.end for queue in self._now.all_queues}
@@ -111,19 +111,22 @@ class _Check:
             if table.path.stem == "consumerOffset" and not self._now.state.running:
                 judge_offsets(table, ends, self._findings)
 
-    def log(self, on_progress: Callable[[int, int], None]) -> None:
+    def check_log(self, on_progress: Callable[[int, int], None]) -> None:
         """Walk over the log, and check the unit and index entries of every entry."""
         now, result = self._now, self.result
-        store, size = now.store, now.store.log_size
+        store = now.store
+        size = store.log_size
         index = self._index_check()
         walk = LogWalk(
             self._disk,
             store.segments,
             requires_crc=crc_rule(self._disk, store.paths, now.state),
-            on_bad=lambda bad: self._findings.take(bad_finding(bad, store)),
+            on_bad=lambda bad: self._findings.add_finding(bad_finding(bad, store)),
             on_progress=lambda offset: on_progress(offset - store.log_start, size),
         )
-        queues, deleted, unserved = now.queues, self._known.deleted, self._unserved
+        queues = now.queues
+        deleted = self._known.deleted
+        unserved = self._unserved
         prepared = SysFlag.TRANSACTION_PREPARED
         messages = total = newest = 0
         for offset, entry in walk.entries(end=now.end):
@@ -132,7 +135,7 @@ class _Check:
                     entry_facts(entry)
                 )
             except UnicodeDecodeError as error:
-                self._not_text(offset, len(entry), error)
+                self._report_not_text(offset, len(entry), error)
                 continue
             messages += 1
             entry_size = len(entry)
@@ -147,7 +150,7 @@ class _Check:
             ):
                 queue = queues.get((topic, queue_id))
                 if queue is not None:
-                    fault = queue.claim(queue_offset, offset, entry_size, tags, stored_ms)
+                    fault = queue.claim_unit(queue_offset, offset, entry_size, tags, stored_ms)
                 else:
                     fault = "" if now.units_checked else None
                 if fault is not None:
@@ -155,7 +158,7 @@ class _Check:
                 if MULTI_DISPATCH in properties:
                     self._claim_light_queues(properties, offset, entry_size, tags)
             if index is not None and keys and sys_flag & TRANSACTION_MASK != TRANSACTION_MASK:
-                index.expect(
+                index.expect_entries(
                     offset,
                     [key_hash(topic, keys[0])]
                     if len(keys) == 1
@@ -164,7 +167,9 @@ class _Check:
                     topic,
                 )
         on_progress(size, size)
-        result.messages, result.message_bytes, result.log_end = messages, total, walk.end
+        result.messages = messages
+        result.message_bytes = total
+        result.log_end = walk.end
         self._judge_ends(index, newest)
 
     def _index_check(self) -> IndexCheck | None:
@@ -187,19 +192,19 @@ class _Check:
         self._missing.judge_ends(result.log_end)
         if index is not None:
             if not running:
-                index.finish(result.log_end)
+                index.report_rest(result.log_end)
             result.index_entries = index.matched
         elif result.messages:
             self._findings.add(
                 "no_index",
-                "a broker with messageIndexEnable fills them at its next recovery",
+                "a broker with messageIndexEnable fills the index at its next recovery",
                 "index",
             )
         checkpoint = read_checkpoint(self._disk, self._now.store.paths, self._findings)
         if checkpoint is not None and not running:
             judge_checkpoint(checkpoint, newest_ms, result.log_end, self._findings)
 
-    def unclaimed_units(self) -> None:
+    def check_unclaimed_units(self) -> None:
         """Check the units that no log entry has claimed."""
         for queue in self._now.all_queues:
             self.result.units += queue.matched
@@ -223,14 +228,16 @@ class _Check:
                 "consumequeue_rocksdb",
             )
 
-    def indexes(self) -> None:
+    def check_indexes(self) -> None:
         """Check every index file by itself."""
         newest = self._now.headers[-1] if self._now.headers else None
         names = {header.path for header in self._now.headers}
         for path in self._now.store.indexes:
             if path not in names:
                 self._findings.add(
-                    "index_layout", "it is too short to have a head", self._now.store.relative(path)
+                    "index_layout",
+                    "the file is too short for a header",
+                    self._now.store.relative(path),
                 )
         for header in self._now.headers:
             file = self._now.store.relative(header.path)
@@ -256,7 +263,7 @@ class _Check:
         for name, index in zip(names, indexes, strict=False):
             queue = self._now.queues.get((name, 0))
             if queue is not None and index.isdigit():
-                fault = queue.claim(int(index), offset, size, tags)
+                fault = queue.claim_unit(int(index), offset, size, tags)
                 if fault is not None:
                     self._missing.claim_failed(name, 0, int(index), offset, fault)
 
@@ -270,17 +277,17 @@ class _Check:
         if offset >= self._now.end:
             return  # written since the check began
         if not any(unit):
-            kind, what = "unit_empty", "the unit is empty"
+            kind = "unit_empty"
+            what = "the unit is empty"
         elif size == NO_MESSAGE_SIZE:
-            kind, what = "unit_gap", f"marked as a gap; the log was damaged at offset {offset}"
+            kind = "unit_gap"
+            what = f"marked as a gap; the log was damaged at offset {offset}"
         elif offset >= self.result.log_end:
             kind = "queue_ahead" if self._now.state.crashed else "unit_beyond_log"
             what = f"it points to offset {offset}; the log ends at {self.result.log_end}"
         else:
-            kind, what = (
-                "unit_wrong",
-                (f"it points to offset {offset} size {size}: {self._what_is_at(offset, size)}"),
-            )
+            kind = "unit_wrong"
+            what = f"it points to offset {offset} size {size}: {self._what_is_at(offset, size)}"
         self._findings.add(
             kind, what, topic=queue.topic, queue_id=queue.queue_id, index=index, run=index
         )
@@ -291,9 +298,7 @@ class _Check:
             return "no segment holds that"
         with self._disk.open_file(segment.path) as file:
             try:
-                entry = (
-                    file.read(offset - segment.start, min(size, segment.size)) if size > 0 else b""
-                )
+                entry = file.read(offset - segment.start, max(min(size, segment.size), 0))
             except OSError as error:
                 return str(error)
         fault = entry_fault(entry, offset)
@@ -302,7 +307,7 @@ class _Check:
         topic = entry[slice(*topic_span(entry))].decode(errors="backslashreplace")
         return f"the message of {topic}/{queue_id_of(entry)} index {queue_offset_of(entry)}"
 
-    def _not_text(self, offset: int, size: int, error: UnicodeDecodeError) -> None:
+    def _report_not_text(self, offset: int, size: int, error: UnicodeDecodeError) -> None:
         segment = self._now.segment_at(offset)
         file = self._now.store.relative(segment.path) if segment is not None else None
         what = f"its topic is not UTF-8 ({error.reason})"

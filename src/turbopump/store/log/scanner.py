@@ -43,6 +43,7 @@ _MAGICS: Final = (MAGIC_V1, MAGIC_V2)
 _WALK_STEP: Final = 256 * 1024
 _PAGE: Final = 4096
 _ENTRIES_AT_ONCE: Final = 64
+_NO_END: Final = 1 << 62
 
 
 class ScanResult(NamedTuple):
@@ -60,7 +61,7 @@ def head_blame(size: int, magic: int, left: int) -> str:
         return NOTHING
     if FIXED_SIZE <= size <= min(left - BLANK_SIZE_MIN, ENTRY_SIZE_MAX):
         return f"magic {magic:08X} is not a message's"
-    return f"totalSize {size} cannot be: {left} bytes are left in the segment"
+    return f"totalSize {size} is impossible: {left} bytes are left in the segment"
 
 
 class LogScanner:
@@ -80,11 +81,11 @@ class LogScanner:
         self.start = 0
         self.data = b""
 
-    def hold(self, start: int, data: bytes) -> None:
+    def hold_bytes(self, start: int, data: bytes) -> None:
         """Replace the held bytes. They begin at offset ``start``."""
         self.start, self.data = start, data
 
-    def judge(self, offset: int, end: int, room: int = BLANK_SIZE_MIN) -> ScanResult | int:
+    def judge_entry(self, offset: int, end: int, room: int = BLANK_SIZE_MIN) -> ScanResult | int:
         """Return the finding at an offset of a segment that ends at ``end``. If too few bytes are
         held, return the number of bytes needed from the offset on. ``room`` bytes must follow each
         entry in the segment."""
@@ -105,7 +106,10 @@ class LogScanner:
             if held < HEAD_SIZE:
                 return HEAD_SIZE
             fault = head_fault(self.data[begin : begin + HEAD_SIZE], offset)
-            return size if fault is None else ScanResult(offset + 1, None, fault)
+            if fault is not None:
+                return ScanResult(offset + 1, None, fault)
+            needed: int = size
+            return needed
         entry = self.data[begin : begin + size]
         fault = entry_fault(entry, offset)
         if (
@@ -115,15 +119,13 @@ class LogScanner:
             and self._requires_crc(offset)
         ):
             fault = entry_fault(entry, offset, crc_required=True)
-        return (
-            ScanResult(offset + size, entry)
-            if fault is None
-            else ScanResult(offset + 1, None, fault)
-        )
+        if fault is not None:
+            return ScanResult(offset + 1, None, fault)
+        return ScanResult(offset + size, entry)
 
     def entries(self, offset: int, end: int) -> list[tuple[int, bytes]]:
         """Return (offset, entry) of the held good entries from an offset on that are usual and end
-        by ``end``. Agrees with ``judge``, in less than half its time."""
+        by ``end``. Agrees with ``judge_entry``, in less than half its time."""
         data, at, found = self.data, offset - self.start, list[tuple[int, bytes]]()
         requires_crc, unpack = self._requires_crc, SIZE_AND_MAGIC.unpack_from
         stop = min(len(data), end - self.start) if at >= 0 else 0
@@ -208,7 +210,7 @@ class SegmentWalk(Generic[T]):
         """Optional faster reader: returns many items of the held bytes between two offsets, and
         moves ``end`` behind them."""
 
-    def entries(self, start: int = 0, end: int = 1 << 62) -> Iterator[T]:
+    def entries(self, start: int = 0, end: int = _NO_END) -> Iterator[T]:
         """Yield every good entry that begins in ``start`` … ``end``. Raises OSError if a segment
         cannot be opened."""
         self.end = max(self.end, start)
@@ -217,7 +219,7 @@ class SegmentWalk(Generic[T]):
                 continue
             if segment.start >= end:
                 return
-            with closing(self._open(segment)) as file:
+            with closing(self._open_segment(segment)) as file:
                 follows = yield from self._segment_entries(
                     number, file, max(start, segment.start), end
                 )
@@ -226,19 +228,19 @@ class SegmentWalk(Generic[T]):
             start = follows
 
     @abstractmethod
-    def _open(self, segment: StoreFile) -> OpenSegment: ...
+    def _open_segment(self, segment: StoreFile) -> OpenSegment: ...
 
     @abstractmethod
-    def _item(self, offset: int, entry: bytes) -> T | str:
+    def _item_of(self, offset: int, entry: bytes) -> T | str:
         """Return the item for an entry that ``entry_fault`` calls good, or its fault."""
 
-    def _read(
+    def _read_segment(
         self, file: OpenSegment, segment: StoreFile, at: int, size: int, *, ahead: bool
     ) -> bytes:
         """Read bytes of a segment. ``ahead``: the walk is searching for the next good entry."""
         return file.read(at, size)
 
-    def _room(self, segment: StoreFile) -> int:
+    def _room_behind(self, segment: StoreFile) -> int:
         """Return the number of bytes that must follow every entry of a segment."""
         return BLANK_SIZE_MIN
 
@@ -247,8 +249,12 @@ class SegmentWalk(Generic[T]):
     ) -> Generator[T, None, int | None]:
         """Yield the entries of one segment from an offset on. Return the offset to continue at, or
         None at the end of the log."""
+        # ``_items`` returns many usual entries at a time. Where it stops, ``judge_entry`` decides
+        # alone what is there: an entry of another kind, a blank, damage or the end. So both agree
+        # on every offset. A segment that is shorter than its entries say reads as zeros behind its
+        # end.
         segment, scanner = self._segments[number], self._scanner
-        limit, room = min(segment.end, segment.start + file.size), self._room(segment)
+        limit, room = min(segment.end, segment.start + file.size), self._room_behind(segment)
         while offset < end:
             if offset >= limit:
                 return segment.end
@@ -258,16 +264,16 @@ class SegmentWalk(Generic[T]):
                 offset = self.end
                 yield from items
                 continue
-            found = scanner.judge(offset, limit, room)
+            found = scanner.judge_entry(offset, limit, room)
             if isinstance(found, int):
                 at = offset - segment.start
                 size = min(max(self._piece_size, found), file.size - at)
-                piece = self._read(file, segment, at, size, ahead=False)
-                scanner.hold(offset, piece.ljust(found, b"\0"))
+                piece = self._read_segment(file, segment, at, size, ahead=False)
+                scanner.hold_bytes(offset, piece.ljust(found, b"\0"))
                 continue
             fault = found.fault
             if found.entry is not None:
-                item = self._item(offset, found.entry)
+                item = self._item_of(offset, found.entry)
                 if not isinstance(item, str):
                     self.end = offset = found.following
                     yield item
@@ -276,13 +282,13 @@ class SegmentWalk(Generic[T]):
             elif fault is None:
                 self.end = segment.end
                 return segment.end
-            follows = self._go_on(number, offset, fault)
+            follows = self._skip_bad_range(number, offset, fault)
             if follows is None or not segment.start <= follows < segment.end:
                 return follows
             offset = follows
         return None
 
-    def _go_on(self, number: int, bad: int, fault: str) -> int | None:
+    def _skip_bad_range(self, number: int, bad: int, fault: str) -> int | None:
         """Report the bad range that begins at ``bad``. Return the offset of the next good entry, or
         None."""
         segment = self._segments[number]
@@ -306,12 +312,12 @@ class SegmentWalk(Generic[T]):
         # anywhere, because recovery deletes what it cuts off.
         last = None
         for segment in self._segments[number:]:
-            with closing(self._open(segment)) as file:
+            with closing(self._open_segment(segment)) as file:
                 read_to = -1
                 for step in data_steps(file, max(bad - segment.start, 0)):
                     at = step - 8 if step == read_to else step  # a magic may lie across two pieces
                     read_to = min(step + STEP, segment.size)
-                    data = self._read(file, segment, at, read_to - at, ahead=True)
+                    data = self._read_segment(file, segment, at, read_to - at, ahead=True)
                     if data.count(0) == len(data):
                         continue
                     last = segment.start + at + len(data.rstrip(b"\0")) - 1
@@ -324,11 +330,13 @@ class SegmentWalk(Generic[T]):
     def _is_good(self, file: OpenSegment, segment: StoreFile, offset: int) -> bool:
         """Return True if a good entry begins at this offset. Reads the entry alone."""
         scanner, start = self._candidates, segment.start
-        while isinstance(found := scanner.judge(offset, segment.end, self._room(segment)), int):
-            data = self._read(file, segment, offset - start, found, ahead=True)
-            scanner.hold(offset, data.ljust(found, b"\0"))
+        while isinstance(
+            found := scanner.judge_entry(offset, segment.end, self._room_behind(segment)), int
+        ):
+            data = self._read_segment(file, segment, offset - start, found, ahead=True)
+            scanner.hold_bytes(offset, data.ljust(found, b"\0"))
         entry = found.entry
-        return entry is not None and not isinstance(self._item(offset, entry), str)
+        return entry is not None and not isinstance(self._item_of(offset, entry), str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,11 +353,9 @@ class _AtStart:
     """File of the log as ``OpenSegment``. It stays open."""
 
     def __init__(self, file: MappedFile) -> None:
-        self.size, self.read, self.data_from = (
-            file.segment.size,
-            file.read_at_start,
-            file.segment.data_from,
-        )
+        self.size = file.segment.size
+        self.read = file.read_at_start
+        self.data_from = file.segment.data_from
 
     def close(self) -> None:
         pass
@@ -374,16 +380,17 @@ class EntryWalk(SegmentWalk[ParsedEntry]):
         super().__init__(
             [StoreFile(file.start, file.segment.size, file.segment.path) for file in log.files],
             requires_crc=log.requires_crc,
-            on_bad=lambda bad: None if bad.tail else on_damage(Damage(*bad[:3])),
+            on_bad=self._report_damage,
             piece_size=_WALK_STEP,
         )
         self._log = log
         self._on_progress = on_progress
+        self._on_damage = on_damage
         self._topics: dict[bytes, str] = {}
         self._items = self._parse_usual
 
-    def entries(self, start: int = 0, end: int = 1 << 62) -> Iterator[ParsedEntry]:
-        about = end if end < 1 << 62 else _about_the_end(self._log)
+    def entries(self, start: int = 0, end: int = _NO_END) -> Iterator[ParsedEntry]:
+        about = _about_the_end(self._log) if end == _NO_END else end
         self._on_progress(start, about)
         progress_at = start + PROGRESS_STEP
         for parsed in super().entries(start, end):
@@ -391,15 +398,20 @@ class EntryWalk(SegmentWalk[ParsedEntry]):
             if parsed.offset >= progress_at:
                 progress_at = parsed.offset + PROGRESS_STEP
                 self._on_progress(parsed.offset, max(about, parsed.offset))
-        reached = end if end < 1 << 62 else self.end
-        self._on_progress(reached, reached)
+        if end == _NO_END:
+            end = self.end
+        self._on_progress(end, end)
 
-    def _open(self, segment: StoreFile) -> OpenSegment:
+    def _report_damage(self, bad: BadRange) -> None:
+        if not bad.tail:
+            self._on_damage(Damage(bad.start, bad.end, bad.fault))
+
+    def _open_segment(self, segment: StoreFile) -> OpenSegment:
         file = self._log.files.at(segment.start)
         assert file is not None
         return _AtStart(file)
 
-    def _item(self, offset: int, entry: bytes) -> ParsedEntry | str:
+    def _item_of(self, offset: int, entry: bytes) -> ParsedEntry | str:
         parsed = parse_entry(entry, offset)
         if parsed is None:
             return NO_DIRECTORY
@@ -423,8 +435,8 @@ def entry_at(log: CommitLog, offset: int) -> ParsedEntry | None:
     file, scanner = log.files.at(offset), LogScanner(log.requires_crc)
     if file is None:
         return None
-    while isinstance(found := scanner.judge(offset, file.end), int):
-        scanner.hold(offset, file.read_at_start(offset - file.start, found))
+    while isinstance(found := scanner.judge_entry(offset, file.end), int):
+        scanner.hold_bytes(offset, file.read_at_start(offset - file.start, found))
     return parse_entry(found.entry, offset) if found.entry is not None else None
 
 

@@ -38,10 +38,10 @@ class WalkNumbers:
 
 
 class SteppedWalk:
-    """Walk over ``log``. ``take`` gets each good entry with its offset, and may return steps of its
-    own.
+    """Walk over ``log``.
 
-    - ``take_run``: processes adjacent good entries and returns their bytes; 0 if ``take``
+    - ``on_entry``: gets each good entry with its offset, and may return steps of its own.
+    - ``on_run``: processes adjacent good entries and returns their bytes; 0 if ``on_entry``
       should get the next entry. It gets a buffer, the position of an entry in it, the
       position to stop at, and the entry's log offset.
     - ``on_bad``: gets each range without a good entry, and its fault.
@@ -51,17 +51,17 @@ class SteppedWalk:
     def __init__(
         self,
         log: CommitLog,
-        take: Callable[[bytes, int], ReadSteps[None] | None],
+        on_entry: Callable[[bytes, int], ReadSteps[None] | None],
         *,
-        take_run: Callable[[bytes, int, int, int], int] | None = None,
+        on_run: Callable[[bytes, int, int, int], int] | None = None,
         on_bad: Callable[[int, int, str], None] = lambda _start, _end, _fault: None,
         on_unread: Callable[[MappedFile, int, OSError], None] = lambda _file, _offset, _error: None,
         numbers: WalkNumbers | None = None,
         read_size: int = READ_SIZE,
     ) -> None:
         self._log = log
-        self._take = take
-        self._take_run = take_run
+        self._on_entry = on_entry
+        self._on_run = on_run
         self._on_bad = on_bad
         self._on_unread = on_unread
         self._numbers = numbers or WalkNumbers()
@@ -71,9 +71,12 @@ class SteppedWalk:
     def entries(self, position: int, end: int) -> ReadSteps[int]:
         """Pass on the entries that begin in a range of the log. Return the offset of the next
         entry."""
+        # At each ``yield`` other work runs. Retention may delete the segment meanwhile: a result is
+        # used only if the same file still holds ``position``. A message may be repaired too: the
+        # held bytes are dropped at both ends of a walk, so that the next one reads anew.
         log, numbers = self._log, self._numbers
         entries, slice_end = 0, position + SLICE
-        self._scanner.hold(0, b"")
+        self._scanner.hold_bytes(0, b"")
         while position < end:
             file = log.files.at(position)
             if file is None:
@@ -86,11 +89,11 @@ class SteppedWalk:
                 if position < end:
                     yield []
                 continue
-            following, entry, fault = yield from self._judge(file, position)
+            following, entry, fault = yield from self._judge_offset(file, position)
             if log.files.at(position) is not file:
                 continue
             if entry is not None:
-                if (work := self._take(entry, position)) is not None:
+                if (work := self._on_entry(entry, position)) is not None:
                     yield from work
                 numbers.entries_checked += 1
             elif fault is not None:
@@ -103,22 +106,22 @@ class SteppedWalk:
             if entries >= SLICE_ENTRIES or position >= slice_end:
                 yield []
                 entries, slice_end = 0, position + SLICE
-        self._scanner.hold(0, b"")
+        self._scanner.hold_bytes(0, b"")
         return position
 
     def _run_at(self, file: MappedFile, position: int, end: int) -> int:
-        """Return the bytes of the adjacent held entries that ``take_run`` has processed."""
+        """Return the bytes of the adjacent held entries that ``on_run`` has processed."""
         scanner = self._scanner
         at = position - scanner.start
-        if self._take_run is None or not 0 <= at < len(scanner.data):
+        if self._on_run is None or not 0 <= at < len(scanner.data):
             return 0
         stop = min(len(scanner.data), min(end, file.end) - scanner.start)
-        return self._take_run(scanner.data, at, stop, position)
+        return self._on_run(scanner.data, at, stop, position)
 
-    def _judge(self, file: MappedFile, offset: int) -> ReadSteps[ScanResult]:
+    def _judge_offset(self, file: MappedFile, offset: int) -> ReadSteps[ScanResult]:
         """Judge an offset of a file. If it cannot be read, continue behind the unreadable
         sector."""
-        while isinstance(found := self._scanner.judge(offset, file.end), int):
+        while isinstance(found := self._scanner.judge_entry(offset, file.end), int):
             data = yield from self._bytes_at(file, offset, found)
             if isinstance(data, OSError):
                 self._on_unread(file, offset, data)
@@ -137,7 +140,7 @@ class SteppedWalk:
                 offset += SECTOR - offset % SECTOR
                 continue
             for start in entry_starts(data):
-                found = yield from self._judge(file, offset + start)
+                found = yield from self._judge_offset(file, offset + start)
                 if found.entry is not None:
                     return offset + start
             yield []
@@ -162,5 +165,5 @@ class SteppedWalk:
                     break
             if isinstance(found, OSError):
                 return found
-            scanner.hold(offset, found)
+            scanner.hold_bytes(offset, found)
         return scanner.data[begin : begin + size]

@@ -63,22 +63,20 @@ class KnownLogEnd:
         if self.needed <= there:
             return
         size = log.segment_size
-        first, last = (
-            segment_name(there),
-            segment_name(there + (max(self.synced, self.needed) - 1 - there) // size * size),
-        )
+        last_byte = max(self.synced, self.needed) - 1
+        first = segment_name(there)
+        last = segment_name(there + (last_byte - there) // size * size)
         which = f"segment {first}" if first == last else f"segments {first} to {last}"
         roots = log.files.roots
         raise StoreDamagedError(
-            f"{which} of the log, which was on the disk up to {self.synced}, cannot be found in "
-            f"{', '.join(map(str, roots))}; "
-            "nothing was changed: bring back what is missing from a copy, or mount its disk. To "
-            "go on without, and to lose the messages "
-            f"there, make files of zeros with their names, here with: truncate -s {size} "
-            f"{roots[0] / first}"
+            f"{which} of the log cannot be found in {', '.join(map(str, roots))}, and the "
+            f"log was on the disk up to {self.synced}; nothing was changed: restore the "
+            "missing files from a copy, or mount their disk. To continue without their "
+            "messages, make files of zeros with their names, for example: truncate -s "
+            f"{size} {roots[0] / first}"
         )
 
-    def lost(
+    def describe_loss(
         self, log: CommitLog, end: int, torn: str | None, queued: tuple[int, int] = (0, 0)
     ) -> str | None:
         """Return a report about a log that ends at ``end``; None if it lost nothing.
@@ -95,17 +93,15 @@ class KnownLogEnd:
         missing = f", and the queues had {count} messages behind that" if pointed > end else ""
         if end < self.synced:
             return (
-                f"the end of the log is lost: it was on the disk up to {self.synced}, and its "
-                f"last good message ends at {end} ({where}){missing}; "
-                "messages that had been stored are gone, and their offsets in the queues are "
-                "given again"
+                f"the end of the log is lost: it was on the disk up to {self.synced}, and "
+                f"its last good message ends at {end} ({where}){missing}; stored messages "
+                "are lost, and new messages get the same queue offsets again"
             )
         written = max(self.noted, pointed)
         if end < written:
             return (
-                f"the log had been written up to {written}, and its last good message ends at "
-                f"{end} ({where}){missing}: what is missing was not "
-                "on the disk yet when the power went, or is lost; its offsets in the queues are "
-                "given again"
+                f"the log had been written up to {written}, and its last good message "
+                f"ends at {end} ({where}){missing}: the rest was not on the disk when the "
+                "power failed, or is lost; new messages get the same queue offsets again"
             )
         return None

@@ -59,23 +59,28 @@ class LogReplay:
     restarted_at: dict[tuple[str, int], int] = field(default_factory=dict)
     """Former ends of the queues whose offsets were seen to restart at 0."""
 
-    def dispatch(self, parsed: ParsedEntry) -> None:
+    def end_log(self, end: int, fault: str | None) -> None:
+        """Set the end of the log, and the fault there."""
+        self.end = end
+        self.fault = fault
+
+    def dispatch_entry(self, parsed: ParsedEntry) -> None:
         """Dispatch an entry. An entry with an impossible queue offset counts as damage.
 
         Raises QueueHoleError if its queue lacks units and no damage explains it. If ``rebuilding``,
         the entry counts as damaged instead.
         """
-        queue, fault = self.place(parsed)
+        queue, fault = self.place_entry(parsed)
         if fault is not None:
             self.damages.append(Damage(parsed.offset, parsed.offset + parsed.size, fault))
             return
         self.entries += 1
         self.dispatcher.dispatch_parsed(parsed, queue)
 
-    def place(self, parsed: ParsedEntry) -> tuple[ConsumeQueue | None, str | None]:
+    def place_entry(self, parsed: ParsedEntry) -> tuple[ConsumeQueue | None, str | None]:
         """Return the queue of an entry, prepared for it, and the fault of the entry's queue offset.
         The queue is None if the topic was deleted or is a BatchCQ topic. Raises the errors of
-        ``dispatch``."""
+        ``dispatch_entry``."""
         if parsed.topic in self.known.deleted and parsed.offset < self.known.deleted[parsed.topic]:
             return None, None
         if is_in_no_queue(parsed, self.queues):
@@ -118,13 +123,13 @@ class LogReplay:
         elif not self._starts_over(queue, parsed):
             if not self.rebuilding:
                 text = (
-                    f"its units end at {expected}, and the log goes on with {index} at "
-                    f"{parsed.offset}"
+                    f"its units end at {expected}, and the next message in the log has "
+                    f"{index}, at {parsed.offset}"
                 )
                 raise QueueHoleError(f"topic={parsed.topic} queue={parsed.queue_id}: {text}")
             name = f"{parsed.topic} queue {parsed.queue_id}"
             what = f"queue offset {index} of {name}, which has {expected} before it"
-            return None, f"it says that it is {what}"
+            return None, f"the entry claims {what}"
         return queue, None
 
     def gap_offset(self, topic: str) -> int:

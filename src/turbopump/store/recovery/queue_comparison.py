@@ -81,9 +81,12 @@ def queue_that_ends_early(
         queue = queues.find(topic, queue_id)
         if is_in_no_queue(parsed, queues):
             continue
-        found = queue.max_index if queue is not None else 0
-        unit = queue.unit(found - 1) if queue is not None and found else None
-        last_unit_at = unit[0] if unit is not None else -1 if found else None
+        found = 0
+        last_unit_at = None
+        if queue is not None and queue.max_index:
+            found = queue.max_index
+            unit = queue.unit(found - 1)
+            last_unit_at = unit[0] if unit is not None else -1
         known = queues.is_known(topic)
         if lacks_message(
             parsed.offset,

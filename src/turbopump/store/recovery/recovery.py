@@ -129,6 +129,14 @@ class Recovery:
     def run(self) -> RecoveryReport:
         """Bring log, queues and indexes to one consistent end. Raises OSError and
         StoreDamagedError."""
+        # The order of these steps matters:
+        # 1. Recorded deletions are finished first. A deleted queue must not pass for a lost one.
+        # 2. The first units and the ends of the queues are read before the cut, which removes them.
+        # 3. The offset where the queues agree decides where the index is cut. The index may need an
+        #    earlier offset, and the queues are then cut there too: one replay fills both.
+        # 4. If a queue turns out to lack units, at whatever point, all is written again from the
+        #    start of the log. The ends of queues without messages there must be read before their
+        #    files go.
         log, index = self.log, self.index
         # after a crash the newest file may be incomplete, and is rewound first
         if index is not None and self.clean:
@@ -143,8 +151,12 @@ class Recovery:
                 for queue in self.queues
                 if not queue.min_index and (unit := queue.unit(0))
             }
-        found_ends = {} if self.clean else self._ends()
-        begin = self._begin_after_clean_stop() if self.clean else self._begin_after_crash()
+        found_ends: dict[tuple[str, int], tuple[int, int]] = {}
+        if self.clean:
+            begin = self._begin_after_clean_stop()
+        else:
+            found_ends = self._queue_ends()
+            begin = self._begin_after_crash()
         rebuilt = False
         try:
             begin = self._rewind_index(self._offset_where_queues_agree(begin))
@@ -155,7 +167,8 @@ class Recovery:
                 self._restore_ends(replay, {})
                 self._compare_queues(replay)
         except QueueHoleError as hole:
-            rebuilt, self.mismatch = True, str(hole)
+            rebuilt = True
+            self.mismatch = str(hole)
         if rebuilt:
             emptied = self._emptied_queues()
             begin = self._forget_derived()
@@ -194,7 +207,7 @@ class Recovery:
         if index is not None:
             index.check_headers()
 
-    def _ends(self) -> dict[tuple[str, int], tuple[int, int]]:
+    def _queue_ends(self) -> dict[tuple[str, int], tuple[int, int]]:
         """Return, for each queue whose last unit has a message, its next index and the end of that
         message in the log."""
         return {
@@ -331,8 +344,11 @@ class Recovery:
 
     def _emptied_queues(self) -> dict[tuple[str, int], int]:
         """Return the ends of queues without messages in the log, according to their own files."""
-        start, ends = self.log.start, {}
-        for queue in self.queues if start else ():
+        start = self.log.start
+        ends: dict[tuple[str, int], int] = {}
+        if not start:
+            return ends
+        for queue in self.queues:
             unit = queue.unit(queue.max_index - 1)
             if queue.max_index and (unit is None or unit[0] < start):
                 ends[queue.topic, queue.queue_id] = queue.max_index
@@ -352,10 +368,9 @@ class Recovery:
         index = self.index
         if index is None or self.clean:
             return begin
-        begin = max(
-            index.rewind(begin if self.index_synced else max(min(begin, index.end_offset), 0)),
-            self.log.start,
-        )
+        if not self.index_synced:
+            begin = max(min(begin, index.end_offset), 0)
+        begin = max(index.rewind(begin), self.log.start)
         if self.derived_complete:  # else everything is written again
             begin = begin_for_index(self.log, self.queues, index, begin)
         self._lower_index_time(index)
@@ -373,24 +388,29 @@ class Recovery:
             rebuilding,
             self.queues_agree,
         )
+        # A power cut may tear any entry behind the part that was surely on the disk. An entry
+        # without a CRC over its properties may even look good: its properties then end in zeros. A
+        # slave that copies again ends its log before the first such damage, and its master sends
+        # the rest. Everybody else keeps the good entries behind damage, and ends the log only
+        # before damage that nothing good follows.
         walk = EntryWalk(self.log, self.on_progress, replay.damages.append)
         damages = replay.damages
         for parsed in walk.entries(begin):
             if parsed.properties.endswith("\0") and self._may_be_torn(parsed):
                 damages.append(Damage(parsed.offset, parsed.offset + parsed.size, _ENDS_IN_ZEROS))
             elif not (self.copied_again and self._torn_at(replay) is not None):
-                replay.dispatch(parsed)
+                replay.dispatch_entry(parsed)
                 continue
             if self.copied_again:
                 break
-        replay.end, replay.fault = walk.end, walk.fault
+        replay.end_log(walk.end, walk.fault)
         torn = self._torn_at(replay) if self.copied_again else None
         if torn is not None:
-            replay.end, replay.fault = torn.start, torn.fault
+            replay.end_log(torn.start, torn.fault)
             damages.remove(torn)
         while damages and damages[-1].end == replay.end:  # nothing good follows
             torn = damages.pop()
-            replay.end, replay.fault = torn.start, torn.fault
+            replay.end_log(torn.start, torn.fault)
         return replay
 
     def _may_be_torn(self, parsed: ParsedEntry) -> bool:

@@ -70,10 +70,14 @@ class IndexRebuild:
                 except OSError as error:
                     self._note_failure(file, error.strerror or str(error))
                     continue
-            yield from self._fill(file)
+            yield from self._fill_file(file)
 
-    def _fill(self, damaged: IndexFile) -> ReadSteps[None]:
+    def _fill_file(self, damaged: IndexFile) -> ReadSteps[None]:
         """Fill a new file from the log, and replace the damaged one by it."""
+        # New messages never go into this file: the index has begun another one behind it. So its
+        # part of the log is fixed, and filling may take minutes. The new file lies beside the
+        # directory, because a broker reads every file in there as an index. It is synced before it
+        # gets the name: a crash leaves either the damaged file or a whole one.
         made: list[IndexFile] = []
 
         def make() -> None:
@@ -111,7 +115,8 @@ class IndexRebuild:
         """Return the damaged file's part of the log: its start and its end, according to the intact
         files on both sides. Also return the number of keys of the first message that the file
         before already has."""
-        index, log = self.index, self.log
+        index = self.index
+        log = self.log
         at = index.files.index(damaged)
         before = next(
             (file for file in reversed(index.files[:at]) if not file.damaged and file.count > 1),
@@ -120,9 +125,12 @@ class IndexRebuild:
         behind = next(
             (file for file in index.files[at + 1 :] if not file.damaged and file.count > 1), None
         )
-        start = max(before.end_offset, log.start) if before is not None else log.start
-        # new entries go into another file
-        end = behind.begin_offset + 1 if behind is not None else log.end
+        start = log.start
+        if before is not None:
+            start = max(before.end_offset, start)
+        end = log.end  # newer entries go into another file
+        if behind is not None:
+            end = behind.begin_offset + 1
         if before is None or before.end_offset != start:
             return start, end, 0
         return start, end, (yield from self._keys_of_last(before))
@@ -134,14 +142,14 @@ class IndexRebuild:
         of the first message. Return the fault, or None."""
         waiting: list[tuple[int, int, int]] = []
 
-        def take(entry: bytes, offset: int) -> None:
+        def index_entry(entry: bytes, offset: int) -> None:
             nonlocal skip
             parsed = parse_entry(entry, offset)
             keys = index_entries_of(parsed) if parsed is not None else []
             waiting.extend(keys[skip:])
             skip = 0
 
-        walk = SteppedWalk(self.log, take)
+        walk = SteppedWalk(self.log, index_entry)
         while start < end and not fresh.full:
             start = yield from walk.entries(start, min(start + LOG_AT_ONCE, end))
             # The first write to a page of a new file may wait for the file system, so it must not
@@ -150,7 +158,7 @@ class IndexRebuild:
             if fault is not None:
                 return fault
             while waiting:
-                fresh.put(waiting[:ENTRIES_AT_ONCE])
+                fresh.append_entries(waiting[:ENTRIES_AT_ONCE])
                 del waiting[:ENTRIES_AT_ONCE]
                 yield []
         return None
@@ -172,7 +180,10 @@ class IndexRebuild:
         self.disk.start(operation, outcome.append)
         while not outcome:
             yield []
-        return (outcome[0].strerror or str(outcome[0])) if outcome[0] is not None else None
+        error = outcome[0]
+        if error is None:
+            return None
+        return error.strerror or str(error)
 
 
 def _make_ready(file: IndexFile, count: int) -> None:

@@ -144,11 +144,11 @@ class _Walk(SegmentWalk[ParsedEntry]):
         self._disk = disk
         self._ranges = ranges
 
-    def _open(self, segment: StoreFile) -> OpenSegment:
+    def _open_segment(self, segment: StoreFile) -> OpenSegment:
         ranges = [one for one in self._ranges if one.path == segment.path]
         return _ZeroedFile(self._disk.open_segment(segment.path), segment.start, ranges)
 
-    def _item(self, offset: int, entry: bytes) -> ParsedEntry | str:
+    def _item_of(self, offset: int, entry: bytes) -> ParsedEntry | str:
         return parse_entry(entry, offset) or NO_DIRECTORY
 
 
@@ -159,7 +159,9 @@ class _ZeroedFile:
         self._segment = segment
         self._start = start
         self._ranges = ranges
-        self.size, self.data_from, self.close = segment.size, segment.data_from, segment.close
+        self.size = segment.size
+        self.data_from = segment.data_from
+        self.close = segment.close
 
     def read(self, at: int, size: int) -> bytes:
         parts, end = [], min(at + size, self.size)

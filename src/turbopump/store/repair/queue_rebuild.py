@@ -71,13 +71,18 @@ class DamagedPart:
     found: bytearray
     rewritten: int = 0
 
-    def put(self, index: int, units: bytes) -> None:
+    def put_units(self, index: int, units: bytes) -> None:
         """Overwrite the units from ``index`` on that differ from these packed ones. Raises
         OSError."""
+        # One walk serves the parts of all queues, so it passes entries on both sides of this part:
+        # messages of a deleted topic of the same name before it, and units behind its good end.
+        # Neither may be written. Good units are compared first: an unchanged page is not made
+        # dirty, and ``rewritten`` counts real damage.
         if unpack_unit(units, len(units) - UNIT_SIZE)[0] < self.start:
             return  # of a topic that was deleted, and made anew
         while units and (index < self.first or unpack_unit(units)[0] < self.start):
-            index, units = index + 1, units[UNIT_SIZE:]
+            index += 1
+            units = units[UNIT_SIZE:]
         units = units[: max(self.end - index, 0) * UNIT_SIZE]
         while units and unpack_unit(units, len(units) - UNIT_SIZE)[0] >= self.stop:
             units = units[:-UNIT_SIZE]
@@ -85,7 +90,8 @@ class DamagedPart:
             there = self.queue.units(index, len(units) // UNIT_SIZE)
             if not there:
                 return  # deleted meanwhile
-            here, units = units[: len(there)], units[len(there) :]
+            here = units[: len(there)]
+            units = units[len(there) :]
             if there != here:
                 self.queue.overwrite(index, here)
                 self.rewritten += _differing(there, here)
@@ -138,7 +144,7 @@ class QueueRebuild:
     _error: OSError | None = None
     """Error because of which the last walk has not read everything."""
 
-    def mark(self, queue: ConsumeQueue, index: int) -> str | None:
+    def mark_unit(self, queue: ConsumeQueue, index: int) -> str | None:
         """Mark a damaged unit. Return the reason why its message is not available now; None if the
         log has no message for it."""
         if (queue, index) in self.without_message or queue.topic.startswith(LMQ_PREFIX):
@@ -164,7 +170,7 @@ class QueueRebuild:
         """Forget a call that ``when_over`` has accepted, if it was not made yet."""
         self._waiting.pop(then, None)
 
-    def write(self, queue: ConsumeQueue, index: int, unit: bytes) -> None:
+    def write_unit(self, queue: ConsumeQueue, index: int, unit: bytes) -> None:
         """Overwrite one unit from its entry. Raises OSError."""
         queue.overwrite(index, unit)
         self.without_message.discard((queue, index))
@@ -178,7 +184,10 @@ class QueueRebuild:
 
     def _begin_walk(self) -> None:
         self._walking = True
-        if self.reads.run(self._walk(), self._end_walk, failed=self._fail) is not ReadState.PENDING:
+        if (
+            self.reads.run(self._rebuild_marked(), self._end_walk, failed=self._report_failure)
+            is not ReadState.PENDING
+        ):
             self._end_walk(None)  # the walk is over, or too many reads wait
 
     def _end_walk(self, _outcome: None) -> None:
@@ -188,12 +197,15 @@ class QueueRebuild:
         for then in waiting:
             then()
 
-    def _fail(self, error: Exception) -> None:
+    def _report_failure(self, error: Exception) -> None:
         self.log_error(f"consume queues cannot be rebuilt now: {error!r}")
         self._end_walk(None)
 
-    def _walk(self) -> ReadSteps[None]:
+    def _rebuild_marked(self) -> ReadSteps[None]:
         """Rebuild the marked queues, until no mark is left."""
+        # A queue that is marked during a walk waits for the next one: this walk may have passed its
+        # messages already. A queue of this walk is not marked again, because its part reaches from
+        # good unit to good unit. So the loop ends, although readers meet the same damage meanwhile.
         while self._marked:
             marked, self._marked = self._marked, {}
             for queue, index in marked.items():
@@ -202,12 +214,13 @@ class QueueRebuild:
             walk = SteppedWalk(
                 self.log,
                 self._put_entry,
-                take_run=self._put_run,
+                on_run=self._put_run,
                 on_unread=self._note_unread,
                 read_size=READ_SIZE,
             )
             self._topics = {queue.topic.encode(): queue.topic for queue in self.queues}
-            self._unread, log_start = None, self.log.start
+            self._unread = None
+            log_start = self.log.start
             start = min(part.start for part in self._parts.values())
             try:
                 yield from walk.entries(start, max(part.stop for part in self._parts.values()))
@@ -215,7 +228,7 @@ class QueueRebuild:
                 self._unread = error
             self._error = self._unread
             for part in self._parts.values():
-                self._settle(part, log_start)
+                self._finish_part(part, log_start)
             self._parts.clear()
 
     def _put_run(self, data: bytes, at: int, stop: int, position: int) -> int:
@@ -223,22 +236,27 @@ class QueueRebuild:
         for topic, queue_id, index, units in run.queues:
             part = self._parts.get((topic, queue_id))
             if part is not None:
-                part.put(index, units)
+                part.put_units(index, units)
         return run.size
 
     def _put_entry(self, entry: bytes, offset: int) -> None:
         topic, queue_id, index = queue_position(entry)
         part = self._parts.get((topic, queue_id))
-        unit = self.unit_of(entry, offset) if part is not None else None
-        if part is not None and unit is not None:
-            part.put(index, unit)
+        if part is None:
+            return
+        unit = self.unit_of(entry, offset)
+        if unit is not None:
+            part.put_units(index, unit)
 
     def _note_unread(self, file: MappedFile, offset: int, error: OSError) -> None:
         if not self.reads.is_lost(file.segment.path.parent, offset):
             self._unread = error
 
-    def _settle(self, part: DamagedPart, log_start: int) -> None:
+    def _finish_part(self, part: DamagedPart, log_start: int) -> None:
         """Log the result for a part, and remember its units without a message."""
+        # A unit without an entry counts as "no message" for ever, and readers pass over it. This
+        # needs proof: every byte between the two good units was read, and retention has not moved
+        # the start of the log since the walk began.
         queue = part.queue
         if part.rewritten:
             self.log_error(
@@ -249,7 +267,8 @@ class QueueRebuild:
             return  # another walk may find the missing entries
         if part.at_front and log_start > 0:
             first = part.found.find(1)
-            queue.min_index = max(queue.min_index, part.first + first if first >= 0 else part.end)
+            begin = part.first + first if first >= 0 else part.end
+            queue.min_index = max(queue.min_index, begin)
         if len(self.without_message) >= WITHOUT_MESSAGE_MAX:
             self.without_message.clear()
         for index in part.without_message():

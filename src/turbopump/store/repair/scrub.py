@@ -129,10 +129,10 @@ class Scrub:
             self._work = None
             return self._interval
         if wanted:
-            self._read(wanted)
+            self._start_read(wanted)
         return self._interval
 
-    def _read(self, pieces: list[Piece]) -> None:
+    def _start_read(self, pieces: list[Piece]) -> None:
         self._found = None
 
         def done(found: list[Found]) -> None:
@@ -159,12 +159,16 @@ class Scrub:
         self.numbers.passes += 1
         self._units.clear()
 
-    def check(self, start: int, end: int) -> ReadSteps[None]:
+    def check_range(self, start: int, end: int) -> ReadSteps[None]:
         """Check only this range of the log, and the units of its messages."""
         yield from self._walk.entries(start, end)
 
     def _check_unit(self, entry: bytes, position: int) -> ReadSteps[None]:
         """Check that the entry's unit points to it."""
+        # A unit is rewritten only if nothing explains its difference: the entry is in no queue, its
+        # topic was deleted and made anew, the unit was trimmed, or it points to another good entry
+        # of this very queue offset. The read may have taken a while. So the unit is compared again
+        # with what was judged, in the turn in which it is overwritten.
         sys_flag = sys_flag_of(entry)
         if sys_flag & SysFlag.TRANSACTION_PREPARED:
             return  # prepared or rolled back: such an entry is in no queue
@@ -194,7 +198,8 @@ class Scrub:
             if len(self._units) >= _QUEUES_MAX:
                 self._units.clear()
             self._units[key] = (index, found)
-            units, at = found, 0
+            units = found
+            at = 0
         offset, size, tags = unit = UNIT.unpack_from(units, at)
         if (offset, size) == (position, len(entry)):
             if (
@@ -207,21 +212,22 @@ class Scrub:
             yield from self._rebuild.good_unit(queue, index)
         ) is not None:
             return  # the topic was deleted and made again
-        packed, queue = self._rebuild.unit_of(entry, position), self._queues.find(topic, queue_id)
+        packed = self._rebuild.unit_of(entry, position)
+        queue = self._queues.find(topic, queue_id)
         if packed is None or queue is None or queue.unit(index) != unit:
             return  # changed since it was read
         right = unpack_unit(packed)
         if right == unit:
             return
-        self._rebuild.write(queue, index, packed)
+        self._rebuild.write_unit(queue, index, packed)
         self.numbers.wrong_units += 1
         if self._is_new(topic, queue_id, index):
             if (offset, size) != right[:2]:
-                what = f"points to {offset}, {size} bytes, its message is at {position}"
+                what = f"points to {offset}, {size} bytes; its message is at {position}"
             else:
-                what = f"holds the tags code {tags}, that of its message is {right[2]}"
+                what = f"has the tags code {tags}, and its message has {right[2]}"
             name = _unit_name(topic, queue_id, index)
-            self._log_error(f"the scrub found that {name} {what}: it is repaired")
+            self._log_error(f"the scrub repaired {name}: it {what}")
 
     def _report_range(self, start: int, end: int, fault: str) -> None:
         self._on_damage(start, end)
@@ -236,9 +242,9 @@ class Scrub:
         if self._is_new(topic, queue_id, index):
             self.numbers.wrong_units += 1
             self._log_error(
-                f"the scrub found that {_unit_name(topic, queue_id, index)} {what}, its message "
-                f"is at {position}: consumers do not get it; "
-                "stop the broker and remove that queue's directory, the next start writes it again"
+                f"the scrub found that {_unit_name(topic, queue_id, index)} {what}; its "
+                f"message is at {position} and is not delivered: stop the broker and "
+                "remove the directory of that queue, and the next start writes it again"
             )
 
     def _is_new(self, topic: str, queue_id: int, at: int) -> bool:

@@ -148,14 +148,14 @@ def _missing(files: Sequence[StoreFile], safe_offset: int) -> Iterator[str]:
         if file.end != following.start:
             yield (
                 f"{file.path} has {file.size} bytes, and the next segment begins "
-                f"{following.start - file.start} bytes behind its beginning: brokers refuse to "
-                "start; bring the whole file back from a copy"
+                f"{following.start - file.start} bytes behind its beginning: brokers "
+                "refuse to start; restore the whole file from a copy"
             )
     if files[-1].end < safe_offset:
         yield (
-            f"the log was on the disk up to offset {safe_offset}, and its last segment ends at "
-            f"{files[-1].end}: a broker refuses to start, or ends the log before what is missing; "
-            "bring it back from a copy"
+            f"the log was on the disk up to offset {safe_offset}, and its last segment "
+            f"ends at {files[-1].end}: a broker refuses to start, or ends the log there; "
+            "restore the rest from a copy"
         )
 
 
@@ -173,7 +173,9 @@ def _scan(
 ) -> list[StoreFile]:
     """Return the segments that are not fully readable. Their unreadable ranges are added to
     ``found``."""
-    found.log_size, done, bad = sum(file.size for file in segments), 0, []
+    found.log_size = sum(file.size for file in segments)
+    done = 0
+    bad: list[StoreFile] = []
     for file in segments:
         on_progress(done, found.log_size)
         before = len(found.ranges)
@@ -250,7 +252,9 @@ def _beside(disk: Disk, directory: Path) -> Path:
 def _replace(disk: Disk, path: Path, copy: Segment) -> Path:
     """Give a segment's name to its copy; return the new path of the original."""
     directory = copy.path.parent
-    taken, kept, number = set(disk.list_directory(directory)), path.name, 0
+    taken = set(disk.list_directory(directory))
+    kept = path.name
+    number = 0
     while kept in taken:  # the disk has failed further, or an attempt was killed
         number += 1
         kept = f"{path.name}.{number}"

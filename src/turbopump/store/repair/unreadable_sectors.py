@@ -40,12 +40,12 @@ def read_with_zeros(
         read = _sector(segment, at, sector_end - at)
         if isinstance(read, OSError):
             parts.append(bytes(sector_end - at))
-            joined = found and (found[-1].end, found[-1].path) == (start + at, segment.path)
-            before = found.pop() if joined else None
-            begin, cause = (
-                (before.start, before.cause) if before else (start + at, read.strerror or str(read))
+            bad = UnreadableRange(
+                start + at, start + sector_end, segment.path, read.strerror or str(read)
             )
-            found.append(UnreadableRange(begin, start + sector_end, segment.path, cause))
+            if found and (found[-1].end, found[-1].path) == (bad.start, bad.path):
+                bad = found.pop()._replace(end=bad.end)
+            found.append(bad)
         else:
             parts.append(read)
         at = sector_end

@@ -362,7 +362,7 @@ async def test_a_full_disk_refuses_the_send_and_nothing_else(
         code, remark = await talk.client.code(send(), bytes((1 << 20) - 300))
         assert code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert (
-            f"no room for {1 << 20} bytes in {tmp_path / 'commitlog'} (No space left on device"
+            f"no space for {1 << 20} bytes in {tmp_path / 'commitlog'} (No space left on device"
         ) in remark
         await until(lambda: talk.broker.store.space.refusal is None)  # the next look finds room
         await talk.client.send(b"small ones fit")

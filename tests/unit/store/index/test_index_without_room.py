@@ -55,7 +55,7 @@ class Machine:
         def second() -> None:
             self.store.flusher.flush_log()
             self.store.flusher.flush_queues()
-            self.store.space.look()
+            self.store.space.check_space()
 
         for moment in range(int(seconds)):
             self.loop.call_later(moment, second)
@@ -64,13 +64,13 @@ class Machine:
 
     def fill(self) -> None:
         """Send until that is refused; two files of seven entries have then long been full."""
-        full = rf"no room for {FILE_SIZE} bytes in /store/index \(No space left"
+        full = rf"no space for {FILE_SIZE} bytes in /store/index \(No space left"
         with pytest.raises(StoreClosedError, match=full):  # noqa: PT012
             while True:
                 self.put()
         assert 14 < self.sent <= 100
         self.run(3)
-        with pytest.raises(StoreClosedError, match="no room"):
+        with pytest.raises(StoreClosedError, match="no space"):
             self.put()
 
     def found(self) -> int:
@@ -129,7 +129,7 @@ def test_a_start_without_room_for_the_index_serves_and_goes_on_when_there_is_roo
     machine.open()
     assert machine.store.max_offset("T", 0) == machine.sent
     machine.run(3)
-    with pytest.raises(StoreClosedError, match="no room"):
+    with pytest.raises(StoreClosedError, match="no space"):
         machine.put()
     machine.disk.capacities[INDEX] = 1 << 20
     machine.run(3)

@@ -152,7 +152,7 @@ def test_zeros_in_the_middle_are_passed_over_and_the_rest_is_still_checked(root:
     assert result.messages == COUNT - 5
     (found,) = [one for one in result.findings.kept if one.kind == "log_damaged"]
     assert (found.offset, found.end) == (first[1], last[1])
-    assert found.what == "there are zeros where a message should begin"
+    assert found.what == "zeros where a message should begin"
 
 
 def test_a_damaged_blank_at_the_end_of_a_segment_is_found(root: Path) -> None:
@@ -668,14 +668,14 @@ def test_segments_elsewhere_are_found_when_told(root: Path, tmp_path: Path) -> N
         (
             "other/x",
             "other",
-            "no store directory, it has no commitlog directory: give the "
+            "no store directory, because it has no commitlog directory: give the "
             "directory that storePathRootDir",
         ),
         ("up/store/commitlog/x", "up", "did you mean"),
         (
             "commitlog/" + "0" * 20,
             "commitlog",
-            "holds segments but is no store directory: give the directory above it",
+            "holds segments, but is no store directory: give the directory above it",
         ),
     ],
 )

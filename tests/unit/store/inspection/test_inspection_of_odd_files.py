@@ -4,7 +4,9 @@ things that belong to nobody."""
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.store.directory import Directory, put
@@ -130,6 +132,10 @@ class RunningDisk(ReadOnlyDisk):
         return LockState(True, 1)
 
 
+def half_a_message(at: Any, data: bytearray) -> None:
+    data[at : at + 100] = data[:100]
+
+
 def test_beside_a_running_broker_a_half_written_message_at_the_end_is_none_of_our_business(
     root: Path,
 ) -> None:
@@ -137,10 +143,7 @@ def test_beside_a_running_broker_a_half_written_message_at_the_end_is_none_of_ou
     last = newest(root / "commitlog")
     at = summary.log_end - int(last.name)
 
-    def half_a_message(data: bytearray) -> None:
-        data[at : at + 100] = data[:100]
-
-    with changed(last, half_a_message):
+    with changed(last, partial(half_a_message, at)):
         alone = inspect_store(StorePaths(root), read_table=fastjson.parse)
         beside = inspect_store(StorePaths(root), read_table=fastjson.parse, disk=RunningDisk())
     assert [one.kind for one in alone.findings.kept] == ["log_torn_tail"]
@@ -196,7 +199,7 @@ def test_what_lies_among_the_queues_and_is_none_is_passed_over_or_named(root: Pa
     (root / "consumequeue" / "T" / "0" / "stray").write_bytes(b"12345")
     (found,) = verified(root).findings.kept
     assert (found.kind, found.file) == ("foreign_file", "consumequeue/T/0/stray")
-    assert "'stray' is no file of the store (5 bytes)" in found.what
+    assert "'stray' (5 bytes) does not belong to a store" in found.what
 
 
 def only_file(root: Path, size: int) -> None:
@@ -307,7 +310,7 @@ def test_an_index_file_without_a_head_or_of_no_shape_is_named(root: Path) -> Non
     twin = index.with_name("29991231235959999")
     twin.write_bytes(index.read_bytes()[:39])
     (found,) = verified(root).findings.kept
-    assert (found.kind, found.what) == ("index_layout", "it is too short to have a head")
+    assert (found.kind, found.what) == ("index_layout", "the file is too short for a header")
     twin.unlink()
     before = index.read_bytes()
     for size in (41, 45):

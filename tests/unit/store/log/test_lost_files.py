@@ -63,11 +63,11 @@ def test_a_look_at_the_files_finds_what_was_done_before_anything_is_written(
     directory = Directory(tmp_path / "store")
     store = directory.open()
     put(store, b"one")
-    store.flusher.look_at_files()
+    store.flusher.check_files()
     assert directory.failures == []
     lose(segment(directory))
     for _ in range(3):
-        store.flusher.look_at_files()
+        store.flusher.check_files()
     (line,) = directory.failures
     assert "a file of the commit log is lost" in line
     with pytest.raises(StoreClosedError):
@@ -95,10 +95,10 @@ def test_an_older_file_that_is_gone_is_named_once_and_new_messages_are_taken(
     gone = segment(directory, 1)
     gone.unlink()
     for _ in range(10):
-        store.flusher.look_at_files()
+        store.flusher.check_files()
     (line,) = directory.failures
     assert str(gone) in line
-    assert "a start without it is refused" in line
+    assert "copy its content back before the next start, which is refused without it" in line
     put(store, b"taken")
     assert len(bodies(store)) == 17, "what is open can be read"
     store.close()
@@ -115,8 +115,8 @@ def test_what_a_deleted_file_held_can_be_copied_back_while_the_store_is_open(
         put(store, b"%d" % number)
     path = segment(directory)
     path.unlink()
-    store.flusher.look_at_files()
-    source = directory.failures[0].split("copied from ")[1].split(";")[0]
+    store.flusher.check_files()
+    source = directory.failures[0].split("copy its content from ")[1].split(";")[0]
     shutil.copyfile(source, path)
     store.close()
     assert bodies(directory.open()) == [b"0", b"1", b"2"]
@@ -131,7 +131,7 @@ def test_a_page_that_is_gone_is_noticed_by_the_next_sync(
     put(store, b"lost")
     store.flusher.flush_log()
     assert store.durable.value == 0
-    assert "2 pages of files of the store are lost" in directory.failures[0]
+    assert "2 pages of the store's files are lost" in directory.failures[0]
     store.close()
 
 

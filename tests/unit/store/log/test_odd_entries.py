@@ -75,13 +75,13 @@ def test_only_damage_behind_a_queue_s_last_message_explains_what_it_lacks(tmp_pa
     entry = OVERHEAD + 900
     damage(twin, 4, bytes(4))  # message 0 of queue 0, and only it
     second_segment = SEGMENT
-    # message 5 says that it is queue offset 7 of queue 1
+    # message 5 claims queue offset 7 of queue 1
     damage(twin, second_segment + entry + 20, (7).to_bytes(8))
     found = twin.open()
     assert found.recovery is not None
     assert [one.start for one in found.recovery.damages] == [0, second_segment + entry]
     assert (
-        "says that it is queue offset 7 of T queue 1, which has 2 before it"
+        "claims queue offset 7 of T queue 1, which has 2 before it"
         in found.recovery.damages[1].fault
     )
     assert [int(body.split()[0]) for body in bodies(found, queue_id=1)] == [1, 3, 7, 9, 11]

@@ -124,14 +124,14 @@ def test_a_walk_takes_the_quick_way(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     for number in range(200):
         put(store, b"x" * number, topic="TUV"[number % 3])
     judged = 0
-    plain = EntryWalk._item
+    plain = EntryWalk._item_of
 
     def counting(*args: Any) -> Any:
         nonlocal judged
         judged += 1
         return plain(*args)
 
-    monkeypatch.setattr(EntryWalk, "_item", counting)
+    monkeypatch.setattr(EntryWalk, "_item_of", counting)
     walked = list(EntryWalk(store.log).entries())
     assert judged <= 3, "one for each name"
     monkeypatch.setattr(scanner_module, "parse_usual_entries", lambda *_args: [])

@@ -185,7 +185,7 @@ def test_retention_may_trim_a_queue_while_its_units_are_read(reopened: Reopened)
     queue = reopened.store.queue("T", 0)
     assert queue is not None
     log = reopened.store.log
-    context = ReadContext(log, ReadLimits(), reopened.store.rebuild.mark, opened_at=log.end)
+    context = ReadContext(log, ReadLimits(), reopened.store.rebuild.mark_unit, opened_at=log.end)
     steps = read_messages(queue, context, 2, 32)
     (piece,) = next(steps)
     units = piece.segment.read(piece.at, piece.size)

@@ -230,7 +230,7 @@ def test_a_deletion_that_fails_only_in_the_backup_is_done_and_the_backup_told_la
     found.loop.run()
     assert told == [1]
     found.disk.clear_faults()
-    found.store.queue_ends.file.repeat()
+    found.store.queue_ends.file.repeat_save()
     found.loop.run()
     assert decode_known(found.image()[BACKUP]).deleted == {"quiet": found.store.log.end}
     again = open_store(without(kill(found), RECORD), at_ms=1_000_000)

@@ -62,7 +62,7 @@ def test_a_start_is_refused_and_changes_nothing_if_the_last_segments_are_missing
     with pytest.raises(
         StoreDamagedError,
         match=rf"{missing[0].name}.* of the log.*cannot be "
-        r"found.*bring back",
+        r"found.*restore",
     ):
         directory.open()
     assert everything(directory) == before
@@ -145,7 +145,7 @@ def test_an_end_that_was_never_synced_is_told_as_such_and_refuses_nothing(tmp_pa
     found = twin.open()
     assert bodies(found) == BODIES[:8]
     assert len(twin.failures) == 1
-    assert "not on the disk yet when the power went" in twin.failures[0]
+    assert "not on the disk when the power failed" in twin.failures[0]
     found.close()
 
 

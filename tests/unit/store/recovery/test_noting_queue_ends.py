@@ -100,7 +100,7 @@ def test_queue_files_stay_while_it_cannot_be_noted_and_go_with_the_next_round() 
     assert len(files_of(found.image(), "busy")) == files
     assert any("turbopump.queues.json could not be saved" in report for report in found.reports)
     found.disk.clear_faults()
-    found.store.queue_ends.file.repeat()
+    found.store.queue_ends.file.repeat_save()
     found.loop.run()
     clean(found)
     assert len(files_of(found.image(), "busy")) < files
@@ -119,7 +119,7 @@ def test_a_save_that_fails_hurts_no_send_and_is_repeated() -> None:
     put(found, "busy", 3000)
     found.loop.run()
     found.disk.clear_faults()
-    found.store.queue_ends.file.repeat()
+    found.store.queue_ends.file.repeat_save()
     found.loop.run()
     assert (
         decode_known(found.image()[RECORD]).snapshots[-1].at

@@ -171,7 +171,7 @@ def test_one_walk_rebuilds_the_queues_that_were_marked_while_the_one_before_was_
     turns = Turns(damaged.store)
     for queue in queues:
         queue.overwrite(0, bytes(UNIT_SIZE * COUNT))
-        assert damaged.store.rebuild.mark(queue, 7) == REBUILDING
+        assert damaged.store.rebuild.mark_unit(queue, 7) == REBUILDING
     for _ in turns:
         pass
     assert [queue.units(0, COUNT) for queue in queues] == whole
@@ -191,7 +191,7 @@ def test_a_small_damage_is_rebuilt_within_the_read_that_finds_it(damaged: Damage
 def test_sends_go_on_while_a_whole_queue_is_rebuilt(damaged: Damaged) -> None:
     damaged.write(0, bytes(UNIT_SIZE * COUNT))
     turns = Turns(damaged.store)
-    assert damaged.store.rebuild.mark(damaged.queue, 9) == REBUILDING
+    assert damaged.store.rebuild.mark_unit(damaged.queue, 9) == REBUILDING
     sent = list[bytes]()
     for number, _ in enumerate(turns):
         sent.append(b"sent %d" % number)
@@ -235,7 +235,7 @@ def test_a_sector_that_cannot_be_read_hides_only_what_lies_on_it(
 def test_retention_may_take_the_log_away_while_it_is_walked(damaged: Damaged) -> None:
     damaged.write(0, bytes(UNIT_SIZE * COUNT))
     turns = Turns(damaged.store)
-    assert damaged.store.rebuild.mark(damaged.queue, COUNT - 1) == REBUILDING
+    assert damaged.store.rebuild.mark_unit(damaged.queue, COUNT - 1) == REBUILDING
     taken = 0
     for _ in turns:
         taken += 1
@@ -265,7 +265,7 @@ def test_a_filter_does_not_pass_over_messages_by_what_a_damaged_unit_says_of_the
 def test_a_queue_that_is_deleted_while_it_is_rebuilt_is_left_alone(damaged: Damaged) -> None:
     damaged.write(0, bytes(UNIT_SIZE * COUNT))
     turns = Turns(damaged.store)
-    assert damaged.store.rebuild.mark(damaged.queue, 9) == REBUILDING
+    assert damaged.store.rebuild.mark_unit(damaged.queue, 9) == REBUILDING
     steps = 0
     for _ in turns:
         steps += 1

@@ -175,8 +175,8 @@ def test_a_unit_that_does_not_point_to_its_message_is_repaired(
     scrubbed.passed()
     scrubbed.passed()
     (found,) = scrubbed.found
-    assert f"unit 7 of the consume queue of T queue 1 {what}" in found
-    assert f"its message is at {scrubbed.placed[15].offset}: it is repaired" in found
+    assert f"the scrub repaired unit 7 of the consume queue of T queue 1: it {what}" in found
+    assert found.endswith(f"; its message is at {scrubbed.placed[15].offset}")
     assert queue.units(0, 30) == whole
     assert scrubbed.scrub.numbers.wrong_units == 1
     assert scrubbed.scrub.numbers.damaged_ranges == 0
@@ -195,9 +195,8 @@ def test_a_tags_code_that_is_not_the_message_s_is_repaired(scrubbed: Scrubbed) -
         scrubbed.passed()
         assert queue.units(0, 31) == whole
     assert scrubbed.found == [
-        f"the scrub found that unit {index} of the consume queue of T queue 0 holds the tags "
-        f"code {tags}, "
-        f"that of its message is {right}: it is repaired"
+        f"the scrub repaired unit {index} of the consume queue of T queue 0: it has the tags "
+        f"code {tags}, and its message has {right}"
         for index, tags, right in ((3, 77, 0), (30, 0, tags_code("a")))
     ], "told once, whatever else becomes of it"
     assert scrubbed.scrub.numbers.wrong_units == 3
