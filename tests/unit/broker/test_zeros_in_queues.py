@@ -119,7 +119,9 @@ async def test_everything_comes_and_nothing_before_its_time(
     assert b"plain 1" not in again
 
 
-def test_a_pull_from_a_cut_queue_file_gets_every_message_from_the_rebuilt_units(tmp_path: Path) -> None:
+def test_a_pull_from_a_cut_queue_file_gets_every_message_from_the_rebuilt_units(
+    tmp_path: Path,
+) -> None:
     if not (IS_COMPILED and outlive_lost_pages()):
         pytest.skip("a page that is gone ends a process of plain Python")
     converse(pull_from_a_cut_file, tmp_path)
