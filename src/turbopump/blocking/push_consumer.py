@@ -8,16 +8,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from turbopump.blocking.on_loop_thread import ClientOfGroup, made_as, on_loop, waits, waits_anytime
 from turbopump.client import push_consumer as asyncio_push_consumer
 from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.consumer.ready_messages import NoMoreMessages
 from turbopump.message.message import MessageQueue
-
-if TYPE_CHECKING:
-    pass
 
 SETTLE_AT_ONCE: Final = 16
 """Number of finished messages that a reader reports together, because each report costs a thread

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from turbopump.auth.server_access import LOOK_INTERVAL_S as ACCESS_LOOK_S
+from turbopump.auth.server_access import LOOK_INTERVAL_S as ACCESS_CHECK_S
 from turbopump.auth.server_access import NoAccessControl, ServerAccess, inner_signer
 from turbopump.broker.cold_flow import ColdFlow
 from turbopump.broker.handlers.assignment import AssignmentHandler
@@ -43,9 +43,9 @@ from turbopump.broker.handlers.topics import TopicsHandler
 from turbopump.broker.handlers.transactions import TransactionsHandler
 from turbopump.broker.handlers.unserved import UnservedHandler
 from turbopump.broker.housekeeping import (
-    LOOK_AT_FILES_S,
-    LOOK_INTERVAL_S,
+    FILES_CHECK_S,
     SPACE_INTERVAL_S,
+    STALL_CHECK_S,
     StallWatch,
     Timetable,
 )
@@ -69,7 +69,7 @@ log = logging.getLogger(__name__)
 
 CLIENT_CHECK_S = 10.0
 LATENCY_LINE_S = 60.0
-MASTER_LOOK_S = 1.0
+MASTER_CHECK_S = 1.0
 FIRST_REGISTRATION_S = 3.0
 """Maximum seconds that a start waits for name servers. Clients that already know the broker can be
 served without them."""
@@ -369,7 +369,7 @@ class Broker:
         parts = self.parts
         every(config.flush_interval_commit_log / 1000, self.store.flusher.flush_log)
         every(config.flush_interval_consume_queue / 1000, self.store.flusher.flush_queues)
-        every(LOOK_AT_FILES_S, self.store.flusher.check_files)
+        every(FILES_CHECK_S, self.store.flusher.check_files)
         every(config.flush_consumer_offset_interval / 1000, self._save_offsets)
         every(SAVE_AGAIN_S, self._save_again)
         every(
@@ -378,10 +378,10 @@ class Broker:
         )
         if self.access is not None:
             self.access.control.on_permissions_reduced = self._revoke_held
-            every(ACCESS_LOOK_S, self.access.check_file)
+            every(ACCESS_CHECK_S, self.access.check_file)
         if config.is_slave:
-            every(MASTER_LOOK_S, self._look_for_master)
-        every(LOOK_INTERVAL_S, StallWatch(loop.time, parts.stored.sends.stood_still).check_delay)
+            every(MASTER_CHECK_S, self._look_for_master)
+        every(STALL_CHECK_S, StallWatch(loop.time, parts.stored.sends.stood_still).check_delay)
         if parts.copying.scrubbing is not None:
             self._timetable.at_its_pace(parts.copying.scrubbing.step)
         every(SPACE_INTERVAL_S, parts.copying.cleaning.check_space)

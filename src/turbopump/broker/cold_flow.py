@@ -44,7 +44,7 @@ class ColdFlow:
         """Count bytes that a group has read and that may not be in memory."""
         if size <= 0 or _is_free(group):
             return
-        self._roll()
+        self._begin_window()
         now_ms = self.clock.now_ms()
         reading = self._readings.setdefault(group, ColdReading(create_time_mills=now_ms))
         reading.cold_acc += size
@@ -54,7 +54,7 @@ class ColdFlow:
 
     def must_wait(self, group: str) -> bool:
         """Return True if the group has read too many cold bytes in this window."""
-        self._roll()
+        self._begin_window()
         reading = self._readings.get(group)
         if not self.enabled or reading is None:
             return False
@@ -74,7 +74,7 @@ class ColdFlow:
 
     def info(self) -> ColdFlowInfo:
         """Return the figures for an operator."""
-        self._roll()
+        self._begin_window()
         return ColdFlowInfo(
             runtime_table=dict(self._readings),
             config_table=dict(self._thresholds),
@@ -83,7 +83,7 @@ class ColdFlow:
             global_acc=self._total,
         )
 
-    def _roll(self) -> None:
+    def _begin_window(self) -> None:
         now = self.clock.monotonic()
         if now < self._end:
             return

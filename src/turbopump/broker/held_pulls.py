@@ -43,7 +43,7 @@ class HeldPulls(WaitingRequests[_PullLine]):
     def __init__(self, turns: Turns) -> None:
         super().__init__(turns, PULL_SIZE)
 
-    def hold(
+    def hold_pull(
         self, queue: ConsumeQueue, offset: int, seconds: float, again: Again, served: Served
     ) -> None:
         """Wait until ``queue`` has a message at ``offset``, or ``seconds`` are over, or the

@@ -98,13 +98,12 @@ class Cleaning:
 
     def __init__(self, stored: Stored) -> None:
         store = stored.store
-        config = stored.config
         self._turns = stored.turns
         self._space = store.space
         self._reserve = store.start_reserve
         self._retention = store.retention
-        self._segment_pause = config.delete_commit_log_files_interval / 1000
-        self._queue_pause = config.delete_consume_queue_files_interval / 1000
+        self._segment_pause = stored.config.delete_commit_log_files_interval / 1000
+        self._queue_pause = stored.config.delete_consume_queue_files_interval / 1000
         self._round: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -206,10 +205,10 @@ class Scrubbing:
         return pause
 
 
-LOOK_AT_FILES_S: Final = 0.5
+FILES_CHECK_S: Final = 0.5
 """Seconds between two checks of the log's files. Under ASYNC_FLUSH a deleted or cut file is noticed
 within a second."""
-LOOK_INTERVAL_S: Final = 0.25
+STALL_CHECK_S: Final = 0.25
 STALL_S: Final = 1.0
 
 
@@ -217,7 +216,7 @@ class StallWatch:
     """Watch that reports a blocked event loop, for example by a disk that blocks a system call, or
     a machine without a free core. Clients then see time-outs that no other log line explains: a
     Java client closes its connection when one request takes over 3 s. Call ``check_delay`` every
-    ``LOOK_INTERVAL_S``; when it comes over ``STALL_S`` late it logs and calls ``on_stall`` with the
+    ``STALL_CHECK_S``; when it comes over ``STALL_S`` late it logs and calls ``on_stall`` with the
     seconds. ``now`` in monotonic seconds."""
 
     def __init__(
@@ -229,7 +228,7 @@ class StallWatch:
 
     def check_delay(self) -> None:
         now = self._now()
-        late = now - self._last - LOOK_INTERVAL_S
+        late = now - self._last - STALL_CHECK_S
         self._last = now
         if late > STALL_S:
             log.warning(

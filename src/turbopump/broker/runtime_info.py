@@ -19,8 +19,8 @@ from turbopump.broker.statistics import (
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.protocol.codes import CURRENT_VERSION
+from turbopump.store.append_latency import BOUNDS_MS
 from turbopump.store.files import StorePaths
-from turbopump.store.log.commit_log import BOUNDS_MS
 from turbopump.store.message_store import MessageStore
 
 VERSION_TEXT: Final = "V5_3_3"

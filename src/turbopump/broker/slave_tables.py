@@ -83,7 +83,7 @@ ANSWER_S: Final = 5.0
 LOG_WAIT_S: Final = 2.0
 """Seconds in which the log here may reach the end of the master's; after that its offsets are left
 out of the round."""
-LOOK_S: Final = 0.02
+LOG_CHECK_S: Final = 0.02
 
 
 class CopiedTable(Protocol[CopiedT]):
@@ -319,10 +319,10 @@ class SlaveTables:
 
     async def _has_log(self, end: int) -> bool:
         """Return True if the log here reaches this end in time."""
-        for _ in range(int(LOG_WAIT_S / LOOK_S)):
+        for _ in range(int(LOG_WAIT_S / LOG_CHECK_S)):
             if self.stored.store.log.end >= end:
                 return True
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(LOG_CHECK_S)
         return False
 
     # --- Topics. The log and the table come by different ways, and either may be ahead. An answer

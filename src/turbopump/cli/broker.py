@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -28,43 +29,24 @@ class _WithDrain(SuggestingGroup):
 
 @click.group(name="broker", cls=_WithDrain, invoke_without_command=True)
 @click.option(
-    "-c",
-    "file",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Configuration in Apache's keys (broker.conf).",
-)
-@click.option(
     "-n",
     "--namesrv",
-    "namesrv",
+    "namesrv_addr",
     metavar="ADDRS",
     help="Name servers, HOST:PORT;HOST:PORT (namesrvAddr).",
 )
-@click.option("-p", "show", is_flag=True, help="Print the effective configuration and end.")
 @click.option(
-    "--data", metavar="DIR", help="Directory of the store (storePathRootDir).  [default: ~/store]"
-)
-@click.option("--host", help="Interface to listen on (bindAddress).  [default: 127.0.0.1]")
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    help="Port, 0 for a free one (listenPort).  [default: 10911]",
+    "--data",
+    "store_path_root_dir",
+    metavar="DIR",
+    help="Directory of the store (storePathRootDir).  [default: ~/store]",
 )
 @click.option(
     "--advertise", metavar="HOST[:PORT]", help="Address that clients connect to (brokerIP1)."
 )
-@serving.insecure_option
-@serving.log_options("info")
+@serving.server_options("broker.conf", port=10911)
 def command(
-    file: Path | None,
-    namesrv: str | None,
-    show: bool,
-    data: str | None,
-    host: str | None,
-    port: int | None,
-    advertise: str | None,
-    insecure: bool,
+    file: Path | None, show: bool, insecure: bool, advertise: str | None, **given: Any
 ) -> None:
     """Run a broker until Ctrl-C or SIGTERM.
 
@@ -72,13 +54,7 @@ def command(
     """
     if click.get_current_context().invoked_subcommand is not None:
         return
-    serving.refuse_unmeant_directory(data)
-    given: dict[str, object | None] = {
-        "namesrv_addr": namesrv,
-        "store_path_root_dir": data,
-        "bind_address": host,
-        "listen_port": port,
-    }
+    serving.refuse_unmeant_directory(given["store_path_root_dir"])
     given.update(serving.advertised(advertise))
     config = load_broker_config(file, given)
     if show:

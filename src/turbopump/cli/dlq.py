@@ -37,24 +37,21 @@ from turbopump.filtering.sql_nodes import Filter
 FAILURES_SHOWN: Final = 10
 
 
-class SqlOption(click.ParamType):  # type: ignore[type-arg]
-    """Option value: a SQL92 filter over the properties of a message."""
-
-    name = "FILTER"
-
-    def convert(
-        self, value: object, parameter: click.Parameter | None, context: click.Context | None
-    ) -> Filter:
-        try:
-            return compile_sql(str(value))
-        except SqlError as error:
-            self.fail(f"{str(value)!r} is not a filter: {error}")
+def _compiled(
+    _context: click.Context, _parameter: click.Parameter, text: str | None
+) -> Filter | None:
+    if text is None:
+        return None
+    try:
+        return compile_sql(text)
+    except SqlError as error:
+        raise click.BadParameter(f"{text!r} is not a filter: {error}") from None
 
 
 sql_option = click.option(
     "--sql",
     metavar="FILTER",
-    type=SqlOption(),
+    callback=_compiled,
     help="Only letters whose properties match: \"price > 5 AND TAGS = 'a'\".",
 )
 

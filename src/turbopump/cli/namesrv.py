@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -13,30 +14,12 @@ from turbopump.config.namesrv_config import NamesrvConfig, load_namesrv_config
 
 
 @click.command(name="namesrv")
-@click.option(
-    "-c",
-    "file",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Configuration in Apache's keys (namesrv.conf).",
-)
-@click.option("-p", "show", is_flag=True, help="Print the effective configuration and end.")
-@click.option("--host", help="Interface to listen on (bindAddress).  [default: 127.0.0.1]")
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    help="Port, 0 for a free one (listenPort).  [default: 9876]",
-)
-@serving.insecure_option
-@serving.log_options("info")
-def command(
-    file: Path | None, show: bool, host: str | None, port: int | None, insecure: bool
-) -> None:
+@serving.server_options("namesrv.conf", port=9876)
+def command(file: Path | None, show: bool, insecure: bool, **given: Any) -> None:
     """Run a name server until Ctrl-C or SIGTERM.
 
     When the name server is ready, it prints `ready namesrv=HOST:PORT`.
     """
-    given = {"bind_address": host, "listen_port": port}
     config = load_namesrv_config(file, given)
     if show:
         serving.print_effective(config, file, given)

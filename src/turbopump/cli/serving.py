@@ -194,6 +194,41 @@ insecure_option = click.option(
 )
 
 
+def server_options(file_name: str, port: int) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """Return the options that each server has: its file, its interface and port, and its log. The
+    values of interface and port have the names of settings."""
+    options = (
+        click.option(
+            "-c",
+            "file",
+            metavar="FILE",
+            type=click.Path(path_type=Path),
+            help=f"Configuration in Apache's keys ({file_name}).",
+        ),
+        click.option("-p", "show", is_flag=True, help="Print the effective configuration and end."),
+        click.option(
+            "--host",
+            "bind_address",
+            help="Interface to listen on (bindAddress).  [default: 127.0.0.1]",
+        ),
+        click.option(
+            "--port",
+            "listen_port",
+            type=click.IntRange(0, 65535),
+            help=f"Port, 0 for a free one (listenPort).  [default: {port}]",
+        ),
+        insecure_option,
+        log_options("info"),
+    )
+
+    def decorate(function: Callable[..., T]) -> Callable[..., T]:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
 def refuse_open_bind(host: str, *, insecure: bool, authentication: bool = False) -> None:
     """Raise ConfigError if other machines can reach the address and there is no access control,
     unless the user insists."""

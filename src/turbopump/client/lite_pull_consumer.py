@@ -113,7 +113,7 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         ):
             return
         running = self.lifecycle.ready()
-        await running.prefetching.apply(QueueChange((), list(running.prefetching.of_topic(topic))))
+        await running.prefetching.release_topic(topic)
         await running.instance.introduce_all()
 
     async def assign(self, queues: Collection[MessageQueue], tags: Wanted = ALL) -> None:

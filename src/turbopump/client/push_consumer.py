@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from turbopump.client.consumer.delivery import Delivery, Retry
-from turbopump.client.consumer.delivery_policy import Membership
+from turbopump.client.consumer.delivery_policy import ConsumerContext
 from turbopump.client.consumer.group_consumer import (
     GroupConsumer,
     RunningConsumer,
@@ -23,7 +23,7 @@ from turbopump.client.consumer.group_consumer import (
 from turbopump.client.consumer.handling import HandlerPool
 from turbopump.client.consumer.local_offsets import LocalOffsets, default_directory
 from turbopump.client.consumer.offsets import ConsumeFrom, OffsetStore
-from turbopump.client.consumer.queue_table import Assignment, QueueChange
+from turbopump.client.consumer.queue_table import Assignment
 from turbopump.client.consumer.ready_messages import MessageStream, ReadyMessages
 from turbopump.client.consumer.rebalance import Balancer, BrokerDivision
 from turbopump.client.consumer.send_back import INNER_PRODUCER, SendBack
@@ -348,7 +348,7 @@ class RunningPush(RunningConsumer):
             )
         else:
             self._backs = SendBack(instance, group, settings.max_reconsume_times, namespace)
-        shared = Membership(
+        shared = ConsumerContext(
             instance, group, subscriptions, self.ready, self._backs, self.consumption, settings
         )
         self.assignment = Assignment(shared, self._offsets)
@@ -392,7 +392,7 @@ class RunningPush(RunningConsumer):
             if name in self._subscriptions:
                 self.assignment.stop(name)
                 del self._subscriptions[name]
-                await self.assignment.apply(QueueChange((), self.assignment.of_topic(name)))
+                await self.assignment.release_topic(name)
 
     def is_handling(self, task: asyncio.Task[Any] | None, thread: int | None) -> bool:
         """Return True if this task or thread is running the handler."""

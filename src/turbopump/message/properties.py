@@ -178,7 +178,8 @@ def send_properties(
     stored = property_bytes(text + PAIR_END if text and text[-1] != PAIR_END else text)
     text = readable_text(text)
     keys = value_after(text, _KEYS) if _KEYS in text else None
-    unique_id, tags = value_after(text, _UNIQ_KEY), value_after(text, _TAGS)
+    unique_id = value_after(text, _UNIQ_KEY)
+    tags = value_after(text, _TAGS)
     return special, unique_id, tags, keys, stored + added
 
 

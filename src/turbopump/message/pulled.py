@@ -129,7 +129,8 @@ def unread_messages(data: bytes, message_type: type[MessageT]) -> tuple[list[Mes
 
 
 def _unread(entry: bytes, message_type: type[MessageT]) -> MessageT | None:
-    size, sys_flag = len(entry), head_field_of(entry, "sys_flag")
+    size = len(entry)
+    sys_flag = head_field_of(entry, "sys_flag")
     topic_at = BODY_AT + int.from_bytes(entry[BODY_SIZE_AT:BODY_AT])
     head = topic_head_size(entry)
     topic_end = topic_at + head + int.from_bytes(entry[topic_at : topic_at + head])

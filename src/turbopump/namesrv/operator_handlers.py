@@ -8,7 +8,8 @@ follow apache/rocketmq `DefaultRequestProcessor`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from functools import partial
+from typing import Final
 
 from turbopump.config import properties
 from turbopump.config.running import ReadOnlyKeyError, RunningConfiguration
@@ -17,12 +18,20 @@ from turbopump.errors import ConfigError
 from turbopump.namesrv.kv_table import KvTable
 from turbopump.namesrv.route_table import RouteTable
 from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.request import Request
 from turbopump.protocol.requests import namesrv as requests
 from turbopump.protocol.requests.topics import FLAG_UNIT, FLAG_UNIT_SUB, TopicList
 from turbopump.remoting.response import Response, refusal
 from turbopump.remoting.router import RequestContext, Router
 
 log = logging.getLogger(__name__)
+
+_UNIT_LISTS: Final[tuple[tuple[type[Request[TopicList]], int, int], ...]] = (
+    (requests.GetUnitTopicList, FLAG_UNIT, FLAG_UNIT),
+    (requests.GetHasUnitSubTopicList, FLAG_UNIT_SUB, FLAG_UNIT_SUB),
+    (requests.GetHasUnitSubUnunitTopicList, FLAG_UNIT | FLAG_UNIT_SUB, FLAG_UNIT_SUB),
+)
+"""Requests for topics by their system flag: the bits that count, and their values."""
 
 
 class OperatorHandlers:
@@ -45,9 +54,8 @@ class OperatorHandlers:
         router.add(requests.GetKvListByNamespace, self.kv_namespace)
         router.add_with_body(requests.RegisterTopicInNamesrv, self.register_topic)
         router.add(requests.GetSystemTopicList, self.system_topics)
-        router.add(requests.GetUnitTopicList, self.unit_topics)
-        router.add(requests.GetHasUnitSubTopicList, self.unit_sub_topics)
-        router.add(requests.GetHasUnitSubUnunitTopicList, self.unit_sub_ununit_topics)
+        for request, mask, flags in _UNIT_LISTS:
+            router.add(request, partial(self._flagged_topics, mask, flags))
         router.add(requests.UpdateNamesrvConfig, self.update_config)
         router.add(requests.GetNamesrvConfig, self.get_config)
 
@@ -134,28 +142,15 @@ class OperatorHandlers:
     ) -> Response[TopicList]:
         return Response(self._table.system_topics())
 
-    def unit_topics(
-        self, request: requests.GetUnitTopicList, context: RequestContext
+    def _flagged_topics(
+        self, mask: int, flags: int, _request: Request[TopicList], _context: RequestContext
     ) -> Response[TopicList]:
-        return self._listed(lambda flag: bool(flag & FLAG_UNIT))
-
-    def unit_sub_topics(
-        self, request: requests.GetHasUnitSubTopicList, context: RequestContext
-    ) -> Response[TopicList]:
-        return self._listed(lambda flag: bool(flag & FLAG_UNIT_SUB))
-
-    def unit_sub_ununit_topics(
-        self, request: requests.GetHasUnitSubUnunitTopicList, context: RequestContext
-    ) -> Response[TopicList]:
-        return self._listed(lambda flag: flag & (FLAG_UNIT | FLAG_UNIT_SUB) == FLAG_UNIT_SUB)
-
-    def _listed(self, wanted: Callable[[int], bool]) -> Response[TopicList]:
         if self._running.all_texts()["enableTopicList"] != "true":
             return refusal(
                 ResponseCode.SYSTEM_ERROR,
                 "disable: this name server does not list topics (enableTopicList=false)",
             )
-        return Response(TopicList(topic_list=self._table.topics_flagged(wanted)))
+        return Response(TopicList(topic_list=self._table.topics_flagged(mask, flags)))
 
     # --- the server's own configuration
 

@@ -199,13 +199,13 @@ class RouteTable:
         )
         return TopicList(topic_list=(*clusters, *self._brokers), broker_addr=address)
 
-    def topics_flagged(self, wanted: Callable[[int], bool]) -> tuple[str, ...]:
-        """Return the topics whose system flag satisfies `wanted`. RocketMQ: the flag of any one
-        broker decides."""
+    def topics_flagged(self, mask: int, flags: int) -> tuple[str, ...]:
+        """Return the topics whose system flag has these `flags` in the bits of `mask`. RocketMQ:
+        the flag of any one broker decides."""
         return tuple(
             topic
             for topic, queues in self._queues.items()
-            if wanted(next(iter(queues.values())).topic_sys_flag)
+            if next(iter(queues.values())).topic_sys_flag & mask == flags
         )
 
     @property

@@ -156,7 +156,7 @@ class CopiedLog:
         log.reserve(run.size)
         for queue, units in queues:
             queue.make_room(len(units) // UNIT_SIZE)
-        buffer, room_at = log.room
+        buffer, room_at = log.write_position
         buffer[room_at : room_at + run.size] = memoryview(data)[at : at + run.size]
         log.written(run.size)
         flags = 0  # none of them is prepared
@@ -176,7 +176,7 @@ class CopiedLog:
             if parsed.queue_offset and not queue.max_index:
                 queue.begin_at(parsed.queue_offset)
             queue.make_room(1)
-        buffer, at = log.room
+        buffer, at = log.write_position
         buffer[at : at + size] = entry
         log.written(size)
         if fault is not None:

@@ -71,7 +71,7 @@ class Dispatcher:
             else:
                 self._hidden.append((end, queue, index + 1))
         if self._index is not None:
-            self._index.add(queue.topic, unique, keys, sys_flag, offset, store_timestamp)
+            self._index.add_message(queue.topic, unique, keys, sys_flag, offset, store_timestamp)
         self.dispatched = end
         self.last_store_timestamp = store_timestamp
         return True
@@ -111,7 +111,7 @@ class Dispatcher:
             queue.append(parsed.queue_offset, parsed.offset, parsed.size, self.unit_tags(parsed))
         if self._index is not None:
             unique, keys = value_after(text, _UNIQ_KEY), value_after(text, _KEYS)
-            self._index.add(
+            self._index.add_message(
                 parsed.topic,
                 unique,
                 keys,

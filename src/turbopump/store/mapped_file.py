@@ -69,7 +69,8 @@ class MappedFile:
         """Unmap a sparse file; return False if its map is in use."""
         if not cast(SparseSegment, self.segment).unmap():
             return False
-        self.buffer, self.room = None, self.start
+        self.buffer = None
+        self.room = self.start
         return True
 
     def read_at_start(self, at: int, size: int) -> bytes:
@@ -118,16 +119,20 @@ class OpenFiles:
         be synced at once."""
         if len(self._mapped) > self._limit:
             self._unmap_cold(len(self._mapped))
-        written, self._dirty = self._dirty, []
+        written = self._dirty
+        self._dirty = []
         dirty = [file for file in written if file.dirty]  # others were closed meanwhile
         for file in dirty:
-            file.dirty, file.is_warm = False, True
+            file.dirty = False
+            file.is_warm = True
         return [file.segment for file in dirty]
 
     def close(self, file: MappedFile) -> None:
         """Forget a file that is removed or whose row is closed."""
         file.segment.close()
-        file.buffer, file.room, file.dirty = None, file.start, False
+        file.buffer = None
+        file.room = file.start
+        file.dirty = False
         self._mapped.pop(file, None)
 
     def _unmap_cold(self, look_at: int) -> None:
@@ -195,7 +200,8 @@ class MappedFiles:
             return
         found = self._found()
         for start, path in found:
-            size, is_last = self._disk.file_size(path) or 0, path == found[-1][1]
+            size = self._disk.file_size(path) or 0
+            is_last = path == found[-1][1]
             if size != self.file_size:
                 if is_last and self._is_unfinished(path, size):
                     self._disk.remove(path)
@@ -220,18 +226,19 @@ class MappedFiles:
                     f"{path} does not follow {self.files[-1].segment.path}: a file between them "
                     f"is missing; it was looked for in {where}{hint if self._ahead else ''}"
                 )
-            segment = (
-                self._disk.open_segment(path)
-                if self._open_files is None
-                else self._disk.open_sparse(path, self.file_size)
-            )
-            self.files.append(MappedFile(start, segment, sparse=self._open_files is not None))
+            if self._open_files is None:
+                file = MappedFile(start, self._disk.open_segment(path))
+            else:
+                file = MappedFile(start, self._disk.open_sparse(path, self.file_size), sparse=True)
+            self.files.append(file)
 
     def _load_sparse(self) -> bool:
         """Load an intact row in one directory, in a third of the time. Return False and change
         nothing for any other row."""
         (root,) = self.roots
-        disk, size, directory = self._disk, self.file_size, str(root)
+        disk = self._disk
+        size = self.file_size
+        directory = str(root)
         files: list[MappedFile] = []
         for name in disk.list_directory(root):
             start = segment_offset(name)
@@ -338,6 +345,8 @@ class MappedFiles:
         """Start to make a spare file in a thread, unless one exists or is being made."""
         if not self._ahead or self.spare is not None or self._spare_in_making or not self.files:
             return
+        # The root is chosen now, and kept for ``append_file``: a spare file can only be renamed
+        # within its file system. A file of the same name may be left from an earlier run.
         self._spare_in_making = True
         start = self.files[-1].end
         self._spare_root = self._root_for(start)
@@ -462,11 +471,9 @@ class MappedFiles:
     def _beside(self, root: Path) -> Path | None:
         """Return the path beside a root for files that are not a complete part of it; None if it
         would be on another disk."""
-        return (
-            root.with_name(root.name + ".spare")
-            if self._disk.same_file_system(root, root.parent)
-            else None
-        )
+        if not self._disk.same_file_system(root, root.parent):
+            return None
+        return root.with_name(root.name + ".spare")
 
     def _is_unfinished(self, path: Path, size: int) -> bool:
         """Return True for a file whose creation was interrupted: it is shorter than the others, and
@@ -481,12 +488,12 @@ class MappedFiles:
 
     def _lengthen(self, path: Path, size: int) -> None:
         """Replace a file that lost its end by a copy of full size."""
+        # The copy gets the final name only after it is synced. A crash before that leaves the short
+        # file, and the next start copies it again. The original is never written.
         spare = self._beside(path.parent) or path.with_name(path.name + ".whole")
         self._disk.remove(spare)
-        whole, short = (
-            self._disk.create_segment(spare, self.file_size),
-            self._disk.open_segment(path),
-        )
+        whole = self._disk.create_segment(spare, self.file_size)
+        short = self._disk.open_segment(path)
         for at in range(0, size, STEP):
             piece = short.read_cold(at, min(STEP, size - at))
             whole.buffer[at : at + len(piece)] = piece
@@ -502,7 +509,8 @@ class MappedFiles:
         if end > file.room:
             # Earlier bytes were written and have their blocks, unless the file was damaged. Mapping
             # the file makes sure of that.
-            at, goal = file.room - file.start, grown(end - file.start, file.segment.size)
+            at = file.room - file.start
+            goal = grown(end - file.start, file.segment.size)
             cast(SparseSegment, file.segment).allocate(at, goal - at)
             file.room = file.start + goal - goal % self._unit_size
 

@@ -20,8 +20,8 @@ from turbopump.message.codec import without_crc, write_entry
 from turbopump.message.delivery_time import SCHEDULE_TOPIC
 from turbopump.message.entry import CRC_NAME, CRC_SUFFIX_SIZE, FIXED_SIZE, TOPIC_SIZE_MAX_V1
 from turbopump.message.properties import PROPERTIES_SIZE_MAX
+from turbopump.store.append_latency import SLOW_S, AppendLatency
 from turbopump.store.disk_space import with_free_bytes
-from turbopump.store.log.commit_log import SLOW_S, AppendLatency
 from turbopump.store.log.commit_log import NewMessage as NewMessage
 from turbopump.store.log.commit_log import PutResult as PutResult
 from turbopump.store.mapped_file import GROWTH_MAX
@@ -57,7 +57,9 @@ class MessageStore:
         on_slow_append: Callable[[float], None],
     ) -> None:
         """Take over the opened parts, and close them with ``ends``, in reverse order."""
-        files, writing, reading = opened.files, opened.writing, opened.reading
+        files = opened.files
+        writing = opened.writing
+        reading = opened.reading
         self._config = config
         self._disk = disk
         self._clock = clock
@@ -154,8 +156,8 @@ class MessageStore:
         """Record a clean stop and remove the abort file, unless closing a part failed with the
         exception type ``kind``."""
         if kind is None and self.durable.error is None and not self.flusher.queues_failed:
-            self.queue_ends.end(self.log.end, all_read=self.log.is_young)
-            self.provenance.end(self.log.end)
+            self.queue_ends.end_notes(self.log.end, all_read=self.log.is_young)
+            self.provenance.end_run(self.log.end)
             self._disk.remove(self._config.paths.abort)
 
     def put(
@@ -191,6 +193,9 @@ class MessageStore:
         if self._sealed or self.durable.error is not None or (is_short and not own):
             raise StoreClosedError(self.refusal)
         began = self._monotonic()
+        # The entry is in the log before its unit is in the queue. Operations that may fail (a new
+        # file, blocks of a queue file) come before the first written byte, so that no message is
+        # stored in part.
         queue = self.queues.find_or_make(topic, queue_id)
         name = topic.encode()
         body = message.body
@@ -215,13 +220,13 @@ class MessageStore:
             self._require_reserve(queue, size)
         log = self.log
         try:
-            queue.make_room(1)  # operations that may fail come before the first written byte
+            queue.make_room(1)
             offset = log.reserve(size)
         except OSError as error:
             raise self._no_room(error) from None
         now = self._clock.now_ms()
         index = queue.max_index
-        buffer, at = log.room
+        buffer, at = log.write_position
         write_entry(
             buffer,
             at,
@@ -252,7 +257,7 @@ class MessageStore:
         )
         took = self._monotonic() - began
         if took >= SLOW_S:
-            self.latency.slow(took)
+            self.latency.add_slow(took)
         return PutResult(index, offset, log.end)
 
     def put_batch(
@@ -294,7 +299,7 @@ class MessageStore:
             raise self._no_room(error) from None
         now = self._clock.now_ms()
         index = queue.max_index
-        buffer, at = log.room
+        buffer, at = log.write_position
         units, keys = write_batch(
             buffer,
             at,
@@ -320,7 +325,7 @@ class MessageStore:
         self.dispatcher.dispatch_many([(queue, units)], keys, log.end, sys_flag, now)
         took = self._monotonic() - began
         if took >= SLOW_S:
-            self.latency.slow(took)
+            self.latency.add_slow(took)
         return PutResult(index, offset, log.end), units
 
     def get(

@@ -123,9 +123,10 @@ def open_parts(
     # Nothing is changed before the log can surely be opened. The notes for the next start are
     # written last: if another broker has used the store, our older notes become true again only
     # after recovery.
-    log, abort = files.log, config.paths.abort
+    log = files.log
+    abort = config.paths.abort
     files.start_reserve.use_if_full()
-    last = LastRun.of(lock.found, disk.read_file(abort), files.provenance)
+    last = LastRun.of(lock.found_mark, disk.read_file(abort), files.provenance)
     files.provenance.load(crashed_here=last.crashed_here, clean=last.clean)
     log.load()
     files.roots.check()
@@ -140,6 +141,8 @@ def open_parts(
         holes = [damage.start for damage in report.damages]
         synced = log.end if last.clean else files.checkpoint.safe_offset
         unchanged = min(log.end, synced, *holes)
+    # The lock file says "ours" only after the notes are written. A kill before that leaves the mark
+    # of the last broker. If that was Apache's, the next start does not trust our older notes.
     lock.mark(LOCK_MARK)
     if not last.clean or log.end < known_end.synced:
         writing.flusher.flush_all_now()
@@ -175,7 +178,7 @@ def _make_files(config: StoreConfig, disk: Disk, clock: Clock, hooks: StoreHooks
     def segment_begun(start: int) -> None:
         roots.segment_begun()
         if start > 0:
-            queue_ends.note(start)
+            queue_ends.note_ends(start)
 
     log = CommitLog(
         disk,
@@ -224,7 +227,9 @@ def _make_files(config: StoreConfig, disk: Disk, clock: Clock, hooks: StoreHooks
 def _make_writing(
     config: StoreConfig, disk: Disk, clock: Clock, hooks: StoreHooks, files: StoreFiles
 ) -> Writing:
-    log, queues, index = files.log, files.queues, files.index
+    log = files.log
+    queues = files.queues
+    index = files.index
     confirmed = Confirmed(log, flushed_only=config.flushed_only, copied_only=config.copied_only)
     dispatcher = Dispatcher(index, confirmed, config.delay_levels)
     flusher = Flusher(
@@ -255,7 +260,8 @@ def _make_reading(
     files: StoreFiles,
     writing: Writing,
 ) -> Reading:
-    log, queues = files.log, files.queues
+    log = files.log
+    queues = files.queues
     cold_reads = ColdReads(disk)
     rebuild = QueueRebuild(
         log, queues, ColdReads(disk), writing.dispatcher.unit_tags, hooks.log_error
@@ -276,7 +282,8 @@ def _recover(
 ) -> RecoveryReport:
     """Bring all parts to one consistent end, return a report of faults, and start the notes for the
     next start."""
-    log, index = files.log, files.index
+    log = files.log
+    index = files.index
     recovery = Recovery(
         log,
         files.queues,
@@ -300,7 +307,7 @@ def _recover(
         if report.rebuilt:
             again = "all queues and indexes are written again"
         hooks.log_error(f"a consume queue was not as it should be, {again}: {report.mismatch}")
-    files.queue_ends.begin(
+    files.queue_ends.begin_notes(
         log.start,
         report.log_end,
         recovery.known.deleted,
@@ -308,8 +315,8 @@ def _recover(
         all_read=log.is_young,
     )
     names = index.names if index is not None else None
-    files.provenance.begin(report.log_end, names, with_crc=config.writes_crc)
-    files.roots.note()
+    files.provenance.begin_run(report.log_end, names, with_crc=config.writes_crc)
+    files.roots.note_segments()
     if index is not None:
         index.begin_noting()
     return report

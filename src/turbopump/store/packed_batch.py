@@ -93,7 +93,8 @@ def read_batch(
         if CRC_NAME in properties:  # the CRC of an older entry
             properties = without_crc(properties)
             anew.append(properties)
-            properties_at, properties_size = end, len(properties)
+            properties_at = end
+            properties_size = len(properties)
             end += properties_size
         number = len(spans) << 32
         if unique:

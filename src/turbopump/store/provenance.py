@@ -31,8 +31,8 @@ LOCK_MARK: Final = b"turbopump"
 
 
 class Provenance:
-    """Record of our ranges, stored in ``path``. Call ``load`` before recovery, ``begin`` after it,
-    ``end`` at a clean stop."""
+    """Record of our ranges, stored in ``path``. Call ``load`` before recovery, ``begin_run`` after
+    it, ``end_run`` at a clean stop."""
 
     def __init__(self, disk: Disk, path: Path) -> None:
         self._disk = disk
@@ -79,7 +79,7 @@ class Provenance:
                 return True
         return False
 
-    def begin(self, log_end: int, index_names: list[str] | None, *, with_crc: bool) -> None:
+    def begin_run(self, log_end: int, index_names: list[str] | None, *, with_crc: bool) -> None:
         """Record that our entries begin at ``log_end``, with or without whole-entry CRCs.
         ``index_names`` None: there is no index. Raises OSError."""
         kept: list[list[int | None]] = [
@@ -126,7 +126,7 @@ class Provenance:
         roots: dict[str, int] = self._read().get("roots", {})
         return roots
 
-    def end(self, log_end: int) -> None:
+    def end_run(self, log_end: int) -> None:
         """Record that our entries end at ``log_end`` with a clean stop. Raises OSError."""
         if self._written and self._written[-1][1] is None:
             self._written[-1][1] = log_end
@@ -176,7 +176,8 @@ class LastRun:
     def of(cls, lock_mark: bytes, abort: bytes | None, provenance: Provenance) -> LastRun:
         """Identify the last run from the content of the lock file and of the abort file (None: no
         such file)."""
-        ours, apache = lock_mark == LOCK_MARK, lock_mark.startswith(APACHE_LOCK_MARK)
+        ours = lock_mark == LOCK_MARK
+        apache = lock_mark.startswith(APACHE_LOCK_MARK)
         clean = abort is None and (apache or not provenance.unfinished())
         return cls(
             ours,

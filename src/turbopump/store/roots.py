@@ -40,7 +40,7 @@ class StoreLock:
             ) from None
 
     @property
-    def found(self) -> bytes:
+    def found_mark(self) -> bytes:
         """Content of the lock file before it was locked."""
         return self._file.found
 
@@ -127,11 +127,9 @@ def _refuse_left_behind(disk: Disk, paths: StorePaths) -> None:
 
 
 def _is_there(disk: Disk, path: Path) -> bool:
-    return (
-        bool(disk.list_directory(path))
-        if disk.is_directory(path)
-        else disk.file_size(path) is not None
-    )
+    if disk.is_directory(path):
+        return bool(disk.list_directory(path))
+    return disk.file_size(path) is not None
 
 
 @dataclass(slots=True, eq=False)
@@ -158,9 +156,9 @@ class LogRoots:
         """Record a root that has got its first file, in a thread."""
         parents = [file.segment.path.parent for file in self._files]
         if parents.count(parents[-1]) == 1:
-            self._disk.start(self.note, lambda _error: None)
+            self._disk.start(self.note_segments, lambda _error: None)
 
-    def note(self, without: MappedFile | None = None) -> None:
+    def note_segments(self, without: MappedFile | None = None) -> None:
         """Record a segment of each root. Blocks; raises OSError."""
         there = self._segments(without)
         if there != self._provenance.roots:
@@ -172,7 +170,7 @@ class LogRoots:
     def before_deleting(self, file: MappedFile) -> None:
         """Record other segments before this one is deleted. Blocks; raises OSError."""
         if file.start in self._provenance.roots.values():
-            self.note(without=file)
+            self.note_segments(without=file)
 
     def _segments(self, without: MappedFile | None = None) -> dict[str, int]:
         """Return the newest segment of each root that has one."""

@@ -41,7 +41,7 @@ def held_memory(talk: Talk) -> int:
 def held(talk: Talk) -> int:
     pops = talk.broker.parts.delivering.pop.held
     return len(talk.broker.parts.delivering.held_pulls) + sum(
-        pops.count(TopicGroup("T", "g"), number) for number in (-1, 0)
+        pops.count_waiting(TopicGroup("T", "g"), number) for number in (-1, 0)
     )
 
 

@@ -50,7 +50,7 @@ async def test_pulls_that_are_woken_together_leave_the_loop_to_others(
 
     for number in range(100):
         again = lambda _expired, number=number: read(number)  # noqa: E731
-        held.hold(cast("ConsumeQueue", queue), 0, 60, again, peer())
+        held.hold_pull(cast("ConsumeQueue", queue), 0, 60, again, peer())
     queue.end.advance(1)
     assert turns == [[]], "not within the turn in which the queue grew"
     while sum(map(len, turns)) < 100:
@@ -79,12 +79,12 @@ async def test_when_users_may_less_all_are_answered_in_order_a_few_in_each_turn(
 
     for number, queue in enumerate(queues):
         again = partial(read, number)
-        held.hold(cast("ConsumeQueue", queue), 0, 60, again, peer())
+        held.hold_pull(cast("ConsumeQueue", queue), 0, 60, again, peer())
     held.revoke_all()
     assert (held.revocations, len(held), turns) == (1, 100, [[]])
     queues[77].end.advance(1)  # a message comes meanwhile
     late = list[bool]()  # another pull that comes meanwhile waits
-    held.hold(cast("ConsumeQueue", Queue()), 0, 60, late.append, peer())
+    held.hold_pull(cast("ConsumeQueue", Queue()), 0, 60, late.append, peer())
     while len(held) > 1:
         await asyncio.sleep(0)
         turns.append([])
@@ -103,9 +103,9 @@ async def test_a_broker_that_stops_answers_also_those_that_are_woken_and_not_rea
         if expired:
             answers.append(expired)
         else:
-            held.hold(cast("ConsumeQueue", queue), 1, 60, again, peer())  # not for it
+            held.hold_pull(cast("ConsumeQueue", queue), 1, 60, again, peer())  # not for it
 
-    held.hold(cast("ConsumeQueue", queue), 0, 60, again, peer())
+    held.hold_pull(cast("ConsumeQueue", queue), 0, 60, again, peer())
     queue.end.advance(1)
     held.expire_all()
     assert answers == [True]
@@ -114,8 +114,8 @@ async def test_a_broker_that_stops_answers_also_those_that_are_woken_and_not_rea
 
 async def hold_two() -> None:
     queue, held, answered = cast("ConsumeQueue", Queue()), HeldPulls(Turns()), asyncio.Event()
-    held.hold(queue, 0, -1, does_nothing, peer())
-    held.hold(queue, 0, 0, lambda _expired: answered.set(), peer())
+    held.hold_pull(queue, 0, -1, does_nothing, peer())
+    held.hold_pull(queue, 0, 0, lambda _expired: answered.set(), peer())
     await answered.wait()
 
 

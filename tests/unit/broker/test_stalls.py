@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from turbopump.broker import housekeeping
-from turbopump.broker.housekeeping import LOOK_INTERVAL_S, StallWatch
+from turbopump.broker.housekeeping import STALL_CHECK_S, StallWatch
 
 
 def test_a_turn_of_more_than_a_second_is_logged_and_a_punctual_one_is_not(
@@ -16,12 +16,12 @@ def test_a_turn_of_more_than_a_second_is_logged_and_a_punctual_one_is_not(
     watch = StallWatch(lambda: now)
     with caplog.at_level(logging.WARNING, "turbopump.broker.housekeeping"):
         for late in (0.0, 0.9, 0.0):
-            now += LOOK_INTERVAL_S + late
+            now += STALL_CHECK_S + late
             watch.check_delay()
         assert caplog.records == []
-        now += LOOK_INTERVAL_S + 3.5
+        now += STALL_CHECK_S + 3.5
         watch.check_delay()
-        now += LOOK_INTERVAL_S
+        now += STALL_CHECK_S
         watch.check_delay()
     assert [record.getMessage() for record in caplog.records] == [
         "the event loop was blocked seconds=3.5: check the latency of the disk and the load of "

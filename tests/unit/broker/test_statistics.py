@@ -40,7 +40,7 @@ from turbopump.protocol.requests.statistics import (
 )
 from turbopump.protocol.requests.topics import DeleteTopic, GetTopicStatsInfo, TopicStatsTable
 from turbopump.remoting.turns import finished
-from turbopump.store.log.commit_log import NAMES
+from turbopump.store.append_latency import NAMES
 from turbopump.store.queues.consume_queue import ConsumeQueue
 
 
@@ -271,7 +271,7 @@ async def test_a_broker_tells_of_itself_under_apache_s_keys(talk: Talk, /) -> No
         await talk.client.send(b"x" * 100)
     await talk.client.messages()
     sample(talk)
-    talk.broker.store.latency.slow(4.5)  # longer than any append on a loaded machine
+    talk.broker.store.latency.add_slow(4.5)  # longer than any append on a loaded machine
     talk.broker.store.latency.end_minute()
     table = await runtime_info(talk)
     assert before <= int(table["earliestMessageTimeStamp"]) <= talk.broker.clock.now_ms()

@@ -119,7 +119,9 @@ class TimerRepair:
         pending = self.pending
         due = max(slot.due, pending.read_time)
         until = max(slot.until, pending.read_time)
-        pending.put(due, offset, size, now, slot.topic_hash, recalls=slot.recalls, until=until)
+        pending.put_message(
+            due, offset, size, now, slot.topic_hash, recalls=slot.recalls, until=until
+        )
         return due
 
     # --- checks

@@ -49,7 +49,7 @@ LEVELS_S: Final = (1, 5, *LADDER_S)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Membership:
+class ConsumerContext:
     """State that the queues of one push consumer share.
 
     - ``group``, ``subscriptions`` (current, by topic): under the names that brokers know.
@@ -71,7 +71,7 @@ class DeliveryPolicy(ABC):
     settled."""
 
     def __init__(
-        self, shared: Membership, queue: MessageQueue, on_room: Callable[[], None]
+        self, shared: ConsumerContext, queue: MessageQueue, on_room: Callable[[], None]
     ) -> None:
         self.dropped = False
         """True if the queue is lost. No further message is delivered."""
@@ -131,7 +131,7 @@ class PulledPolicy(DeliveryPolicy):
 
     def __init__(
         self,
-        shared: Membership,
+        shared: ConsumerContext,
         queue: MessageQueue,
         on_room: Callable[[], None],
         process_queue: ProcessQueue,
@@ -159,7 +159,7 @@ class Unordered(PulledPolicy):
 
     def __init__(
         self,
-        shared: Membership,
+        shared: ConsumerContext,
         queue: MessageQueue,
         on_room: Callable[[], None],
         process_queue: ProcessQueue,
@@ -218,7 +218,7 @@ class InOrder(PulledPolicy):
 
     def __init__(
         self,
-        shared: Membership,
+        shared: ConsumerContext,
         queue: MessageQueue,
         on_room: Callable[[], None],
         process_queue: ProcessQueue,
@@ -360,7 +360,7 @@ class PoppedMessages(DeliveryPolicy):
 
     def __init__(
         self,
-        shared: Membership,
+        shared: ConsumerContext,
         queue: MessageQueue,
         on_room: Callable[[], None],
         pop_requests: PopRequests,

@@ -17,8 +17,8 @@ from typing import ClassVar, Final, Generic, TypeVar
 from turbopump import errors
 from turbopump.client.consumer.delivery import Delivery
 from turbopump.client.consumer.delivery_policy import (
+    ConsumerContext,
     InOrder,
-    Membership,
     PoppedMessages,
     PulledPolicy,
     Unordered,
@@ -287,7 +287,7 @@ class AssignedQueue(PullLoop[Delivery]):
 
     def __init__(
         self,
-        shared: Membership,
+        shared: ConsumerContext,
         queue: MessageQueue,
         offset: int,
         *,
@@ -440,7 +440,9 @@ class PopQueue(QueueLoop):
 
     verb = "pop"
 
-    def __init__(self, shared: Membership, queue: MessageQueue, pop_requests: PopRequests) -> None:
+    def __init__(
+        self, shared: ConsumerContext, queue: MessageQueue, pop_requests: PopRequests
+    ) -> None:
         super().__init__(shared.instance, queue)
         self._shared = shared
         self._settings = shared.settings

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 from weakref import WeakValueDictionary
 
-from turbopump.client.consumer.delivery_policy import Membership, PoppedMessages
+from turbopump.client.consumer.delivery_policy import ConsumerContext, PoppedMessages
 from turbopump.client.consumer.local_offsets import LocalOffsets
 from turbopump.client.consumer.offsets import ConsumeFrom, OffsetStore
 from turbopump.client.consumer.pop import init_mode_of
@@ -89,6 +89,10 @@ class QueueTable(ABC, Generic[QueueT]):
     @abstractmethod
     async def apply(self, change: QueueChange) -> bool:
         """Add and remove queues. Return False if a gained queue cannot be read yet."""
+
+    async def release_topic(self, topic: str) -> None:
+        """Remove all queues of a topic."""
+        await self.apply(QueueChange((), self.of_topic(topic)))
 
     def stop(self, topic: str | None = None) -> None:
         """Stop reading the queues of ``topic``, or all. Delivered messages may still be settled."""
@@ -190,7 +194,7 @@ class Assignment(QueueTable[AssignedQueue | PopQueue]):
     still be settled.
     """
 
-    def __init__(self, shared: Membership, offsets: OffsetStore | LocalOffsets) -> None:
+    def __init__(self, shared: ConsumerContext, offsets: OffsetStore | LocalOffsets) -> None:
         super().__init__(shared.instance, shared.group, shared.subscriptions, offsets)
         self._shared = shared
         self._settings = shared.settings

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from turbopump.client.consumer.delivery_policy import Membership
+from turbopump.client.consumer.delivery_policy import ConsumerContext
 from turbopump.client.consumer.queue_table import NO_CHANGE, Assignment, QueueChange, QueueTable
 from turbopump.client.consumer.subscription import ALL, tag_subscription
 from turbopump.client.instance import ClientInstance
@@ -258,7 +258,10 @@ class BrokerDivision:
     """
 
     def __init__(
-        self, shared: Membership, table: Assignment, fallback: Callable[[str], Awaitable[Division]]
+        self,
+        shared: ConsumerContext,
+        table: Assignment,
+        fallback: Callable[[str], Awaitable[Division]],
     ) -> None:
         self._instance = shared.instance
         self._group = shared.group
@@ -338,7 +341,7 @@ class BrokerDivision:
         retries = pop_retry_topic(topic, self._group)
         if pops:
             if self._subscriptions.pop(retries, None) is not None:
-                await self._table.apply(QueueChange((), self._table.of_topic(retries)))
+                await self._table.release_topic(retries)
             return True
         if retries in self._subscriptions:
             return True

@@ -203,7 +203,7 @@ TRACES_MAX: Final = 64
 COPIES_MAX: Final = 8
 TIMEOUT_S: Final = 5.0
 
-Wanted = Callable[[DeadLetter], bool]
+LetterFilter = Callable[[DeadLetter], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +297,9 @@ class DeadLetters(MessageFinder):
 
     # --- letters
 
-    async def letters(self, group: str, wanted: Wanted | None = None) -> AsyncIterator[DeadLetter]:
+    async def letters(
+        self, group: str, wanted: LetterFilter | None = None
+    ) -> AsyncIterator[DeadLetter]:
         """Iterate over the group's present dead letters. Later ones are not included."""
         ranges = {queue: await self._range(queue) for queue in await self._dead_queues(group)}
         for queue, (offset, end) in ranges.items():

@@ -28,8 +28,8 @@ from turbopump.client.dead_letters.dead_letter import (
     DeadLetter,
     DeadLetters,
     InDoubt,
+    LetterFilter,
     ResendTo,
-    Wanted,
 )
 from turbopump.client.dead_letters.journal import (
     Journal,
@@ -76,7 +76,7 @@ _IN_DOUBT: Final = SettingRule(is_a(InDoubt), "must be InDoubt.LEAVE, InDoubt.SE
 _RATE: Final = SettingRule(is_seconds, "must be a number of letters a second above 0").or_none()
 
 
-def _check_chosen(group: str, journal: Path, to: ResendTo, wanted: Wanted | None) -> None:
+def _check_chosen(group: str, journal: Path, to: ResendTo, wanted: LetterFilter | None) -> None:
     _GROUP.check("group", group)
     _JOURNAL.check("journal", journal)
     _TO.check("to", to)
@@ -84,7 +84,11 @@ def _check_chosen(group: str, journal: Path, to: ResendTo, wanted: Wanted | None
 
 
 async def would_resend(
-    dead_letters: DeadLetters, group: str, journal: Path, to: ResendTo, wanted: Wanted | None = None
+    dead_letters: DeadLetters,
+    group: str,
+    journal: Path,
+    to: ResendTo,
+    wanted: LetterFilter | None = None,
 ) -> ResendReport:
     """Report the effect of ``resend`` by the journal alone; nothing is sent or written. ``targets``
     counts the letters by topic."""
@@ -109,7 +113,7 @@ async def resend(
     group: str,
     journal: Path,
     to: ResendTo = ResendTo.ORIGIN,
-    wanted: Wanted | None = None,
+    wanted: LetterFilter | None = None,
     *,
     in_doubt: InDoubt = InDoubt.LEAVE,
     rate: float | None = None,
@@ -138,7 +142,7 @@ async def resend(
     now_ms = environment.clock.now_ms()
     writer = Journal(journal, group, run=name, now_ms=now_ms)
     try:
-        run = Run(dead_letters, group, writer, to, in_doubt, settle, on_progress)
+        run = ResendRun(dead_letters, group, writer, to, in_doubt, settle, on_progress)
         await run.settle_old_doubts()
         await run.send_all(wanted, rate)
         return run.report
@@ -156,7 +160,7 @@ WaitingLetters = dict[str, tuple[DeadLetter, MessageQueue]]
 
 
 @dataclass(eq=False)
-class Run:
+class ResendRun:
     """One run with an open journal."""
 
     _dead_letters: DeadLetters
@@ -227,7 +231,7 @@ class Run:
 
     # --- sending
 
-    async def send_all(self, wanted: Wanted | None, rate: float | None) -> None:
+    async def send_all(self, wanted: LetterFilter | None, rate: float | None) -> None:
         self._report_progress(self.report)
         steps = list(FIRST_STEPS)
         self._pace = ResendRate(rate)

@@ -38,7 +38,7 @@ from turbopump.message.message import ReceivedMessage
 
 log = logging.getLogger(__name__)
 
-Key = str | Callable[[ReceivedMessage], str | None]
+BusinessKey = str | Callable[[ReceivedMessage], str | None]
 
 LEAST_S: Final = 0.001
 """Minimum duration in seconds, because stores count milliseconds."""
@@ -84,7 +84,7 @@ _SECONDS: Final = SettingRule(
 class IdempotenceSettings:
     """Settings of an ``IdempotentConsumer``. Raises ConfigError for unusable ones."""
 
-    key: Key = field(metadata={"rule": _KEY})
+    key: BusinessKey = field(metadata={"rule": _KEY})
     """Business key of a message: the name of a property, or a function of the message. A message
     with None or an empty key has none and is always handled."""
     store: IdempotenceStore = field(metadata={"rule": _STORE})

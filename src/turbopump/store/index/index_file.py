@@ -80,7 +80,8 @@ class IndexFile:
     def header_fault(self) -> str | None:
         """Describe a contradiction within the header, or between the header and its entries; None
         if there is none. Reads a few bytes."""
-        count, begin = self.count, self.begin_timestamp
+        count = self.count
+        begin = self.begin_timestamp
         if count > self._entries or not 0 <= self.slots_used <= min(self.slots, count - 1):
             return (
                 f"its header has {count - 1} entries in {self.slots_used} slots; the file "
@@ -106,7 +107,8 @@ class IndexFile:
     def set_apart(self) -> None:
         """Mark the file as damaged, so that it is no longer searched."""
         self.damaged = True
-        self.count, self.end_offset = 1, OFFSET_MAX
+        self.count = 1
+        self.end_offset = OFFSET_MAX
 
     def _read_entry(self, number: int) -> tuple[int, int, int, int]:
         entry: tuple[int, int, int, int] = ENTRY.unpack(
@@ -144,8 +146,10 @@ class IndexFile:
     def inherit(self, end_offset: int, end_timestamp: int) -> None:
         """Set the fields of a fresh header to the end of the file before. They stay so until the
         first entry."""
-        self.end_offset, self.end_timestamp = end_offset, end_timestamp
-        self.begin_offset, self.begin_timestamp = end_offset, end_timestamp
+        self.end_offset = end_offset
+        self.end_timestamp = end_timestamp
+        self.begin_offset = end_offset
+        self.begin_timestamp = end_timestamp
         self._buffer[:HEADER_SIZE] = self.header
 
     def rewind(self, before: int) -> int:
@@ -159,12 +163,17 @@ class IndexFile:
         Return ``before``, or a lower offset if an entry is damaged. Then rewind to that offset, and
         index the messages from there on again. Raises OSError.
         """
+        # Entries, slots and header lie in different pages, and a crash may keep any of them. Only
+        # the entries are trusted, from the first one on. An entry is whole if its offset does not
+        # go back, and if it names the entry that was the newest of its slot at that point. So the
+        # array ``heads`` must be filled in the order in which the entries were written.
         self.make_room(1)
         heads = array("i", bytes(self.slots * SLOT_SIZE))
         last_offset = last_seconds = number = used = 0
         trusted = before
         end = min(self.count, self._entries)
-        start, slots = self._entries_at + ENTRY_SIZE, self.slots
+        start = self._entries_at + ENTRY_SIZE
+        slots = self.slots
         while number + 1 < end:
             size = min(_REWIND_STEP, end - number - 1) * ENTRY_SIZE
             for key_hash, offset, seconds, previous in ENTRY.iter_unpack(
@@ -185,7 +194,8 @@ class IndexFile:
                 number += 1
                 used += heads[slot] == 0
                 heads[slot] = number
-                last_offset, last_seconds = offset, seconds
+                last_offset = offset
+                last_seconds = seconds
             start += size
         if sys.byteorder == "little":
             heads.byteswap()
@@ -196,16 +206,16 @@ class IndexFile:
             (_, self.begin_offset, _, _) = ENTRY.unpack_from(
                 self._buffer, self._entries_at + ENTRY_SIZE
             )
-            self.end_offset, self.end_timestamp = (
-                last_offset,
-                self.begin_timestamp + last_seconds * 1000,
-            )
+            self.end_offset = last_offset
+            self.end_timestamp = self.begin_timestamp + last_seconds * 1000
         self.write_header()
         return trusted
 
-    def put(self, entries: list[tuple[int, int, int]]) -> int:
+    def append_entries(self, entries: list[tuple[int, int, int]]) -> int:
         """Add entries (key hash, commit-log offset, store time) until the file is full; return the
         number added. If the disk has no space, raises OSError and adds none."""
+        # The header is written last. Entries behind its count do not exist for a reader, and a slot
+        # that already points to one of them counts as empty there (``newest``).
         number = self.count
         entries = entries[: self.make_room(len(entries))]
         if not entries:
@@ -251,7 +261,7 @@ class IndexFile:
             f"{newer}"
         )
 
-    def judge(
+    def match_entry(
         self, number: int, entry: bytes, key_hash: int, begin_ms: int, end_ms: int
     ) -> tuple[int, bool, int]:
         """Return the commit-log offset in an entry, True if its key hash and store time fit, and
@@ -298,7 +308,9 @@ def put_entries(
     """Write entries (key hash, commit-log offset, store time) from entry ``number`` on, and link
     them into the slots. Return the number of slots that were empty before. About 0.6 µs each,
     compiled 0.08."""
-    pack_entry, pack_slot, unpack_slot = ENTRY.pack_into, _SLOT.pack_into, _SLOT.unpack_from
+    pack_entry = ENTRY.pack_into
+    pack_slot = _SLOT.pack_into
+    unpack_slot = _SLOT.unpack_from
     used = 0
     at = HEADER_SIZE + slots * SLOT_SIZE + number * ENTRY_SIZE
     for key_hash, offset, stored_ms in entries:

@@ -151,7 +151,8 @@ class KeyIndex:
 
     def give_up(self) -> bool:
         """Drop the entries that wait for space; return True if there were any."""
-        lacking, self._unwritten = self.lacking, []
+        lacking = self.lacking
+        self._unwritten = []
         return lacking
 
     @property
@@ -165,7 +166,7 @@ class KeyIndex:
         last = next((file for file in reversed(self.files) if not file.damaged), None)
         return last.end_offset if last is not None and last.count > 1 else -1
 
-    def add(
+    def add_message(
         self,
         topic: str,
         unique: str | None,
@@ -200,8 +201,13 @@ class KeyIndex:
     def write_waiting(self) -> None:
         """Write the waiting entries to the files; a batch costs half as much as single writes.
         Every reader and every sync of the files calls this first."""
-        waiting, self._waiting = self._waiting, []
-        there, entries = self._there, self._unwritten
+        # ``self._waiting`` is emptied first: on an error its entries are in ``_unwritten`` or
+        # dropped, and never written twice. Entries that found no space come before newer ones,
+        # because the offsets in a file must not go back (``IndexFile.rewind``).
+        waiting = self._waiting
+        self._waiting = []
+        there = self._there
+        entries = self._unwritten
         # Entries come in log order, and some may come twice.
         if waiting and waiting[0][1] <= there:
             waiting = [entry for entry in waiting if entry[1] > there]
@@ -211,7 +217,7 @@ class KeyIndex:
                 file = self.files[-1] if self.files else None
                 if file is None or file.full:
                     file = self._new_file()
-                del entries[: file.put(entries)]
+                del entries[: file.append_entries(entries)]
         except OSError as error:
             # The index is derived data, so its failure is no reason to refuse messages, which are
             # in the log.
@@ -286,7 +292,8 @@ class KeyIndex:
         count = 0
         while count + 1 < len(self.files) and self.files[count].end_offset < start:
             count += 1
-        taken, self.files[:count] = self.files[:count], []
+        taken = self.files[:count]
+        self.files[:count] = []
         return taken
 
     def dirty_segments(self) -> list[Segment]:
@@ -348,11 +355,11 @@ def index_entries_of(parsed: ParsedEntry) -> list[tuple[int, int, int]]:
     commit-log offset, store time) for each key."""
     if parsed.sys_flag & TRANSACTION_MASK == TRANSACTION_MASK:  # rolled back
         return []
-    unique, keys = (
-        value_after(parsed.properties, UNIQ_KEY + NAME_END),
-        value_after(parsed.properties, KEYS + NAME_END),
-    )
-    texts = [*([unique] if unique else []), *(key for key in (keys or "").split(" ") if key)]
+    unique = value_after(parsed.properties, UNIQ_KEY + NAME_END)
+    keys = value_after(parsed.properties, KEYS + NAME_END)
+    texts = [key for key in (keys or "").split(" ") if key]
+    if unique:
+        texts.insert(0, unique)
     return [(key_hash(parsed.topic, text), parsed.offset, parsed.store_timestamp) for text in texts]
 
 
@@ -395,7 +402,7 @@ class KeyWalk:
         self._walked = 0
         self.errors: list[OSError] = []
 
-    def next(self) -> ReadSteps[int | None]:
+    def next_offset(self) -> ReadSteps[int | None]:
         """Return the commit-log offset of the next candidate message, newest first; None at the
         end.
 
@@ -413,7 +420,8 @@ class KeyWalk:
             self._walked += 1
             if self._walked % PAUSE_EVERY == 0:
                 yield []
-            number, self._number = self._number, 0
+            number = self._number
+            self._number = 0
             entry = yield from self._read(file, file.entries_piece(number, 1))
             offset = None
             if entry:
@@ -421,7 +429,7 @@ class KeyWalk:
                 fault = file.chain_fault(number, entry, self._key_hash, self._newer)
                 if fault is not None and not file.damaged:
                     self._index.set_apart(file, fault)
-                self._newer, fits, self._number = file.judge(
+                self._newer, fits, self._number = file.match_entry(
                     number, entry, self._key_hash, *self._times
                 )
                 offset = self._newer if fits else None

@@ -100,7 +100,8 @@ class ReadPace:
         """Record a turn of reads between these times."""
         written = self._written()
         if written != self._seen:
-            self._seen, self._grew = written, ended
+            self._seen = written
+            self._grew = ended
         if ended - self._grew > QUIET_S:
             self._credit = CREDIT_MAX_S
         else:
@@ -164,7 +165,9 @@ class ColdReads:
           whole milliseconds, as long as ten steps.
         - ``pace``: sets the pauses between turns.
         """
-        self._soon, self._now, self._pace = soon, now, pace
+        self._soon = soon
+        self._now = now
+        self._pace = pace
 
     @property
     def waiting(self) -> int:

@@ -15,7 +15,6 @@ outside.
 from __future__ import annotations
 
 import struct
-from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -83,7 +82,7 @@ class CommitLog:
         self._populated = 0
         self._populating = False
         self._growth: Callable[[], None] | None = None
-        self._look_at = 0
+        self._notice_at = 0
         """Value of ``end`` beyond which pages must be requested or a waiter be called."""
         self._synced_often = synced_often
         self._step = SMALL_STEP if synced_often else POPULATE_STEP
@@ -110,7 +109,7 @@ class CommitLog:
         self.end = end
         self._current = self.files.at(end)
         self._populated = end
-        self._set_look()
+        self._set_notice()
 
     def begin_at(self, offset: int) -> None:
         """Set the start of a log without segments: a new slave's log. The offset must be the start
@@ -127,7 +126,7 @@ class CommitLog:
         """Call ``tell`` once, inside the next ``written``; it must be short. A second call replaces
         the first waiter. Without a waiter, sends pay nothing."""
         self._growth = tell
-        self._set_look()
+        self._set_notice()
 
     def reserve(self, size: int) -> int:
         """Return the physical offset for an entry of ``size`` bytes: the end, or the start of a new
@@ -156,7 +155,7 @@ class CommitLog:
         return 0 if fits or self.files.has_spare else self.segment_size
 
     @property
-    def room(self) -> tuple[Any, int]:
+    def write_position(self) -> tuple[Any, int]:
         """Return the map, and the position in it, to write the reserved entry."""
         current = self._current
         assert current is not None
@@ -167,8 +166,8 @@ class CommitLog:
         assert self._current is not None
         self._current.dirty = True
         self.end += size
-        if self.end > self._look_at:
-            self._look()
+        if self.end > self._notice_at:
+            self._notice_growth()
 
     def copy_blank(self, data: bytes) -> None:
         """Write the blank at the end of a segment, which a slave got from its master."""
@@ -207,6 +206,9 @@ class CommitLog:
 
     def _roll(self) -> int:
         """Fill the current segment with a blank and open the next. Return the new end."""
+        # The new file comes first: if it cannot be made, the log is unchanged, and a later append
+        # tries again. Then comes the blank, so that a walk over the log finds the end of the old
+        # segment. ``on_segment`` is last, because it notes the ends of all queues at ``start``.
         current = self._current
         start = current.end if current is not None else self.end
         if self.files.wait_for_spare:
@@ -220,20 +222,21 @@ class CommitLog:
         self.end = start
         self._populated = start
         self._populate_ahead()
-        self._set_look()
+        self._set_notice()
         self._on_segment(start)
         return start
 
-    def _look(self) -> None:
+    def _notice_growth(self) -> None:
         if self.end > self._populated - self._step // 2:
             self._populate_ahead()
-        growth, self._growth = self._growth, None
-        self._set_look()
+        growth = self._growth
+        self._growth = None
+        self._set_notice()
         if growth is not None:
             growth()
 
-    def _set_look(self) -> None:
-        self._look_at = self._populated - self._step // 2 if self._growth is None else self.end
+    def _set_notice(self) -> None:
+        self._notice_at = self._populated - self._step // 2 if self._growth is None else self.end
 
     def _populate_ahead(self) -> None:
         current = self._current
@@ -255,50 +258,6 @@ class CommitLog:
         self._disk.start(
             lambda: current.segment.populate(start - current.start, size, small=small), done
         )
-
-
-# --- Durations of appends, in Apache's thirteen classes. Appends under 1 ms cost nothing here:
-# their number follows from the number of messages. RocketMQ: ``setPutMessageEntireTimeMax``.
-
-_TEXT: Final = (
-    "[<=0ms] [0~10ms] [10~50ms] [50~100ms] [100~200ms] [200~500ms] [500ms~1s] [1~2s] [2~3s] "
-    "[3~4s] [4~5s] [5~10s] [10s~]"
-)
-NAMES: Final = tuple(_TEXT.split(" "))
-BOUNDS_MS: Final = (1, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
-SLOW_S: Final = 0.001
-"""Duration in seconds from which an append counts as slow."""
-
-
-class AppendLatency:
-    """Counts of append durations, from now on. ``appended()`` returns the number of appended
-    messages. ``on_slow`` gets the seconds of each append that took ``SLOW_S`` or longer."""
-
-    def __init__(self, appended: Callable[[], int], on_slow: Callable[[float], None]) -> None:
-        self._appended = appended
-        self._on_slow = on_slow
-        self._before = appended()
-        self._slow = [0] * len(NAMES)
-        self.last_minute: dict[str, int] = dict.fromkeys(NAMES, 0)
-        """Counts by duration class, of the last complete minute."""
-        self.longest = 0.0
-        """Longest append in seconds."""
-
-    def slow(self, seconds: float) -> None:
-        """Record an append that took ``SLOW_S`` or longer. A batch counts once."""
-        self._slow[bisect_right(BOUNDS_MS, int(seconds * 1000))] += 1
-        self.longest = max(self.longest, seconds)
-        self._on_slow(seconds)
-
-    def end_minute(self) -> str:
-        """Close a minute and store its counts in ``last_minute``. Return the line for the log."""
-        now = self._appended()
-        counts = [*self._slow]
-        counts[0] += max(now - self._before - sum(self._slow), 0)
-        self._before, self._slow = now, [0] * len(NAMES)
-        self.last_minute = dict(zip(NAMES, counts, strict=True))
-        text = "".join(f"{name}:{count} " for name, count in self.last_minute.items())
-        return f"[PAGECACHERT] TotalPut {sum(counts)}, PutMessageDistributeTime {text}"
 
 
 class NewMessage(msgspec.Struct, frozen=True, gc=False):

@@ -103,7 +103,9 @@ def parse_usual_entries(
     ``topics`` maps names read before. About 2.5 µs an entry, against 9 one at a time.
     """
     found: list[ParsedEntry] = []
-    append, unpack, view = found.append, USUAL_HEAD.unpack_from, memoryview(piece)
+    append = found.append
+    unpack = USUAL_HEAD.unpack_from
+    view = memoryview(piece)
     end = min(end, len(piece))
     while at + FIXED_SIZE <= end:
         size, magic, body_crc, queue_id, queue_offset, offset, sys_flag, stored, body_size = unpack(

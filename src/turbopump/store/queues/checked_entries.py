@@ -98,7 +98,8 @@ class ReadContext:
     def for_large_read(self, count: int, size: int) -> ReadContext:
         """Return the context with limits for this many messages and bytes, up to larger bounds. One
         read within these bounds lasts at most about 1 ms."""
-        count, size = min(count, _LARGE_COUNT_MAX), min(size, _LARGE_SIZE_MAX)
+        count = min(count, _LARGE_COUNT_MAX)
+        size = min(size, _LARGE_SIZE_MAX)
         limits = replace(
             self.limits, count_hot=count, bytes_hot=size, count_cold=count, bytes_cold=size
         )
@@ -153,7 +154,8 @@ class CheckedEntries:
             if not self.good:
                 result.unreadable = self.why_unread
         if self.good:
-            result.status, result.count = GetStatus.FOUND, self.count
+            result.status = GetStatus.FOUND
+            result.count = self.count
             result.data = self.good[0] if len(self.good) == 1 else b"".join(self.good)
         elif self.removed or self.damages:
             result.status = GetStatus.MESSAGE_WAS_REMOVING
@@ -185,7 +187,8 @@ def checked_entries(
 ) -> ReadSteps[CheckedEntries]:
     """Read and check the entries to which units of ``queue`` point. ``hot``: this process wrote
     them recently. So they are gathered out of the map, and only the others are read."""
-    checked, log = CheckedEntries(), context.log
+    checked = CheckedEntries()
+    log = context.log
     if hot and units:
         file = log.files.at(units[0].offset)
         if file is not None:
@@ -196,7 +199,8 @@ def checked_entries(
     if any(unit.offset < start for unit in units) and not queue.is_trimmed(start):
         # zeros were never a message's unit
         there = [unit for unit in units if not 0 <= unit.offset < start or unit.size <= 0]
-        checked.removed, units = len(units) - len(there), there
+        checked.removed = len(units) - len(there)
+        units = there
     spans = yield from _fetched(_spans(units, log))
     judged = 0
     for span in spans:
@@ -297,7 +301,8 @@ def _judge(
     #   over only if ``is_lost`` gives it up.
     # - The log has deleted it meanwhile: retention works between the steps of a read.
     log = context.log
-    fault, is_unit_wrong = span.fault, True
+    fault = span.fault
+    is_unit_wrong = True
     if isinstance(span.data, OSError):
         error = span.data
         if unit.offset < log.start:
@@ -308,7 +313,8 @@ def _judge(
             what = f"the message at {unit.offset} of the commit log"
             checked.stop_at(unit, unreadable_text(error, what))
             return
-        fault, is_unit_wrong = f"it cannot be read ({error.strerror or error})", False
+        fault = f"it cannot be read ({error.strerror or error})"
+        is_unit_wrong = False
     elif fault is None:
         at = unit.offset - span.start
         entry = bytes(span.data[at : at + unit.size])

@@ -178,7 +178,8 @@ class ConsumeQueue:
     def make_room(self, count: int) -> None:
         """Make the files for the next ``count`` units and allocate their blocks, so that appending
         cannot fail. Raises OSError."""
-        file, begin = self._file, self.max_index * UNIT_SIZE
+        file = self._file
+        begin = self.max_index * UNIT_SIZE
         end = begin + count * UNIT_SIZE
         if file is None or end > file.room:
             self._file = self._writable(begin, end)
@@ -224,9 +225,13 @@ class ConsumeQueue:
         Also cut the last units for which ``is_there(queue, index, offset, size)`` is False: after a
         power cut they may point anywhere.
         """
+        # Units are written after their entries, but the system may save their pages first. So after
+        # a power cut the last units may point behind the log, or to bytes that never came. The
+        # binary search passes most of them in a few reads. Then they are tried one by one.
         last = self._offset_of(self.max_index - 1)
-        nothing = last is not None and last < physical_offset
-        index = self.max_index if nothing else self.first_at(physical_offset)
+        index = self.max_index
+        if last is None or last >= physical_offset:
+            index = self.first_at(physical_offset)
         while index > self.min_index:
             unit = self.unit(index - 1)
             if (
@@ -317,16 +322,17 @@ class ConsumeQueue:
     def _follows(self, index: int, log_start: int) -> bool:
         """Return True if a unit points before ``log_start`` and is plausible: its message lies
         behind that of the unit before."""
-        here, position = self._offset_of(index), (index - 1) * UNIT_SIZE
+        here = self._offset_of(index)
+        position = (index - 1) * UNIT_SIZE
         if here is None or here >= log_start:
             return False
         file = self.files.at(position)  # the unit may be before the queue's start
-        before, size, _ = (
-            UNIT.unpack(file.segment.read(position - file.start, UNIT_SIZE))
-            if file is not None
-            else (0, 0, 0)
-        )
-        end = before + size if size != NO_MESSAGE_SIZE else before
+        if file is None:
+            return True
+        before, size, _ = UNIT.unpack(file.segment.read(position - file.start, UNIT_SIZE))
+        end = before
+        if size != NO_MESSAGE_SIZE:
+            end += size
         return possible_offset(before, size) is None or end <= here
 
     def _append_elsewhere(
@@ -345,6 +351,9 @@ class ConsumeQueue:
     def begin_at(self, index: int) -> None:
         """Set the start of an empty queue to ``index``. Units before it in its first file are
         marked as leading."""
+        # Apache's broker expects that the first file begins at a multiple of its size. The units of
+        # that file before ``index`` have no messages, and are marked, so that no reader takes them
+        # for damage.
         self.files.remove_all()
         per_file = self.files.file_size // UNIT_SIZE
         first = index - index % per_file
@@ -392,7 +401,8 @@ class _FoundEnd:
         # page. A binary search of the whole file would bring twenty pages into memory.
         segment = cast(SparseSegment, file.segment)
         at, tail = segment.tail(PAGE + UNIT_SIZE)
-        begin, count = -(-at // UNIT_SIZE), -(-(at + len(tail)) // UNIT_SIZE)
+        begin = -(-at // UNIT_SIZE)
+        count = -(-(at + len(tail)) // UNIT_SIZE)
         tail = tail[begin * UNIT_SIZE - at :].ljust((count - begin) * UNIT_SIZE, b"\0")
 
         def is_free(number: int) -> bool:
@@ -429,6 +439,9 @@ def first_unit_at(
     """Return the index of the first unit from ``low`` to ``high`` at or after this log offset.
     ``offset_of`` returns a unit's log offset, or None if it is damaged. Damaged units are passed
     over, but never a good one because of them."""
+    # The offsets of undamaged units grow with the index. A damaged unit may have any offset. If it
+    # has a small one, to go right there would pass over good units before it. So the search goes
+    # right only if the unit before agrees, or is visibly damaged.
     first = low
     while low < high:
         middle = at = (low + high) // 2

@@ -175,7 +175,8 @@ class ConsumeQueueTable:
         others.) The value of a returned topic is the log offset of its first remaining message.
         Messages deleted by an earlier deletion lie before that offset.
         """
-        old, across = [], dict[str, int]()
+        old = []
+        across = dict[str, int]()
         for queue in self:
             if not queue.max_index or queue.topic not in deleted:
                 continue
@@ -190,9 +191,9 @@ class ConsumeQueueTable:
                 del self._queues[queue.topic, queue.queue_id]
                 queue.remove()
         for queue in self:
-            unit = (
-                queue.unit(queue.min_index) if queue.topic in across and queue.max_index else None
-            )
+            if queue.topic not in across or not queue.max_index:
+                continue
+            unit = queue.unit(queue.min_index)
             if unit is not None:
                 across[queue.topic] = min(unit[0], across[queue.topic])
         return across

@@ -162,8 +162,9 @@ class Lookup:
         if entry is None or entry.fault is not None:
             return None
         queued = yield from self.entry_in_queue(*queue_position(entry.data))
-        proven = queued is not None and queued.fault is None and queued.offset == offset
-        return entry if proven else None
+        if queued is None or queued.fault is not None or queued.offset != offset:
+            return None
+        return entry
 
     def entry_in_queue(
         self, topic: str, queue_id: int, index: int
@@ -183,13 +184,12 @@ class Lookup:
         piece = queue.piece(index, 1)
         unit = (yield from read_piece(piece)) if piece is not None else b""
         if isinstance(unit, OSError):
-            return StoredEntry(-1, b"", _unreadable(unit)) if index >= queue.min_index else None
+            if index < queue.min_index:
+                return None
+            return StoredEntry(-1, b"", _unreadable(unit))
         if not unit or int.from_bytes(unit[8:12]) == NO_MESSAGE_SIZE:
             return None
-        offset, size = (
-            int.from_bytes(unit[:8], signed=True),
-            int.from_bytes(unit[8:12], signed=True),
-        )
+        offset, size, _ = UNIT.unpack(unit)
         entry = yield from self.entry_at(offset)
         if entry is not None and entry.fault is None and _is_of(entry.data, queue, index):
             return entry
@@ -263,12 +263,13 @@ class Lookup:
         damaged: list[StoredEntry] = []
         if self.index is None:
             return ByKey(found, damaged, [])
-        count_max, left = min(count_max, COUNT_MAX), bytes_max
+        count_max = min(count_max, COUNT_MAX)
+        left = bytes_max
         last = -1
         looked = 0
         walk = self.index.walk(topic, key, begin_ms, end_ms, behind)
         while len(found) < count_max:
-            offset = yield from walk.next()
+            offset = yield from walk.next_offset()
             if offset is None:
                 break
             if offset == last or any(entry.offset == offset for entry in found):
@@ -307,7 +308,8 @@ class Lookup:
         if queue is None:
             return 0
         low, high = queue.min_index, queue.end.value
-        first_after, last_before = high, 0
+        first_after = high
+        last_before = 0
         while low < high:
             found = yield from self._first_with_time((low + high) // 2, high, queue)
             if found is None:

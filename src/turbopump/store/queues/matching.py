@@ -57,7 +57,9 @@ def read_matching(
     whole: GetResult | None = None
     pieces: list[bytes] = []
     count = taken = 0
-    at, turn_ends, late = offset, offset + TURN_UNITS, monotonic() + TURN_S
+    at = offset
+    turn_ends = offset + TURN_UNITS
+    late = monotonic() + TURN_S
     properties = PropertyText("")  # one object for all messages; filters do not keep it
     while at - offset < UNITS_MAX:
         part = yield from read(at)
@@ -87,11 +89,14 @@ def read_matching(
             if count < count_max and at < part.max_offset:
                 if at >= turn_ends:
                     yield []
-                    turn_ends, late = at + TURN_UNITS, monotonic() + TURN_S
+                    turn_ends = at + TURN_UNITS
+                    late = monotonic() + TURN_S
                 continue
         break
     assert whole is not None
-    whole.data, whole.count, whole.next_offset = b"".join(pieces), count, at
+    whole.data = b"".join(pieces)
+    whole.count = count
+    whole.next_offset = at
     whole.status = GetStatus.FOUND if count else GetStatus.NO_MATCHED_MESSAGE
     return whole
 

@@ -135,8 +135,8 @@ class NotedQueueEnds(msgspec.Struct, frozen=True):
 
 class QueueEnds:
     """Record of the ends of ``queues``, stored in ``path``. Call ``load`` before recovery,
-    ``begin`` after it, ``end`` at a clean stop. ``log_error`` gets a line when the file cannot be
-    read or saved."""
+    ``begin_notes`` after it, ``end_notes`` at a clean stop. ``log_error`` gets a line when the file
+    cannot be read or saved."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class QueueEnds:
         self._deleted = dict(known.deleted)
         return known
 
-    def begin(
+    def begin_notes(
         self, log_start: int, log_end: int, deleted: dict[str, int], *, agreed: bool, all_read: bool
     ) -> None:
         """Start the record after recovery.
@@ -186,6 +186,10 @@ class QueueEnds:
         Raises OSError if the log has become shorter than at the deletion of a topic, and that
         cannot be saved. New messages get these offsets, and would count as deleted.
         """
+        # A crash may cut the log to before the offset at which a topic was deleted. The lost
+        # offsets are used again, so a message of the topic, created again, would count as deleted.
+        # The deletion is therefore reduced to ``log_end``. Both the file and its backup must have
+        # it before the first new message.
         shorter = any(at > log_end for at in deleted.values())
         snapshots = [
             noted for noted in self._snapshots if agreed and log_start <= noted.at <= log_end
@@ -205,7 +209,7 @@ class QueueEnds:
                 raise
             self._save()  # reported, and repeated
 
-    def note(self, at: int) -> None:
+    def note_ends(self, at: int) -> None:
         """Take a snapshot at this log offset and save it in a thread. All of the log before the
         offset must be dispatched, and nothing behind it.
 
@@ -225,6 +229,10 @@ class QueueEnds:
         A second save brings the deletion into the backup too. If only the second save fails, it is
         repeated.
         """
+        # The order is: save the deletion, delete the files, answer. After a kill between the first
+        # two, a start finds the record and finishes the deletion. In the other order it would find
+        # the messages in the log, and make the deleted queues again. ``_leaving`` keeps the queues
+        # out of snapshots that are taken meanwhile.
         before = self._deleted.get(topic)
         self._deleted[topic] = at
         self._leaving.add(topic)
@@ -272,8 +280,8 @@ class QueueEnds:
         """Result of ``deleted_until`` for each deleted topic, including topics created again."""
         return self._deleted
 
-    def end(self, log_end: int, *, all_read: bool) -> None:
-        """Save the record at a clean stop; ``all_read`` as for ``begin``. Raises OSError."""
+    def end_notes(self, log_end: int, *, all_read: bool) -> None:
+        """Save the record at a clean stop; ``all_read`` as for ``begin_notes``. Raises OSError."""
         if all_read and not self._snapshots and not self._deleted:
             return
         self._add(log_end)
@@ -292,13 +300,16 @@ class QueueEnds:
         self.file.save(self._content())
 
     def _settled(self, good: bool) -> None:
-        waiting, self._waiting = self._waiting, []
+        waiting = self._waiting
+        self._waiting = []
         for then in waiting:
             then(good)
 
     def _content(self) -> Callable[[], bytes]:
         """Return a function that encodes the present record. Any thread may call it."""
-        snapshots, deleted, queues = tuple(self._snapshots), dict(self._deleted), list(self._queues)
+        snapshots = tuple(self._snapshots)
+        deleted = dict(self._deleted)
+        queues = list(self._queues)
         firsts = [queue.min_index for queue in queues]
 
         def encode() -> bytes:
@@ -336,7 +347,8 @@ class _SavedSnapshot:
             self._raw = msgspec.Raw(
                 msgspec.json.encode(EndsSnapshot(self.at, _by_topic(self._queues, self._ends)))
             )
-            self._queues, self._ends = [], []
+            self._queues = []
+            self._ends = []
         return self._raw
 
 

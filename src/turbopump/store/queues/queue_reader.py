@@ -79,7 +79,8 @@ class QueueReader:
     def open_at(self, log_end: int, *, after_crash: bool) -> None:
         """Record that this process writes the log from ``log_end`` on. ``after_crash``: a crash may
         have lost messages behind it."""
-        self._context.opened_at, self._context.after_crash = log_end, after_crash
+        self._context.opened_at = log_end
+        self._context.after_crash = after_crash
 
     def get(
         self, topic: str, queue_id: int, offset: int, count_max: int, accept: TagsFilter = None
@@ -227,7 +228,8 @@ def _read_hot(
 ) -> GetResult | None:
     """Return recent messages of this process out of the map, up to the end of the first message's
     segment. None if there are none. Nearly every read of recent messages ends here."""
-    high, limits = queue.end.value, context.limits
+    high = queue.end.value
+    limits = context.limits
     first = max(queue.opened_at, queue.min_index, queue.max_index - _UNITS_HOT)
     if not first <= index < high:
         return None
@@ -298,7 +300,10 @@ def _neighbours(
     count = min(count_max, count, len(units) // UNIT_SIZE)
     if count > _NEIGHBOURS:
         count = _within_a_piece(units, count, first)
-    while True:  # the read ends before the first hot message
+    # The read ends before the first hot message, because the next read gets that from the map. If
+    # the first message is hot itself, its bytes in the map did not fit its unit. Then it is read
+    # here, and checked.
+    while True:
         last, size, _ = UNIT.unpack_from(units, (count - 1) * UNIT_SIZE)
         if count == 1 or last < context.hot_from or index + count <= queue.opened_at:
             break
@@ -424,11 +429,17 @@ def _select(
     with zeros of a damaged page. Their messages are read, and the reader judges them.
     """
     chosen: list[Unit] = []
-    limits, log_end = context.limits, context.log.end
+    limits = context.limits
+    log_end = context.log.end
     in_memory_from = log_end - limits.hot_size
-    hot_from, opened_at = context.hot_from, queue.opened_at
-    size_min, entry_size_max = FIXED_SIZE, ENTRY_SIZE_MAX  # a local is faster
-    first, taken, gaps = index, 0, 0
+    hot_from = context.hot_from
+    opened_at = queue.opened_at
+    # a local is faster
+    size_min = FIXED_SIZE
+    entry_size_max = ENTRY_SIZE_MAX
+    first = index
+    taken = 0
+    gaps = 0
     for offset, size, tags in UNIT.iter_unpack(units):
         if accept is not None and not accept(tags) and size >= size_min:
             can_be = hot or (size <= entry_size_max and 0 <= offset < log_end)

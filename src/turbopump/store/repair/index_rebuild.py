@@ -158,7 +158,7 @@ class IndexRebuild:
             if fault is not None:
                 return fault
             while waiting:
-                fresh.put(waiting[:ENTRIES_AT_ONCE])
+                fresh.append_entries(waiting[:ENTRIES_AT_ONCE])
                 del waiting[:ENTRIES_AT_ONCE]
                 yield []
         return None

@@ -140,13 +140,14 @@ class PendingTimers:
     def wheel(self) -> TimerWheel:
         """Timer wheel, created on first use. Raises OSError, StoreError."""
         if self._wheel is None:
-            path, slots = self.config.paths.timer_wheel, self.config.slots
+            path = self.config.paths.timer_wheel
+            slots = self.config.slots
             if self._disk.file_size(path) not in (None, wheel_size(slots)):
                 self._disk.remove(path)
             self._wheel = TimerWheel(self._disk, path, slots, self.config.precision_ms)
         return self._wheel
 
-    def put(
+    def put_message(
         self,
         due: int,
         offset: int,
@@ -172,11 +173,15 @@ class PendingTimers:
     ) -> bool:
         """Put a message into one slot. Return True if it must be put again from there."""
         time, rolls = self.slot_for(due, written)
-        magic = MAGIC_DEFAULT | (MAGIC_ROLL if rolls else 0) | (MAGIC_DELETE if recalls else 0)
+        magic = MAGIC_DEFAULT
+        if rolls:
+            magic |= MAGIC_ROLL
+        if recalls:
+            magic |= MAGIC_DELETE
         wheel = self.wheel
         written = min(written, time)  # the difference field holds at most 24 days
         position = self.log.append(wheel.last(time), magic, written, time, offset, size, topic_hash)
-        wheel.put(time, position, -1 if recalls else 1)
+        wheel.add_unit(time, position, -1 if recalls else 1)
         return rolls
 
     def slot_for(self, due: int, written: int) -> tuple[int, bool]:
@@ -218,7 +223,8 @@ class PendingTimers:
         slot = self._wheel.slot(time) if self._wheel is not None else None
         position = slot.last if slot is not None else -1
         reached = position
-        block, begin = b"", -1
+        block = b""
+        begin = -1
         while position >= self.log.start and position >= 0:
             if not begin <= position <= begin + len(block) - TIMER_UNIT_SIZE:
                 block, begin = yield from self._read(position, _BLOCK)
@@ -231,7 +237,8 @@ class PendingTimers:
             found.sizes.append(unit.size)
             found.written.append(unit.written)
             found.magics.append(unit.magic)
-            reached, position = position, unit.previous
+            reached = position
+            position = unit.previous
             if len(found) % _PAUSE_EVERY == 0:
                 yield []
         if slot is not None and self.log.start <= slot.first < reached:

@@ -123,7 +123,8 @@ class TimerLog:
     ) -> int:
         """Append a unit and return its position. Raises OSError if a new file cannot be made; then
         nothing has changed. About 1 µs."""
-        current, position = self._current, self.end
+        current = self._current
+        position = self.end
         if current is None or current.end - position < TIMER_UNIT_SIZE + _BLANK.size:
             current = self._roll()
             position = self.end

@@ -122,7 +122,8 @@ def _load(
 def _precision(timers: PendingTimers, now: int, *, whole: bool) -> int:
     """Return the configured precision if the wheel has it; 0 if the wheel has another one, or is
     too small."""
-    precision, log = timers.config.precision_ms, timers.log
+    precision = timers.config.precision_ms
+    log = timers.log
     if precision < 1000:
         return 0
     if whole:
@@ -163,19 +164,26 @@ def _first_new(timers: PendingTimers, queue: ConsumeQueue | None) -> int | None:
 def fill_wheel(timers: PendingTimers, end: int) -> bool:
     """Rebuild the wheel from the log up to ``end``; return False if the log is damaged before it.
     About 1.5 µs a unit."""
-    wheel, log = timers.wheel, timers.log
+    wheel = timers.wheel
+    log = timers.log
     wheel.clear()
-    first, until = timers.read_time, timers.read_time + wheel.span_ms
+    first = timers.read_time
+    until = timers.read_time + wheel.span_ms
     for unit in log.scan(log.start, end):
         if first <= unit.time < until:
-            wheel.put(unit.time, unit.position, -1 if unit.recalls else 1)
+            wheel.add_unit(unit.time, unit.position, -1 if unit.recalls else 1)
     return log.scanned_to >= end
 
 
 def _rewind_chains(timers: PendingTimers, checkpoint: TimerCheckpoint) -> bool:
     """Shorten the chains of undelivered slots to the end of the log at the checkpoint. Return False
     if a chain is torn, or the wheel differs from that time."""
-    wheel, end = timers.wheel, checkpoint.log_end
+    # The wheel is a map without a copy: after a kill it has units that the checkpoint does not
+    # know. Their messages are read from the queue again, so their units must leave the chains. They
+    # are still in the log behind ``end``, which ``cut_at`` removes only afterwards. The sum over
+    # the wheel finds any other difference, such as a page that a power cut has lost.
+    wheel = timers.wheel
+    end = checkpoint.log_end
     timers.log.end = timers.log.capacity
     for slot in wheel.mark_pending(timers.read_time):
         if slot.last < end:
@@ -190,7 +198,8 @@ def _rewind_chains(timers: PendingTimers, checkpoint: TimerCheckpoint) -> bool:
 def _before(timers: PendingTimers, slot: Slot, end: int) -> tuple[int, int] | None:
     """Return the last unit of a slot before ``end``, and the number of units up to it; None if its
     chain is torn."""
-    position, count = slot.last, slot.units
+    position = slot.last
+    count = slot.units
     while position >= end:
         unit = timers.log.unit(position)
         if unit is None or unit.time != slot.time:
@@ -204,7 +213,8 @@ def _replay_apache(
     timers: PendingTimers, checkpoint: TimerCheckpoint, queue: ConsumeQueue | None, *, whole: bool
 ) -> str | None:
     """Recover Apache's log and wheel: see case 2 of the module. Return the fault, or None."""
-    log, wheel = timers.log, timers.wheel
+    log = timers.log
+    wheel = timers.wheel
     begin = log.file_start(max(checkpoint.log_end - log.files.file_size, log.start))
     first_new = _first_new(timers, queue)
     for found in log.scan(begin):
@@ -229,4 +239,4 @@ def _revise(wheel: TimerWheel, unit: TimerUnit) -> None:
     the count either."""
     slot = wheel.slot(unit.time)
     if slot is None or slot.last < unit.position:
-        wheel.put(unit.time, unit.position, -1 if unit.recalls else 1)
+        wheel.add_unit(unit.time, unit.position, -1 if unit.recalls else 1)

@@ -100,14 +100,15 @@ class TimerWheel:
         )
         return int(last) if found == number else -1
 
-    def put(self, time: int, position: int, change: int) -> None:
+    def add_unit(self, time: int, position: int, change: int) -> None:
         """Make the unit at ``position`` the newest of a time. ``change`` is added to the count."""
         number = time // self.precision_ms
         index = number % self.total
         found, first, _, before, magic = _SLOT.unpack_from(self._buffer, index * WHEEL_SLOT_SIZE)
         count = before
         if found != number:
-            first, count = -1, 0
+            first = -1
+            count = 0
         count = max(min(count + change, _COUNT_MAX), -_COUNT_MAX)
         slot = _SLOT.pack(number, position if first < 0 else first, position, count, magic)
         self._write(index, slot, before, count, occupied=True)
@@ -145,7 +146,8 @@ class TimerWheel:
         """Mark every slot from ``time`` on, for one span, as undelivered, and return these slots.
         Reads the whole file; about 0.3 s if it is full."""
         pending = []
-        number, total = time // self.precision_ms, self.total
+        number = time // self.precision_ms
+        total = self.total
         self._occupied = bytearray(total)
         self.sum = self.waiting = 0
         for index, (found, first, last, count, _) in self._slots():
@@ -177,7 +179,8 @@ class TimerWheel:
     def dirty_segments(self) -> list[Segment]:
         """Return the file's segment if it was written since the last call. It counts as clean from
         now on."""
-        dirty, self.dirty = self.dirty, False
+        dirty = self.dirty
+        self.dirty = False
         return [self.segment] if dirty else []
 
     def close(self) -> None:

@@ -256,14 +256,14 @@ async def test_what_a_killed_run_sent_and_what_comes_very_late_is_not_sent_again
             assert (await send_once(self._instance, *late.pop())).stored
         return fault
 
-    begin_topic = resending.Run.begin_topic
+    begin_topic = resending.ResendRun.begin_topic
     await dead(broker, 3)
     with monkeypatch.context() as patch:
         patch.setattr(resending, "send_once", killed)
         with pytest.raises(KilledError):
             await resend(dead_letters, GROUP, tmp_path, settle=0.01)
     # it arrives after it was looked for
-    monkeypatch.setattr(resending.Run, "begin_topic", begin)
+    monkeypatch.setattr(resending.ResendRun, "begin_topic", begin)
     report = await resend(dead_letters, GROUP, tmp_path, settle=0.01)
     assert (report.recovered, report.already, report.sent, report.elsewhere) == (1, 1, 2, 0)
     assert once(await stored(broker), 3)

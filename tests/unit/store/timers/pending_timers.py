@@ -47,7 +47,7 @@ class Timers:
         return index
 
     def put(self, index: int, due: int, *, recalls: bool = False, now: int = NOW) -> None:
-        self.timers.put(due, 1000 * (index + 1), 200, now, 7, recalls=recalls)
+        self.timers.put_message(due, 1000 * (index + 1), 200, now, 7, recalls=recalls)
         self.timers.queue_offset = index + 1
 
     def save(self, now: int = NOW) -> TimerCheckpoint:

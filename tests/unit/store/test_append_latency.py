@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.unit.store.directory import Directory, TestClock, put, put_batch
 
-from turbopump.store.log.commit_log import NAMES
+from turbopump.store.append_latency import NAMES
 
 
 class Stopwatch(TestClock):
