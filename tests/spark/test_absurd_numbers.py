@@ -7,6 +7,8 @@ import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import pytest
 from tests.spark.fake_cluster import FakeCluster
@@ -123,6 +125,14 @@ def test_as_many_tasks_as_may_be_are_made() -> None:
         split_ranges([OffsetRange(whole.queue, 0, TASKS_MAX + 1)], None, None, 1)
 
 
+def answer_absurdly(code: int, fake: FakeCluster, reply: Any, request: Command) -> Command | None:
+    if request.code == RequestCode.GET_MAX_OFFSET:
+        return Command(0, ext={"offset": str(QUEUE_OFFSET_MAX)})
+    if request.code == RequestCode.PULL_MESSAGE:
+        return Command(code, ext=reply)
+    return fake.usual_answer(request)
+
+
 @pytest.mark.parametrize("following", [2**31, 2**62, 2**63 - 1])
 @pytest.mark.parametrize("code", [0, 19, 20, 21])
 def test_a_pull_that_leads_far_on_without_messages_is_loss_in_one_sentence(
@@ -136,14 +146,7 @@ def test_a_pull_that_leads_far_on_without_messages_is_loss_in_one_sentence(
         "suggestWhichBrokerId": "0",
     }
 
-    def answer(request: Command) -> Command | None:
-        if request.code == RequestCode.GET_MAX_OFFSET:
-            return Command(0, ext={"offset": str(QUEUE_OFFSET_MAX)})
-        if request.code == RequestCode.PULL_MESSAGE:
-            return Command(code, ext=reply)
-        return fake.usual_answer(request)
-
-    fake.answer = answer
+    fake.answer = partial(answer_absurdly, code, fake, reply)
     (task,) = BatchReader(options(fake)).partitions()
     with soon(), pytest.raises(DataLossError) as lost:
         list(read_partition(task, options(fake)))

@@ -4,6 +4,7 @@ loop, and no wait has no end."""
 import asyncio
 import json
 from collections.abc import Callable, Container
+from functools import partial
 from typing import Any
 
 import pytest
@@ -396,6 +397,11 @@ async def test_who_waits_for_room_is_refused_after_its_time_and_later_ones_at_on
     ]
 
 
+def stall(loop: HandClock, stage: Stage) -> None:
+    loop.now += 1.5
+    stage.backlog.stood_still(1.5)
+
+
 @in_loop(play)
 async def test_what_waited_behind_a_stalled_append_is_refused_and_what_comes_later_is_not(
     loop: HandClock, /
@@ -403,11 +409,7 @@ async def test_what_waited_behind_a_stalled_append_is_refused_and_what_comes_lat
     stage = Stage(loop)
     connection, transport = stage.connect()
 
-    def stall() -> None:
-        loop.now += 1.5
-        stage.backlog.stood_still(1.5)
-
-    stage.before[3] = stall
+    stage.before[3] = partial(stall, loop, stage)
     connection.data_received(stage.requests(1, 6))
     assert stage.handled == [1, 2, 3], "what was begun is done"
     assert {why for why, _, _ in stage.refused} == {BacklogRefusal.STOOD_STILL}
@@ -431,11 +433,7 @@ async def test_a_stall_while_the_line_moves_refuses_the_line_and_not_the_one_tha
     connection.data_received(stage.requests(1, 4))
     stage.room = True
 
-    def stall() -> None:
-        loop.now += 1.5
-        stage.backlog.stood_still(1.5)
-
-    stage.before[2] = stall
+    stage.before[2] = partial(stall, loop, stage)
     stage.backlog.release_held()
     await turns()
     assert stage.handled == [1, 2]

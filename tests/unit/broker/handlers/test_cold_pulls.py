@@ -60,17 +60,18 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
     return Reads(monkeypatch)
 
 
+async def serve_story(story: Callable[[Talk], Awaitable[None]], tmp_path: Path) -> None:
+    async with talking(tmp_path) as talk:
+        for number in range(COUNT):
+            await talk.client.send(b"%d" % number, properties=f"TAGS\x01{'ab'[number % 2]}\x02")
+    async with talking(tmp_path) as talk:
+        await story(talk)
+
+
 def after_a_restart(story: Callable[[Talk], Awaitable[None]], tmp_path: Path) -> None:
     """A broker gets ten messages and stops; the scene has the next one."""
 
-    async def main() -> None:
-        async with talking(tmp_path) as talk:
-            for number in range(COUNT):
-                await talk.client.send(b"%d" % number, properties=f"TAGS\x01{'ab'[number % 2]}\x02")
-        async with talking(tmp_path) as talk:
-            await story(talk)
-
-    watched(main)
+    watched(partial(serve_story, story, tmp_path))
 
 
 @in_loop(after_a_restart)
@@ -95,17 +96,18 @@ async def test_a_cold_pull_is_answered_when_the_thread_has_read_and_holds_up_nob
     assert (header.next_begin_offset, header.min_offset, header.max_offset) == (COUNT, 0, COUNT + 1)
 
 
+async def main(story: Callable[[Talk], Awaitable[None]], tmp_path: Path) -> None:
+    async with talking(tmp_path) as talk:
+        for number in range(600):
+            await talk.client.send(b"%8192d" % (number // 2), queue_id=number % 2)
+    async with talking(tmp_path) as talk:
+        await story(talk)
+
+
 def after_a_restart_with_many(story: Callable[[Talk], Awaitable[None]], tmp_path: Path) -> None:
     """Two queues, turn by turn, of 300 messages of 8 KiB each: pieces of the log are smaller."""
 
-    async def main() -> None:
-        async with talking(tmp_path) as talk:
-            for number in range(600):
-                await talk.client.send(b"%8192d" % (number // 2), queue_id=number % 2)
-        async with talking(tmp_path) as talk:
-            await story(talk)
-
-    watched(main)
+    watched(partial(main, story, tmp_path))
 
 
 @in_loop(after_a_restart_with_many)
