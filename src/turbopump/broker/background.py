@@ -45,7 +45,7 @@ async def wait_for(
 
 
 async def stop_task(task: asyncio.Task[None] | None) -> None:
-    """Cancel a task, if there is one, and wait until the task has ended."""
+    """Cancel ``task``, unless it is None, and wait until the task has ended."""
     if task is not None:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

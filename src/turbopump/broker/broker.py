@@ -351,7 +351,7 @@ class Broker:
         await self.parts.announcing.registration.close()
 
     def _save_offsets(self) -> None:
-        """Save the offsets of the groups, including those of pops."""
+        """Save the offsets of the groups, including the offsets of pops."""
         self.parts.delivering.pop.save()
         self.tables.offsets.save()
 

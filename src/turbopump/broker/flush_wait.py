@@ -13,7 +13,7 @@ from turbopump.store.flusher import Flusher
 
 
 class FlushWait:
-    """Wait of answers until their messages are as safe as the settings promise.
+    """Wait for stored messages to reach the disk and slaves, as the settings promise.
 
     - ``flushes``: True if an answer promises that the message is on this broker's disk.
     - ``copies``: True if an answer promises that the message is on slaves.

@@ -172,7 +172,7 @@ def _settle(done: asyncio.Future[NextStep], following: NextStep) -> None:
 
 
 class Scrubbing:
-    """Continuous check of the stored log for damage (scrub), with repair from another broker.
+    """Continuous check of the stored log for damage, with repair from another broker.
 
     Call ``step`` again and again, each time after the number of seconds that it returned. Each
     finding and each complete pass through the log is logged. ``repair`` fetches damaged ranges from

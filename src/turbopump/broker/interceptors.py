@@ -126,8 +126,7 @@ def _kind(properties: str, known: tuple[str, ...] = ()) -> str | None:
 def refuse_false_inner_batch(
     request: SendMessage, destination: Destination
 ) -> Destination | Refusal:
-    """Refuse a message with the property of inner batches (INNER_NUM) that is not an inner
-    batch."""
+    """Refuse a message that has the property INNER_NUM but is not an inner batch."""
     if (
         request.sys_flag & SysFlag.INNER_BATCH
         or property_value(destination.properties, INNER_NUM) is None

@@ -60,7 +60,7 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
         return list(self._resets[key])
 
     def follow_master(self) -> None:
-        """Turn this table into that of a slave, which records the commits that its master lacks."""
+        """Turn this table into a slave's table, which records the commits that the master lacks."""
         self._own = {}
 
     def copy(self, table: ConsumerOffsetTable, *, whole: bool) -> None:

@@ -116,7 +116,7 @@ class Copying:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Announcing:
-    """Parts that register the broker with name servers and ask them for routes."""
+    """Parts that register the broker with name servers and request routes."""
 
     registration: NameServerRegistration
     routes: TopicRoutes

@@ -209,7 +209,7 @@ class SavedLocks(SavedTable[HeldLocks]):
         return self.locks.holder(*_queue_of(key))
 
     def follow_master(self) -> None:
-        """Turn this table into that of a slave, which saves nothing before its first ``copy``."""
+        """Turn this table into a slave's table, which is not saved before the first ``copy``."""
         self._complete = False
 
     def copy(self, table: HeldLocks, *, whole: bool) -> None:

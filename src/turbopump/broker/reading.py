@@ -88,7 +88,7 @@ def answer(
 
 
 async def read(reads: ColdReads, steps: ReadSteps[T]) -> T:
-    """Run a read of the store, in turn with other readers, and return its result.
+    """Run a read of the store, in fair order with other reads, and return the result.
 
     Raises ReadsRefusedError if too many reads wait, and the errors of the read.
     """

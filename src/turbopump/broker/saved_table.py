@@ -339,7 +339,7 @@ class Rounds:
         return self._current
 
     def start_round(self) -> None:
-        """Start the next run. Its future becomes the current one."""
+        """Start the next run, whose future becomes the current future."""
         self._current = self._next
         self._next = None
 

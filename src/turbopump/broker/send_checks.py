@@ -268,7 +268,7 @@ def batch_refusal(request: SendMessage, store: MessageStore) -> Refusal | None:
 
 
 def store_refusal(error: Exception) -> Refusal:
-    """Return the refusal for an error of the store while it stored a message."""
+    """Return the refusal for a message that the store did not accept."""
     if isinstance(error, MessageError):
         return _illegal(str(error))
     cause = str(error)

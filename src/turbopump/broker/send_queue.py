@@ -59,9 +59,9 @@ class SendQueue:
         return BacklogLimits(self._size, wait_s, self._busy_ms / 1000)
 
     def append_took(self, seconds: float) -> None:
-        """Record the duration of an append, and refuse waiting sends if it was too long.
+        """Record the duration of an append, and refuse waiting sends after a long one.
 
-        Too long means over ``osPageCacheBusyTimeOutMills``.
+        An append is long if it takes over ``osPageCacheBusyTimeOutMills``.
         """
         if seconds * 1000 > self._busy_ms:
             self.stood_still(seconds, "an append")

@@ -216,7 +216,7 @@ class SlaveTables:
         return end
 
     def master_is_at(self, address: str | None) -> None:
-        """Set the address of the master, as a name server gives it.
+        """Set the address of the master that a name server has returned.
 
         None means that the name server does not know the master, and changes nothing.
         """

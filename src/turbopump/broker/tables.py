@@ -37,7 +37,7 @@ MOVES_LOGGED: Final = 100
 
 
 def name_faults(config: BrokerConfig) -> Iterator[tuple[str, str, str]]:
-    """Yield the broker name and the cluster name if some part of the broker cannot work with them.
+    """Yield each configured name with which some part of the broker cannot work.
 
     Each item is the key of the setting, the name, and the reason.
     """

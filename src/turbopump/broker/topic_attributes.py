@@ -147,7 +147,7 @@ def topic_message_type(topic: TopicConfig) -> str:
 
 
 def message_type_of(properties: Mapping[str, str]) -> str:
-    """Return the type of a message with these properties: TRANSACTION, DELAY, FIFO or NORMAL."""
+    """Return TRANSACTION, DELAY, FIFO or NORMAL as the type of a message with these properties."""
     if properties.get("TRAN_MSG") == "true":
         return "TRANSACTION"
     if any(
