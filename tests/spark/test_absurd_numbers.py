@@ -51,11 +51,6 @@ def options(fake: FakeCluster, **given: str) -> ReadOptions:
     return read_options({"nameServer": fake.address, "topic": "T", "pullTimeoutMs": "1", **given})
 
 
-def says(fake: FakeCluster, code: int, answer: Command) -> None:
-    """From now on this is answered to requests of that code."""
-    fake.answer = lambda request: answer if request.code == code else fake.usual_answer(request)
-
-
 def route(*queues: int) -> Command:
     brokers = ",".join(
         f'{{"brokerName":"b{i}","brokerAddrs":{{0:"h:1"}}}}' for i in range(len(queues))
@@ -75,7 +70,7 @@ def route(*queues: int) -> Command:
 def test_a_plan_by_a_route_that_cannot_be_names_the_name_server_and_the_topic(
     fake: FakeCluster, queues: tuple[int, ...], said: str
 ) -> None:
-    says(fake, RequestCode.GET_ROUTEINFO_BY_TOPIC, route(*queues))
+    fake.answer_code(RequestCode.GET_ROUTEINFO_BY_TOPIC, route(*queues))
     with soon():
         for plan in (
             BatchReader(options(fake)).partitions,
@@ -99,7 +94,7 @@ def test_a_plan_by_a_route_that_cannot_be_names_the_name_server_and_the_topic(
 def test_an_offset_that_no_queue_can_have_is_refused_in_the_plan(
     fake: FakeCluster, code: int, given: dict[str, str], offset: int
 ) -> None:
-    says(fake, code, Command(0, ext={"offset": str(offset)}))
+    fake.answer_code(code, Command(0, ext={"offset": str(offset)}))
     with (
         soon(),
         pytest.raises(HeaderError, match=rf"T@broker-a:0 with offset {offset}, and a queue"),
@@ -110,7 +105,7 @@ def test_an_offset_that_no_queue_can_have_is_refused_in_the_plan(
 def test_the_largest_end_is_planned_in_a_moment_and_so_many_tasks_are_refused(
     fake: FakeCluster,
 ) -> None:
-    says(fake, RequestCode.GET_MAX_OFFSET, Command(0, ext={"offset": str(QUEUE_OFFSET_MAX)}))
+    fake.answer_code(RequestCode.GET_MAX_OFFSET, Command(0, ext={"offset": str(QUEUE_OFFSET_MAX)}))
     with soon():
         assert len(BatchReader(options(fake)).partitions()) == 1
         assert len(BatchReader(options(fake, maxPartitions="7")).partitions()) == 7

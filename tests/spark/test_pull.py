@@ -280,11 +280,7 @@ def test_the_offset_at_a_time_is_right_whatever_the_broker_guesses(
     with FakeCluster({"T": 1}) as fake:
         for stored_ms in (100, 200, 300, 300, 300, 300, 400, 500, 500, 600):
             fake.queues["T", 0].put(b"", stored_ms=stored_ms)
-        fake.answer = lambda request: (
-            Command(0, ext={"offset": str(guess)})
-            if request.code == 29
-            else fake.usual_answer(request)
-        )
+        fake.answer_code(29, Command(0, ext={"offset": str(guess)}))
         with Cluster([fake.address]) as cluster:
             assert cluster.offset_at(QUEUE, timestamp) == offset
 

@@ -218,7 +218,7 @@ def converse(story: Callable[[Talk], Awaitable[None]], tmp_path: Path, **config:
 def take_nothing(broker: Broker, cause: str) -> None:
     """Sends are refused from now on as by a full disk, whatever room the broker's next look finds,
     or one that is under way."""
-    broker.store.space.judge = does_nothing  # type: ignore[method-assign]
+    broker.store.space.update_levels = does_nothing  # type: ignore[method-assign]
     broker.store.space.refusal = cause
 
 

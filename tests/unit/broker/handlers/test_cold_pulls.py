@@ -74,6 +74,10 @@ def after_a_restart(story: Callable[[Talk], Awaitable[None]], tmp_path: Path) ->
     watched(partial(serve_story, story, tmp_path))
 
 
+def reads_wait(talk: Talk, count: int) -> bool:
+    return talk.broker.store.cold_reads.waiting == count
+
+
 @in_loop(after_a_restart)
 async def test_a_cold_pull_is_answered_when_the_thread_has_read_and_holds_up_nobody(
     talk: Talk, /, reads: Reads
@@ -157,7 +161,7 @@ async def test_a_pull_held_behind_cold_messages_of_other_tags_is_woken_by_one_of
 async def test_a_client_that_left_is_not_read_for(talk: Talk, /, reads: Reads) -> None:
     leaving = talk.another()
     pulls = [asyncio.ensure_future(leaving.ask(pull(number))) for number in range(COUNT)]
-    await until(lambda: talk.broker.store.cold_reads.waiting == COUNT)
+    await until(reads_wait, talk, COUNT)
     await leaving.close()
     await asyncio.gather(*pulls, return_exceptions=True)
     server = talk.broker.parts.listening.server
@@ -165,7 +169,7 @@ async def test_a_client_that_left_is_not_read_for(talk: Talk, /, reads: Reads) -
     await until_none(server.connections)
     before = talk.broker.store.cold_reads.numbers.pieces_from_disk
     reads.let_go()
-    await until(lambda: talk.broker.store.cold_reads.waiting == 0)
+    await until(reads_wait, talk, 0)
     assert talk.broker.store.cold_reads.numbers.pieces_from_disk - before == cold_reads.AT_ONCE
     assert len(await talk.client.messages()) == COUNT
 
@@ -190,7 +194,7 @@ async def test_a_broker_stops_while_threads_read_and_others_wait(
         replace(patched, "read_cold", read)
         patched.setattr(ColdReads, "close", close)
         pulls = [asyncio.ensure_future(talk.client.ask(pull(number))) for number in range(COUNT)]
-        await until(lambda: talk.broker.store.cold_reads.waiting == COUNT)
+        await until(reads_wait, talk, COUNT)
         await talk.broker.close()
         answers = await asyncio.gather(*pulls, return_exceptions=True)
         assert [type(answer) for answer in answers] == [ConnectionLostError] * COUNT

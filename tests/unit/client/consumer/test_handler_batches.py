@@ -147,7 +147,7 @@ def from_there_on(messages: list[Delivery]) -> object:
         (returns("whatever"), []),
         (fails, [(0, 0), (1, 0), (2, 0), (3, 0)]),
         (returns(Retry), [(0, 0), (1, 0), (2, 0), (3, 0)]),
-        (lambda _: Retry(level=4), [(0, 4), (1, 4), (2, 4), (3, 4)]),
+        (returns(Retry(level=4)), [(0, 4), (1, 4), (2, 4), (3, 4)]),
         (some_then_fails, [(2, 0), (3, 0)]),
         (one_by_itself, [(1, 5)]),
         (from_there_on, [(2, 0), (3, 0)]),

@@ -63,10 +63,10 @@ async def test_each_message_gets_what_its_own_call_said() -> None:
     answers: list[Callable[[Delivery], object]] = [
         does_nothing,
         returns(Retry),
-        lambda _: Retry(7.0, reason="two"),
+        returns(Retry(7.0, reason="two")),
         returns(False),
         lambda _: later(Retry(level=4)),
-        lambda _: fails(),
+        fails,
         lambda _: later(KeyError("six")),
         lambda message: message.retry(level=7),
         lambda message: message.done() or fails(),

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import Simulation
+from tests.stand_ins import returns
 from tests.unit.client.consumer.handled_lists import Lists, bodies, fails
 from tests.unit.client.push_consumers import committed, consumer_of, fill, locked
 from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster
@@ -114,7 +115,7 @@ def twice(
     return fate(messages) if messages[0].body == b"m0" and messages[0].attempt <= 2 else None
 
 
-@pytest.mark.parametrize("fate", [fails, lambda _: Retry()], ids=["raises", "Retry"])
+@pytest.mark.parametrize("fate", [fails, returns(Retry())], ids=["raises", "Retry"])
 @in_loop(simulated)
 async def test_a_list_that_fails_is_handled_again_in_place_as_a_whole(
     simulation: Simulation, /, fate: Callable[[list[Delivery]], object]
