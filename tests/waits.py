@@ -32,7 +32,7 @@ async def until(condition: Callable[..., object], *arguments: object) -> None:
 
 async def until_count(things: Sized, count: int) -> None:
     """Wait until a collection that grows or shrinks has this size."""
-    await until(_has_count, things, count)
+    await until(has_count, things, count)
 
 
 async def until_some(things: Sized) -> None:
@@ -60,7 +60,7 @@ async def until_logged(caplog: pytest.LogCaptureFixture, text: str) -> None:
     await until(is_logged, caplog, text)
 
 
-def _has_count(things: Sized, count: int) -> bool:
+def has_count(things: Sized, count: int) -> bool:
     return len(things) == count
 
 

@@ -14,7 +14,9 @@ import random
 import signal
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from turbopump.client.push_consumer import ConsumeFrom, Delivery, PushConsumer, RunningPush
 
@@ -43,15 +45,16 @@ async def handle(journal: Journal, rng: random.Random, message: Delivery) -> Non
     journal.write("end", place)
 
 
+def noticed(changed: Callable[..., Any], journal: Journal, running: RunningPush) -> None:
+    journal.write("notice")
+    changed(running)
+
+
 async def live(namesrv: str, group: str, topic: str, kind: str, journal: Journal) -> None:
     rng = random.Random()
     changed = RunningPush._group_changed
 
-    def noticed(running: RunningPush) -> None:
-        journal.write("notice")
-        changed(running)
-
-    RunningPush._group_changed = noticed  # type: ignore[method-assign]
+    RunningPush._group_changed = partial(noticed, changed, journal)  # type: ignore[method-assign]
 
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)

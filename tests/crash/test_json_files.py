@@ -84,8 +84,9 @@ def knows(table: TopicTable | GroupTable | ConsumerOffsets) -> str | None:
     if isinstance(table, ConsumerOffsets):
         offset = table.find(GROUP, TOPIC, 0)
         return None if offset is not None and offset >= SAVED[0] else f"the offset is {offset}"
-    found = table.find(TOPIC if isinstance(table, TopicTable) else GROUP)
-    return None if found is not None else "the entry is gone"
+    if isinstance(table, TopicTable):
+        return None if table.find(TOPIC) is not None else "the entry is gone"
+    return None if table.get(GROUP) is not None else "the entry is gone"
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tests.crash.broker_process import SETTINGS, BrokerProcess, kill_process
 from tests.loops import in_loop
@@ -59,17 +60,18 @@ def broker_process(directory: Path, name: str, server: NameServerProcess) -> Bro
     return BrokerProcess(home, store, settings, namesrv=server.address)
 
 
+async def make_topics(made: Any, *brokers: BrokerProcess) -> None:
+    while True:
+        for broker in brokers:
+            await broker.create_topic(f"T{len(made)}", 2)
+        made.append(f"T{len(made)}")
+
+
 @in_loop
 async def test_a_killed_name_server_routes_every_topic_within_seconds(
     tmp_path: Path, full: bool, measured: Callable[[str], None]
 ) -> None:
     client, made, seconds = RemotingClient(), list[str](), list[float]()
-
-    async def make_topics(*brokers: BrokerProcess) -> None:
-        while True:
-            for broker in brokers:
-                await broker.create_topic(f"T{len(made)}", 2)
-            made.append(f"T{len(made)}")
 
     async def missing() -> set[str]:
         """Topics that were made, and that the name server does not route, or (of the last twenty)
@@ -98,7 +100,7 @@ async def test_a_killed_name_server_routes_every_topic_within_seconds(
             broker_process(tmp_path, "broker-b", server) as other,
         ):
             await asyncio.gather(one.start(), other.start())
-            making = asyncio.ensure_future(make_topics(one, other))
+            making = asyncio.ensure_future(make_topics(made, one, other))
             for _ in range(KILLS if full else SAMPLE):
                 count = len(made)
                 while len(made) < count + 20:

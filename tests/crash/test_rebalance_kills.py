@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 from tests.crash.broker_process import NAME, BrokerProcess
 from tests.crash.group_member import LATE_S
@@ -217,30 +218,31 @@ def test_nothing_is_lost_and_order_is_kept_while_members_join_leave_and_are_kill
     assert load.ledger.violations(["concurrent"], ordered=["ordered"]) == []
 
 
+def make_group(tmp_path: Path, told: Any, kind: str, known: int, *, ordered: bool) -> Group:
+    made = Group("g", TOPIC, 1, ordered, "", tmp_path, told)
+    made.lives = {name: Member(name, tmp_path / name, []) for name in ("a", "b")}
+    made.changes = [
+        Change("start", "", 0.0, {}, ["a"]),
+        Change(kind, "a", 2.0, {0: known}, ["b"], gone=2.1),
+    ]
+    made.events = [
+        *(
+            Event(0.5, "a", "queues", ["0"]),
+            Event(1.0, "a", "begin", ["0", "0", "00"]),
+            Event(1.1, "a", "end", ["0", "0"]),
+        ),
+        *(Event(1.2, "a", "begin", ["0", "1", "01"]), Event(3.0, "b", "queues", ["0"])),
+        *(Event(3.1, "b", "begin", ["0", "0", "00"]), Event(3.2, "b", "end", ["0", "0"])),
+    ]
+    return made
+
+
 def test_what_comes_again_and_was_not_in_flight_is_found_out(tmp_path: Path) -> None:
     """The control: a group's journals, made by hand, in which a message comes again after the
     broker was told that it is done, or although nobody was killed, or at two members at once."""
 
     async def told(_group: str) -> dict[int, int]:
         return {}
-
-    def group(kind: str, known: int, *, ordered: bool) -> Group:
-        made = Group("g", TOPIC, 1, ordered, "", tmp_path, told)
-        made.lives = {name: Member(name, tmp_path / name, []) for name in ("a", "b")}
-        made.changes = [
-            Change("start", "", 0.0, {}, ["a"]),
-            Change(kind, "a", 2.0, {0: known}, ["b"], gone=2.1),
-        ]
-        made.events = [
-            *(
-                Event(0.5, "a", "queues", ["0"]),
-                Event(1.0, "a", "begin", ["0", "0", "00"]),
-                Event(1.1, "a", "end", ["0", "0"]),
-            ),
-            *(Event(1.2, "a", "begin", ["0", "1", "01"]), Event(3.0, "b", "queues", ["0"])),
-            *(Event(3.1, "b", "begin", ["0", "0", "00"]), Event(3.2, "b", "end", ["0", "0"])),
-        ]
-        return made
 
     for kind, known, ordered, again, disordered in (
         ("kill", 0, True, 0, 0),
@@ -249,6 +251,6 @@ def test_what_comes_again_and_was_not_in_flight_is_found_out(tmp_path: Path) -> 
         ("leave", 0, False, 0, 1),
         ("leave", 1, False, 1, 1),
     ):
-        one = group(kind, known, ordered=ordered)
+        one = make_group(tmp_path, told, kind, known, ordered=ordered)
         count, wrong = one.repeated()
         assert (count, len(wrong), len(disorder(one))) == (1, again, disordered)

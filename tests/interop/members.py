@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequ
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tests.interop.foreign import CACHE, CLIENTS, cpp_client, go_client, java_client, node_client
 from tests.interop.our_clients import PATIENCE_SECONDS
@@ -120,6 +120,11 @@ def our_member(
     )
 
 
+async def read_words(lines: Any, said: Callable[[list[str]], None]) -> None:
+    while line := await lines.readline():
+        said(line.decode().split())
+
+
 @asynccontextmanager
 async def foreign_member(
     name: str,
@@ -144,10 +149,6 @@ async def foreign_member(
     assert process.stdout is not None
     lines, reading = process.stdout, None
 
-    async def read() -> None:
-        while line := await lines.readline():
-            said(line.decode().split())
-
     async def stop() -> None:
         if process.returncode is None and not process.stdin.is_closing():
             process.stdin.close()
@@ -160,7 +161,7 @@ async def foreign_member(
             while not (line := await lines.readline()).startswith(b"ready"):
                 assert line, f"{name} ended: {(directory / f'{name}.stderr').read_text()[-2000:]}"
                 said(line.decode().split())
-        reading = asyncio.create_task(read())
+        reading = asyncio.create_task(read_words(lines, said))
         yield stop
     finally:
         if process.returncode is None:

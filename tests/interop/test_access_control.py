@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.interop.accounts import ADMIN as USER
@@ -143,19 +144,18 @@ async def test_signed_requests_of_every_kind_are_taken(cluster: ApacheCluster) -
                     break
 
 
+async def send(cluster: ApacheCluster, sent: Any) -> list[SendResult]:
+    async with Producer(cluster.namesrv, credentials=USER, send_timeout=CALL_SECONDS) as producer:
+        return [await producer.send(message) for message in sent]
+
+
 def test_javas_signed_consumer_reads_what_we_sent_signed(
     cluster: ApacheCluster, tmp_path: Path
 ) -> None:
     topic = "guarded-letters"
     sent = letters(topic, 20)
 
-    async def send() -> list[SendResult]:
-        async with Producer(
-            cluster.namesrv, credentials=USER, send_timeout=CALL_SECONDS
-        ) as producer:
-            return [await producer.send(message) for message in sent]
-
-    results = asyncio.run(send())
+    results = asyncio.run(send(cluster, sent))
     outcome, received = read_by_java(
         "5.3.3", cluster.namesrv, {("-", topic): len(sent)}, tmp_path / "java", USER
     )

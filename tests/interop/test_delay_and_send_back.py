@@ -117,16 +117,17 @@ def test_what_our_consumer_sends_back_to_apaches_broker_comes_again_and_is_a_dea
     asyncio.run(returned_story(apache.namesrv))
 
 
+async def note_arrival(arrived: dict[int, tuple[int, Delivery]], message: Delivery) -> None:
+    assert (
+        arrived.setdefault(numbers([message])[0], (time.time_ns() // 1_000_000, message))[1]
+        is message
+    )
+
+
 async def delayed_story(namesrv: str) -> None:
     """Message n goes by level n mod 4, of which 0 is none."""
     sent = [delayed("delayed", number, number % 4) for number in range(COUNT)]
     arrived: dict[int, tuple[int, Delivery]] = {}
-
-    async def handle(message: Delivery) -> None:
-        assert (
-            arrived.setdefault(numbers([message])[0], (time.time_ns() // 1_000_000, message))[1]
-            is message
-        )
 
     async with patient_producer(namesrv) as producer:
         results = [await producer.send(message) for message in sent]
@@ -134,7 +135,7 @@ async def delayed_story(namesrv: str) -> None:
             namesrv,
             group="waiting",
             topic="delayed",
-            handler=handle,
+            handler=partial(note_arrival, arrived),
             consume_from=ConsumeFrom.FIRST,
         ):
             await eventually("all came", lambda: len(arrived) == COUNT)
@@ -156,13 +157,14 @@ async def delayed_story(namesrv: str) -> None:
             )
 
 
+async def handle(attempts: dict[int, list[tuple[int, str, str]]], message: Delivery) -> None:
+    attempts[numbers([message])[0]].append((message.attempt, message.topic, message.msg_id))
+    raise ValueError("not today")
+
+
 async def returned_story(namesrv: str) -> None:
     sent = letters("returned", 8)
     attempts: dict[int, list[tuple[int, str, str]]] = defaultdict(list)
-
-    async def handle(message: Delivery) -> None:
-        attempts[numbers([message])[0]].append((message.attempt, message.topic, message.msg_id))
-        raise ValueError("not today")
 
     async with patient_producer(namesrv) as producer:
         ids = [(await producer.send(message)).msg_id for message in sent]
@@ -170,7 +172,7 @@ async def returned_story(namesrv: str) -> None:
             namesrv,
             group="returning",
             topic="returned",
-            handler=handle,
+            handler=partial(handle, attempts),
             consume_from=ConsumeFrom.FIRST,
             max_reconsume_times=RETRIES,
         ):

@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.interop.apache import NEWEST
@@ -232,6 +233,13 @@ def test_a_directory_with_a_batch_cq_topic_goes_from_apache_to_ours_and_back(han
     hands.turn_of_apache(signal.SIGTERM)
 
 
+async def send(bodies: Any, servers: Servers, remoting: RemotingClient) -> None:
+    await create(remoting, servers.broker, "popped")
+    for first in range(0, len(bodies), 4):
+        batch = (Message("popped", body, tags="a") for body in bodies[first : first + 4])
+        await send_inner(remoting, servers.broker, "popped", batch, f"POPPED{first}")
+
+
 @pytest.mark.parametrize("servers", [NEWEST], indirect=True)
 @in_loop
 async def test_a_popped_batch_is_taken_apart_and_the_broker_takes_what_is_said_of_it(
@@ -241,15 +249,9 @@ async def test_a_popped_batch_is_taken_apart_and_the_broker_takes_what_is_said_o
         b"batch %d, message %d" % (batch, number) for batch in range(3) for number in range(4)
     ]
 
-    async def send(remoting: RemotingClient) -> None:
-        await create(remoting, servers.broker, "popped")
-        for first in range(0, len(bodies), 4):
-            batch = (Message("popped", body, tags="a") for body in bodies[first : first + 4])
-            await send_inner(remoting, servers.broker, "popped", batch, f"POPPED{first}")
-
     remoting = RemotingClient()
     try:
-        await send(remoting)
+        await send(bodies, servers, remoting)
     finally:
         await remoting.close()
     consumer = SimpleConsumer(

@@ -57,6 +57,15 @@ def test_a_java_consumer_that_differs_from_ours_is_told(
     summary.append(f"java {mode} and ours not, {servers.name}: {time.monotonic() - started:.1f} s")
 
 
+async def status(
+    client: RemotingClient, group: Any, servers: Servers, enough: Any
+) -> dict[str, Any]:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not enough(found := await consumer_status(client, [servers.broker], group)):
+            await asyncio.sleep(0.1)
+    return found
+
+
 async def story(
     mode: str, wanted: str, command: list[str], servers: Servers, directory: Path
 ) -> None:
@@ -64,20 +73,17 @@ async def story(
     await make_topics(servers.namesrv, servers.broker, topic)
     client = RemotingClient()
 
-    async def status(enough: Any) -> dict[str, Any]:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while not enough(found := await consumer_status(client, [servers.broker], group)):
-                await asyncio.sleep(0.1)
-        return found
-
     try:
         async with foreign_member(
             "java", command, servers.namesrv, topic, group, mode, directory=directory, said=print
         ):
             alone = await status(
+                client,
+                group,
+                servers,
                 lambda found: any(
                     one["queues"] for row in found["clients"] for one in row["topics"]
-                )
+                ),
             )
             assert alone["conflicts"] == []
             (java,) = [row["client_id"] for row in alone["clients"]]
@@ -86,7 +92,10 @@ async def story(
             ) as ours:
                 told = wanted.format(java=java, ours=ours.client_id)
                 found = await status(
-                    lambda found: any(told in sentence for sentence in found["conflicts"])
+                    client,
+                    group,
+                    servers,
+                    lambda found: any(told in sentence for sentence in found["conflicts"]),
                 )
                 assert not any(row["fault"] for row in found["clients"])
                 if servers.name == OURS:

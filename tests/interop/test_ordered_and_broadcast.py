@@ -125,24 +125,27 @@ def now() -> int:
     return time.time_ns() // 1_000_000
 
 
+async def note_and_retry_and_pause(
+    failed: set[tuple[int, int]], name: str, record: Record, message: Delivery
+) -> Retry | None:
+    place = message.queue_id, message.queue_offset
+    record.note("B", *place, now(), name)
+    await asyncio.sleep(0.005)
+    bad = message.queue_offset % 10 == 3 and place not in failed
+    if bad:
+        failed.add(place)
+    record.note("F" if bad else "E", *place, now(), name)
+    return Retry() if bad else None
+
+
 def our_member(record: Record, name: str, namesrv: str, topic: str, group: str) -> PushConsumer:
     failed: set[tuple[int, int]] = set()
-
-    async def handle(message: Delivery) -> Retry | None:
-        place = message.queue_id, message.queue_offset
-        record.note("B", *place, now(), name)
-        await asyncio.sleep(0.005)
-        bad = message.queue_offset % 10 == 3 and place not in failed
-        if bad:
-            failed.add(place)
-        record.note("F" if bad else "E", *place, now(), name)
-        return Retry() if bad else None
 
     return PushConsumer(
         namesrv,
         group=group,
         topic=topic,
-        handler=handle,
+        handler=partial(note_and_retry_and_pause, failed, name, record),
         ordered=True,
         suspend_time=0.05,
         consume_from=ConsumeFrom.FIRST,
@@ -271,17 +274,18 @@ async def test_an_ordered_group_of_java_s_and_ours_on_apaches_broker(
 # -----------------------------------------------------------------------------------------------
 
 
+async def handle(name: str, record: Record, message: Delivery) -> None:
+    record.note("E", message.queue_id, message.queue_offset, 0, name)
+
+
 def broadcasting(
     record: Record, name: str, namesrv: str, topic: str, group: str, directory: Path, **more: str
 ) -> PushConsumer:
-    async def handle(message: Delivery) -> None:
-        record.note("E", message.queue_id, message.queue_offset, 0, name)
-
     return PushConsumer(
         namesrv,
         group=group,
         topic=topic,
-        handler=handle,
+        handler=partial(handle, name, record),
         broadcast=True,
         offsets_directory=directory,
         consume_from=ConsumeFrom.FIRST,

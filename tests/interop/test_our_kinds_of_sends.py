@@ -128,28 +128,29 @@ async def by_selector(namesrv: str, topic: str) -> Sent:
     return Sent(messages, list(results))
 
 
+async def send_placed(way: str, namesrv: str, topic: str) -> Sent:
+    messages, told = letters(topic, COUNT), []
+    async with producer(namesrv) as ours:
+        third = (await ours.publish_queues(topic))[2]
+        for number, message in enumerate(messages):
+            where: dict[str, Any] = {
+                "selector": lambda queues, chosen: queues[numbers([chosen])[0] % len(queues)]
+            }
+            told.append(
+                await getattr(ours, way)(message, **(where if number % 2 else {"queue": third}))
+            )
+        results = await asyncio.gather(*told) if way == "start_send" else told
+    return Sent(
+        messages,
+        list(results),
+        queues={number: number % 4 if number % 2 else 2 for number in range(COUNT)},
+    )
+
+
 def placed(way: str) -> Kind:
     """By the producer's method of that name: even numbers to queue 2, odd ones by a selector."""
 
-    async def send(namesrv: str, topic: str) -> Sent:
-        messages, told = letters(topic, COUNT), []
-        async with producer(namesrv) as ours:
-            third = (await ours.publish_queues(topic))[2]
-            for number, message in enumerate(messages):
-                where: dict[str, Any] = {
-                    "selector": lambda queues, chosen: queues[numbers([chosen])[0] % len(queues)]
-                }
-                told.append(
-                    await getattr(ours, way)(message, **(where if number % 2 else {"queue": third}))
-                )
-            results = await asyncio.gather(*told) if way == "start_send" else told
-        return Sent(
-            messages,
-            list(results),
-            queues={number: number % 4 if number % 2 else 2 for number in range(COUNT)},
-        )
-
-    return send
+    return partial(send_placed, way)
 
 
 async def batch_to_a_queue(namesrv: str, topic: str) -> Sent:
@@ -193,15 +194,16 @@ async def auto_batch(namesrv: str, topic: str) -> Sent:
         return Sent(messages, list(await asyncio.gather(*map(ours.send, messages))))
 
 
-def compressed(kind: str) -> Kind:
-    async def send(namesrv: str, topic: str) -> Sent:
-        messages = [
-            letter(topic, number, b"compressible %d " % number * (500 + number))
-            for number in range(COUNT)
-        ]
-        return await one_by_one(namesrv, messages, compression=kind)
+async def send_kind(kind: str, namesrv: str, topic: str) -> Sent:
+    messages = [
+        letter(topic, number, b"compressible %d " % number * (500 + number))
+        for number in range(COUNT)
+    ]
+    return await one_by_one(namesrv, messages, compression=kind)
 
-    return send
+
+def compressed(kind: str) -> Kind:
+    return partial(send_kind, kind)
 
 
 async def largest(namesrv: str, topic: str) -> Sent:
@@ -267,22 +269,23 @@ async def execute(_message: Message, number: object) -> TransactionState:
     return states[number % 4]
 
 
+async def look_up(asked: Any, topic: str, message: ReceivedMessage) -> TransactionState:
+    (number,) = numbers([message])
+    assert message.topic == topic
+    asked.add(number)
+    return TransactionState.ROLLBACK if number % 2 else TransactionState.COMMIT
+
+
 async def transactions(namesrv: str, topic: str, **space: Any) -> Sent:
     """Numbers by four: committed, rolled back, undecided and then committed, undecided and then
     rolled back."""
     messages, asked = letters(topic, COUNT), set[int]()
 
-    async def look_up(message: ReceivedMessage) -> TransactionState:
-        (number,) = numbers([message])
-        assert message.topic == topic
-        asked.add(number)
-        return TransactionState.ROLLBACK if number % 2 else TransactionState.COMMIT
-
     async with TransactionProducer(
         namesrv,
         group=f"{topic}-group",
         executor=execute,
-        checker=look_up,
+        checker=partial(look_up, asked, topic),
         topics=[topic],
         send_timeout=CALL_SECONDS,
         **space,
@@ -386,17 +389,18 @@ def stories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Stor
         yield made
 
 
+async def send(kinds: Any, story: Story) -> None:
+    told = await asyncio.gather(
+        *(KINDS[kind](story.cluster.namesrv, kind) for kind in kinds), return_exceptions=True
+    )
+    story.sent = dict(zip(kinds, told, strict=True))
+
+
 def send_all_kinds(story: Story, version: str) -> None:
     story.cluster.start()
     kinds = [kind for of, kind in CASES if of == version]
 
-    async def send() -> None:
-        told = await asyncio.gather(
-            *(KINDS[kind](story.cluster.namesrv, kind) for kind in kinds), return_exceptions=True
-        )
-        story.sent = dict(zip(kinds, told, strict=True))
-
-    asyncio.run(send())
+    asyncio.run(send(kinds, story))
     spaces = {
         "namespace": f"v1:{SPACE}",
         "namespace_transactions": f"v1:{SPACE}",

@@ -157,6 +157,10 @@ def apache_slave(
         cluster.kill()
 
 
+async def is_refused_by_apache(ours: Any) -> bool:
+    return "has another log: at offset" in (ours / "broker.log").read_text()
+
+
 @VERSIONS
 @in_loop
 async def test_our_slave_of_apache_s_master_has_its_log_and_offsets_and_becomes_the_master(
@@ -196,11 +200,11 @@ async def test_our_slave_of_apache_s_master_has_its_log_and_offsets_and_becomes_
             await master.send(b"another one, and a longer one", topic=TOPIC)
             await master.send(b"so that its log goes on to where ours ends", topic=TOPIC)
         with our_broker(ours, apache.namesrv, brokerRole="SLAVE", brokerId=1):
+            await eventually("the refusal", partial(is_refused_by_apache, ours))
 
-            async def is_refused() -> bool:
-                return "has another log: at offset" in (ours / "broker.log").read_text()
 
-            await eventually("the refusal", is_refused)
+async def is_acknowledged(in_sync: SendMessageV2, master: Any) -> bool:
+    return (await master.code(in_sync, b"probe"))[0] == 0
 
 
 @VERSIONS
@@ -219,10 +223,9 @@ async def test_apache_s_slave_of_our_sync_master_has_its_log_and_offsets_and_bec
                 await master.create(TOPIC)
                 in_sync = SendMessageV2(topic="probe", queue_id=0, default_topic="TBW102")
 
-                async def is_acknowledged() -> bool:
-                    return (await master.code(in_sync, b"probe"))[0] == 0
-
-                await eventually("a send that the slave has", is_acknowledged)
+                await eventually(
+                    "a send that the slave has", partial(is_acknowledged, in_sync, master)
+                )
                 await send_some(master, 0)
                 await commit(master, 7)
                 await eventually("the messages", partial(has, slave, COUNT))
@@ -237,6 +240,11 @@ async def test_apache_s_slave_of_our_sync_master_has_its_log_and_offsets_and_bec
             assert await has_offset(promoted, 7)
             await promoted.send(b"%d " % COUNT, topic=TOPIC)
             assert await numbers(promoted) == list(range(COUNT + 1))
+
+
+async def is_refused(ours: Any) -> bool:
+    text = (ours / "broker.log").read_text()
+    return "is Apache's, which speaks no TLS there: name 127.0.0.1 in" in text
 
 
 @VERSIONS
@@ -254,12 +262,8 @@ async def test_our_slave_with_tls_speaks_plain_text_to_apache_s_master_that_it_n
             await master.create(TOPIC)
             await send_some(master, 0)
 
-            async def is_refused() -> bool:
-                text = (ours / "broker.log").read_text()
-                return "is Apache's, which speaks no TLS there: name 127.0.0.1 in" in text
-
             with our_broker(ours, apache.namesrv, **slave):
-                await eventually("the line in the log", is_refused)
+                await eventually("the line in the log", partial(is_refused, ours))
             slave["haAllowedPeers"] = "127.0.0.1"
             with our_broker(ours, apache.namesrv, **slave) as address:
                 async with client_of(address) as copy:

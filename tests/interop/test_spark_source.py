@@ -85,6 +85,12 @@ def test_a_sql_filter_is_judged_by_the_broker(filled: Servers) -> None:
     assert bodies(filled, sqlFilter="n > 1000") == []
 
 
+def matching(middle: Any, some: list[dict[str, Any]]) -> list[Any]:
+    return sorted(
+        row["body"] for row in some if row["tags"] == "BB" and row["storeTimestamp"] >= middle
+    )
+
+
 def test_what_spark_filters_narrows_the_read_and_loses_nothing(filled: Servers) -> None:
     from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual
 
@@ -96,12 +102,7 @@ def test_what_spark_filters_narrows_the_read_and_loses_nothing(filled: Servers) 
     narrowed = rows(made)
     assert len(narrowed) < len(every)
 
-    def matching(some: list[dict[str, Any]]) -> list[Any]:
-        return sorted(
-            row["body"] for row in some if row["tags"] == "BB" and row["storeTimestamp"] >= middle
-        )
-
-    assert matching(narrowed) == matching(every) != []
+    assert matching(middle, narrowed) == matching(middle, every) != []
 
 
 def test_a_time_is_the_first_message_at_or_after_it(filled: Servers) -> None:

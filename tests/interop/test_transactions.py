@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from tests.interop.apache import NEWEST, NEWEST_4, properties_text
@@ -131,6 +131,12 @@ async def delivered(namesrv: str, topic: str, wanted: list[Message], *, once_eac
 # ----------------------------------------------------------------------------------------------
 
 
+async def adopt_and_note(asked: set[int], message: ReceivedMessage) -> TransactionState:
+    (number,) = numbers([message])
+    asked.add(number)
+    return ROLLBACK if number % 2 else COMMIT
+
+
 @pytest.mark.parametrize("client", CLIENTS, ids=[client.name for client in CLIENTS])
 @in_loop
 async def test_a_foreign_producer_s_transactions_and_the_questions_that_cross(
@@ -149,12 +155,7 @@ async def test_a_foreign_producer_s_transactions_and_the_questions_that_cross(
             await leaving.send_in_transaction(message)
     asked: set[int] = set()
 
-    async def adopt(message: ReceivedMessage) -> TransactionState:
-        (number,) = numbers([message])
-        asked.add(number)
-        return ROLLBACK if number % 2 else COMMIT
-
-    async with our_producer(servers.namesrv, orphans, adopt):
+    async with our_producer(servers.namesrv, orphans, partial(adopt_and_note, asked)):
         outcome = await asyncio.to_thread(run, client, servers.namesrv, prefix, tmp_path)
         reports = {name: report["ok"] for name, report in outcome.reports.items()}
         assert reports == dict.fromkeys(SCENARIOS, True), (outcome.reports, outcome.stderr)
@@ -178,6 +179,16 @@ async def test_a_foreign_producer_s_transactions_and_the_questions_that_cross(
     )
 
 
+def check_state(questions: Counter[int], sent: Any, message: ReceivedMessage) -> TransactionState:
+    (number,) = numbers([message])
+    questions[number] += 1
+    assert (message.topic, message.keys) == ("ours", sent[number].keys)
+    assert message.properties["__transactionId__"] == message.msg_id
+    if number % 6 == 5 and questions[number] == 1:
+        return UNKNOWN
+    return ROLLBACK if number % 6 in (1, 3) else COMMIT
+
+
 @in_loop
 async def test_our_producer_s_transactions(servers: Servers, summary: list[str]) -> None:
     started = time.monotonic()
@@ -190,16 +201,9 @@ async def test_our_producer_s_transactions(servers: Servers, summary: list[str])
             raise OSError("the data base is away")
         return {0: COMMIT, 1: ROLLBACK}.get(number % 6, UNKNOWN)
 
-    def check_state(message: ReceivedMessage) -> TransactionState:
-        (number,) = numbers([message])
-        questions[number] += 1
-        assert (message.topic, message.keys) == ("ours", sent[number].keys)
-        assert message.properties["__transactionId__"] == message.msg_id
-        if number % 6 == 5 and questions[number] == 1:
-            return UNKNOWN
-        return ROLLBACK if number % 6 in (1, 3) else COMMIT
-
-    async with our_producer(servers.namesrv, "ours", check_state, execute) as producer:
+    async with our_producer(
+        servers.namesrv, "ours", partial(check_state, questions, sent), execute
+    ) as producer:
         for number, message in enumerate(sent):
             result = await producer.send_in_transaction(message, number)
             assert result.told
@@ -217,6 +221,35 @@ async def test_our_producer_s_transactions(servers: Servers, summary: list[str])
 # ---------------------------------------------------------------------------------------------
 
 
+async def nobody(asked: Counter[int], message: ReceivedMessage) -> TransactionState:
+    (number,) = numbers([message])
+    asked[number] += 1
+    return (COMMIT, ROLLBACK, UNKNOWN)[number % 3]
+
+
+async def begin(first: Who, sent: Any, namesrv: str) -> None:
+    """Numbers by three: ended well, ended badly, left undecided."""
+
+    async def execute(_message: Message, number: object) -> TransactionState:
+        assert isinstance(number, int)
+        return (COMMIT, ROLLBACK, UNKNOWN)[number % 3]
+
+    asked: Counter[int] = Counter()
+
+    async with our_producer(namesrv, "handed-over", partial(nobody, asked), execute) as producer:
+        for number, message in enumerate(sent):
+            await producer.send_in_transaction(message, number)
+        await delivered(namesrv, "handed-over", sent[::3], once_each=first == "ours")
+        await eventually(
+            "all undecided were asked about again",
+            lambda: all(asked[number] > 1 for number in UNDECIDED),
+        )
+    needless = asked.keys() - set(UNDECIDED)
+    assert first == "apache" or len(needless) <= NEEDLESS, (
+        "only Apache's broker asks about what ended a moment ago"
+    )
+
+
 @pytest.mark.parametrize("version", [NEWEST, NEWEST_4])
 @pytest.mark.parametrize("first", ["ours", "apache"])
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
@@ -226,33 +259,6 @@ def test_half_messages_of_a_directory_are_asked_about_by_whoever_has_it(
     started = time.monotonic()
     settings = {**PATIENT, **SMALL_FILES, **QUICK}
     sent = letters("handed-over", HANDED_OVER)
-
-    async def begin(namesrv: str) -> None:
-        """Numbers by three: ended well, ended badly, left undecided."""
-
-        async def execute(_message: Message, number: object) -> TransactionState:
-            assert isinstance(number, int)
-            return (COMMIT, ROLLBACK, UNKNOWN)[number % 3]
-
-        asked: Counter[int] = Counter()
-
-        async def nobody(message: ReceivedMessage) -> TransactionState:
-            (number,) = numbers([message])
-            asked[number] += 1
-            return (COMMIT, ROLLBACK, UNKNOWN)[number % 3]
-
-        async with our_producer(namesrv, "handed-over", nobody, execute) as producer:
-            for number, message in enumerate(sent):
-                await producer.send_in_transaction(message, number)
-            await delivered(namesrv, "handed-over", sent[::3], once_each=first == "ours")
-            await eventually(
-                "all undecided were asked about again",
-                lambda: all(asked[number] > 1 for number in UNDECIDED),
-            )
-        needless = asked.keys() - set(UNDECIDED)
-        assert first == "apache" or len(needless) <= NEEDLESS, (
-            "only Apache's broker asks about what ended a moment ago"
-        )
 
     async def finish(namesrv: str) -> None:
         asked: set[int] = set()
@@ -277,7 +283,7 @@ def test_half_messages_of_a_directory_are_asked_about_by_whoever_has_it(
 
     shared = SharedDirectory(version, tmp_path, settings, only_ours={"enabledAppendPropCRC": True})
     with skipping_without_tools(), shared:
-        shared.turn(first, begin, end)
+        shared.turn(first, partial(begin, first, sent), end)
         shared.turn(the_other(first), finish, end)
     summary.append(
         f"apache-{version:10} {time.monotonic() - started:6.2f} s  half messages, "

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,16 +100,19 @@ class OneBroker:
         )  # type: ignore[union-attr]
 
 
+async def with_broker(
+    config: Any, scene: Callable[[OneBroker], Coroutine[Any, Any, None]], simulation: Simulation
+) -> None:
+    async with one_broker(simulation, **config) as world:
+        await scene(world)
+
+
 def with_one_broker(
     scene: Callable[[OneBroker], Coroutine[Any, Any, None]], seed: int = 1, **config: Any
 ) -> None:
     """Run ``scene`` on another host than the broker's, which is up."""
 
-    async def with_broker(simulation: Simulation) -> None:
-        async with one_broker(simulation, **config) as world:
-            await scene(world)
-
-    on_a_client_s_host(with_broker, seed=seed)
+    on_a_client_s_host(partial(with_broker, config, scene), seed=seed)
 
 
 @asynccontextmanager

@@ -1,6 +1,7 @@
 """What a broker knows of pops after it was stopped, killed or lost its power."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from tests.loops import in_loop, on_a_client_s_host
@@ -49,6 +50,12 @@ async def test_what_was_acknowledged_does_not_come_again_and_the_rest_does_at_it
     assert await popper.until(1, 30) == []
 
 
+def written_down(store: Any) -> bool:
+    places = [(TIMER_TOPIC, 0), *((REVIVE_TOPIC, queue_id) for queue_id in range(REVIVE_QUEUES))]
+    data = b"".join(store.get(topic, queue_id, 0, 32).data for topic, queue_id in places)
+    return any(record.tags == ACK_TAG for record in decode_entries(data))
+
+
 @in_loop(with_one_broker, flush_disk_type="ASYNC_FLUSH")
 async def test_a_returned_message_is_noted_when_its_copy_is_on_the_disk_and_not_before(
     world: OneBroker, /
@@ -62,19 +69,11 @@ async def test_a_returned_message_is_noted_when_its_copy_is_on_the_disk_and_not_
         "the disk has not got the copy yet"
     )
 
-    def written_down() -> bool:
-        places = [
-            (TIMER_TOPIC, 0),
-            *((REVIVE_TOPIC, queue_id) for queue_id in range(REVIVE_QUEUES)),
-        ]
-        data = b"".join(store.get(topic, queue_id, 0, 32).data for topic, queue_id in places)
-        return any(record.tags == ACK_TAG for record in decode_entries(data))
-
     while store.durable.value <= again.message.commit_log_offset:
-        assert not written_down()
+        assert not written_down(store)
         await asyncio.sleep(0.01)
     async with asyncio.timeout(5):
-        while not written_down():
+        while not written_down(store):
             await asyncio.sleep(0.01)
 
 

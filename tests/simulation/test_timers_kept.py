@@ -22,7 +22,7 @@ from tests.unit.store.looked_up import message_in_queue
 from turbopump.message.codec import decode_entries
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import RecallMessage
-from turbopump.store.retention import NextStep
+from turbopump.store.retention import NextStep, Retention
 from turbopump.store.timers.pending_timers import TIMER_TOPIC
 from turbopump.store.timers.timer_wheel import WHEEL_SLOT_SIZE
 
@@ -348,6 +348,14 @@ async def test_a_clock_that_is_set_forth_is_noticed_within_a_minute(world: OneBr
     assert await world.delivered() == [b"x"]
 
 
+async def delete(retention: Retention) -> bool:
+    done: asyncio.Future[NextStep] = asyncio.get_running_loop().create_future()
+    retention.request_deletion()
+    assert retention.begin_round()
+    retention.delete_next(lambda following: done.set_result(following))
+    return await done is not NextStep.NOTHING
+
+
 @in_loop(
     with_one_broker,
     mapped_file_size_commit_log=64 << 10,
@@ -367,20 +375,13 @@ async def test_a_segment_with_a_waiting_message_is_deleted_only_after_its_delive
     await asyncio.sleep(15)
     assert len(log.files.files) > 2
 
-    async def delete() -> bool:
-        done: asyncio.Future[NextStep] = asyncio.get_running_loop().create_future()
-        retention.request_deletion()
-        assert retention.begin_round()
-        retention.delete_next(lambda following: done.set_result(following))
-        return await done is not NextStep.NOTHING
-
     for _ in range(4):
-        assert not await delete()
+        assert not await delete(retention)
         await asyncio.sleep(6)
     assert log.start == 0
     await asyncio.sleep(80)
     for _ in range(5):
-        await delete()  # or the broker's own rounds do
+        await delete(retention)  # or the broker's own rounds do
         await asyncio.sleep(6)
     assert log.start > 0
     assert len(log.files.files) == 1

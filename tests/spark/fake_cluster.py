@@ -128,6 +128,14 @@ class FakeCluster:
                 **fields,
             )
 
+    def answer_code(self, code: int, answer: Command | None) -> None:
+        """Answer all requests of this code alike from now on. None breaks the connection."""
+
+        def answered(request: Command) -> Command | None:
+            return answer if request.code == code else self.usual_answer(request)
+
+        self.answer = answered
+
     def usual_answer(self, request: Command) -> Command:
         ext = request.ext or {}
         if request.code == RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER:

@@ -7,6 +7,8 @@ import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import pytest
 from tests.spark.fake_cluster import FakeCluster
@@ -49,11 +51,6 @@ def options(fake: FakeCluster, **given: str) -> ReadOptions:
     return read_options({"nameServer": fake.address, "topic": "T", "pullTimeoutMs": "1", **given})
 
 
-def says(fake: FakeCluster, code: int, answer: Command) -> None:
-    """From now on this is answered to requests of that code."""
-    fake.answer = lambda request: answer if request.code == code else fake.usual_answer(request)
-
-
 def route(*queues: int) -> Command:
     brokers = ",".join(
         f'{{"brokerName":"b{i}","brokerAddrs":{{0:"h:1"}}}}' for i in range(len(queues))
@@ -73,7 +70,7 @@ def route(*queues: int) -> Command:
 def test_a_plan_by_a_route_that_cannot_be_names_the_name_server_and_the_topic(
     fake: FakeCluster, queues: tuple[int, ...], said: str
 ) -> None:
-    says(fake, RequestCode.GET_ROUTEINFO_BY_TOPIC, route(*queues))
+    fake.answer_code(RequestCode.GET_ROUTEINFO_BY_TOPIC, route(*queues))
     with soon():
         for plan in (
             BatchReader(options(fake)).partitions,
@@ -97,7 +94,7 @@ def test_a_plan_by_a_route_that_cannot_be_names_the_name_server_and_the_topic(
 def test_an_offset_that_no_queue_can_have_is_refused_in_the_plan(
     fake: FakeCluster, code: int, given: dict[str, str], offset: int
 ) -> None:
-    says(fake, code, Command(0, ext={"offset": str(offset)}))
+    fake.answer_code(code, Command(0, ext={"offset": str(offset)}))
     with (
         soon(),
         pytest.raises(HeaderError, match=rf"T@broker-a:0 with offset {offset}, and a queue"),
@@ -108,7 +105,7 @@ def test_an_offset_that_no_queue_can_have_is_refused_in_the_plan(
 def test_the_largest_end_is_planned_in_a_moment_and_so_many_tasks_are_refused(
     fake: FakeCluster,
 ) -> None:
-    says(fake, RequestCode.GET_MAX_OFFSET, Command(0, ext={"offset": str(QUEUE_OFFSET_MAX)}))
+    fake.answer_code(RequestCode.GET_MAX_OFFSET, Command(0, ext={"offset": str(QUEUE_OFFSET_MAX)}))
     with soon():
         assert len(BatchReader(options(fake)).partitions()) == 1
         assert len(BatchReader(options(fake, maxPartitions="7")).partitions()) == 7
@@ -121,6 +118,14 @@ def test_as_many_tasks_as_may_be_are_made() -> None:
     assert len(split_ranges([whole], None, None, 10)) == TASKS_MAX // 10
     with pytest.raises(ConfigError, match="1000001 messages"):
         split_ranges([OffsetRange(whole.queue, 0, TASKS_MAX + 1)], None, None, 1)
+
+
+def answer_absurdly(code: int, fake: FakeCluster, reply: Any, request: Command) -> Command | None:
+    if request.code == RequestCode.GET_MAX_OFFSET:
+        return Command(0, ext={"offset": str(QUEUE_OFFSET_MAX)})
+    if request.code == RequestCode.PULL_MESSAGE:
+        return Command(code, ext=reply)
+    return fake.usual_answer(request)
 
 
 @pytest.mark.parametrize("following", [2**31, 2**62, 2**63 - 1])
@@ -136,14 +141,7 @@ def test_a_pull_that_leads_far_on_without_messages_is_loss_in_one_sentence(
         "suggestWhichBrokerId": "0",
     }
 
-    def answer(request: Command) -> Command | None:
-        if request.code == RequestCode.GET_MAX_OFFSET:
-            return Command(0, ext={"offset": str(QUEUE_OFFSET_MAX)})
-        if request.code == RequestCode.PULL_MESSAGE:
-            return Command(code, ext=reply)
-        return fake.usual_answer(request)
-
-    fake.answer = answer
+    fake.answer = partial(answer_absurdly, code, fake, reply)
     (task,) = BatchReader(options(fake)).partitions()
     with soon(), pytest.raises(DataLossError) as lost:
         list(read_partition(task, options(fake)))

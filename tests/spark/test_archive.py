@@ -282,6 +282,15 @@ def test_latest_is_where_the_first_run_saw_the_end(
     assert offsets_in(tmp_path, "_rejected") == expected + [("T", 2, at) for at in range(4)]
 
 
+def send_more(cluster: FakeCluster, steps: Any, stop: threading.Event, step: str) -> None:
+    if step == "placed":
+        steps.append(step)
+        if len(steps) == 1:
+            cluster.fill("T", 0, 5)
+        else:
+            stop.set()
+
+
 def test_following_from_latest_takes_what_is_sent_from_its_first_look_on(
     cluster: FakeCluster, run: Archive, tmp_path: Path
 ) -> None:
@@ -289,15 +298,14 @@ def test_following_from_latest_takes_what_is_sent_from_its_first_look_on(
     stop = threading.Event()
     steps = []
 
-    def more(step: str) -> None:
-        if step == "placed":
-            steps.append(step)
-            if len(steps) == 1:
-                cluster.fill("T", 0, 5)
-            else:
-                stop.set()
-
-    report = run("T", starting="latest", follow=True, interval=0.01, stop=stop, at_step=more)
+    report = run(
+        "T",
+        starting="latest",
+        follow=True,
+        interval=0.01,
+        stop=stop,
+        at_step=partial(send_more, cluster, steps, stop),
+    )
     assert (report.messages, report.batches) == (5, 1)
     assert offsets_in(tmp_path) == [("T", 0, at) for at in range(10, 15)]
 
@@ -322,6 +330,16 @@ def test_a_run_from_latest_that_died_half_way_keeps_where_it_began(
     assert offsets_in(tmp_path, "_rejected") == [("T", 0, at) for at in range(10, 13)]
 
 
+def less(
+    real: Callable[..., Any], begins: Offsets, ends: Offsets, *given: Any
+) -> list[RangesPartition]:
+    return real(begins, {queue: end - 1 for queue, end in ends.items()}, *given)
+
+
+def twice(real: Callable[..., Any], *given: Any) -> list[RangesPartition]:
+    return real(*given) * 2
+
+
 def test_rows_that_are_not_those_of_the_offsets_are_not_committed(
     cluster: FakeCluster, run: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,17 +348,22 @@ def test_rows_that_are_not_those_of_the_offsets_are_not_committed(
 
     real = planning.tasks
 
-    def less(begins: Offsets, ends: Offsets, *given: Any) -> list[RangesPartition]:
-        return real(begins, {queue: end - 1 for queue, end in ends.items()}, *given)
-
-    def twice(*given: Any) -> list[RangesPartition]:
-        return real(*given) * 2
-
-    for wrong, rows in ((less, 9), (twice, 20)):
+    for wrong, rows in ((partial(less, real), 9), (partial(twice, real), 20)):
         monkeypatch.setattr(planning, "tasks", wrong)
         with pytest.raises(OffsetGapError, match=f"{rows} rows were written for the offsets 0 to"):
             run("T")
     assert lakes.offsets(tmp_path) == {}
+
+
+def send_more_when_committed(
+    cluster: FakeCluster, committed: Any, stop: threading.Event, step: str
+) -> None:
+    if step == "placed":
+        committed.append(step)
+        if len(committed) < 3:
+            cluster.fill("T", 1, 5)
+        else:
+            stop.set()
 
 
 def test_following_takes_what_comes_until_it_is_stopped(
@@ -350,15 +373,13 @@ def test_following_takes_what_comes_until_it_is_stopped(
     stop = threading.Event()
     committed = []
 
-    def more(step: str) -> None:
-        if step == "placed":
-            committed.append(step)
-            if len(committed) < 3:
-                cluster.fill("T", 1, 5)
-            else:
-                stop.set()
-
-    report = run("T", follow=True, interval=0.01, stop=stop, at_step=more)
+    report = run(
+        "T",
+        follow=True,
+        interval=0.01,
+        stop=stop,
+        at_step=partial(send_more_when_committed, cluster, committed, stop),
+    )
     assert (report.messages, report.batches, report.stopped) == (20, 3, False)
     assert len(offsets_in(tmp_path)) == 20
 
@@ -397,6 +418,11 @@ def test_following_goes_on_where_the_broker_was_away(
         run("T")
 
 
+def go_away(cluster: FakeCluster, of_nothing: Any, step: str) -> None:
+    if step == "planned":
+        cluster.answer = of_nothing
+
+
 def test_a_batch_is_planned_anew_where_the_broker_was_away(
     cluster: FakeCluster, run: Archive, tmp_path: Path
 ) -> None:
@@ -411,23 +437,20 @@ def test_a_batch_is_planned_anew_where_the_broker_was_away(
                 return Command(ResponseCode.TOPIC_NOT_EXIST)
         return usual(request)
 
-    def away(step: str) -> None:
-        if step == "planned":
-            cluster.answer = of_nothing
-
-    report = run("T", bodies=json_bodies("n int"), at_step=away)
+    report = run("T", bodies=json_bodies("n int"), at_step=partial(go_away, cluster, of_nothing))
     assert (report.messages, report.agrees, len(asked) >= 3) == (10, True, True)
+
+
+def refused(usual: Callable[..., Any], request: Command) -> Command:
+    if request.code == RequestCode.GET_MAX_OFFSET:
+        return Command(ResponseCode.NO_PERMISSION, remark="not yours")
+    return usual(request)
 
 
 def test_a_refusal_ends_a_run_that_follows(cluster: FakeCluster, run: Archive) -> None:
     usual = cluster.answer
 
-    def refused(request: Command) -> Command:
-        if request.code == RequestCode.GET_MAX_OFFSET:
-            return Command(ResponseCode.NO_PERMISSION, remark="not yours")
-        return usual(request)
-
-    cluster.answer = refused
+    cluster.answer = partial(refused, usual)
     with pytest.raises(RemotingError, match="not yours"):
         run("T", follow=True, interval=0.01)
 

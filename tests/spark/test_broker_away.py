@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
@@ -93,6 +94,17 @@ def by_broker(offsets: Offsets) -> dict[str, int]:
     return {queue.broker_name: offset for queue, offset in offsets.items()}
 
 
+def batch(now: Any, stream: StreamReader, begin: Offsets) -> tuple[Offsets, int]:
+    """The end of the next micro-batch, and its rows."""
+    now[0] += 10
+    start = encode_offsets(begin)
+    end = stream.latestOffset(start, ReadAllAvailable())
+    rows = sum(
+        found.num_rows for task in stream.partitions(start, end) for found in stream.read(task)
+    )
+    return decode_offsets(end), rows
+
+
 def test_a_stream_goes_on_with_the_other_broker_and_misses_nothing_when_the_first_is_back(
     brokers: tuple[BrokerThread, SecondBroker], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -101,16 +113,6 @@ def test_a_stream_goes_on_with_the_other_broker_and_misses_nothing_when_the_firs
     options = read_options({"nameServer": first.namesrv, "topic": "T", "columns": "queueOffset"})
     stream = StreamReader(options, now=lambda: now[0])
 
-    def batch(begin: Offsets) -> tuple[Offsets, int]:
-        """The end of the next micro-batch, and its rows."""
-        now[0] += 10
-        start = encode_offsets(begin)
-        end = stream.latestOffset(start, ReadAllAvailable())
-        rows = sum(
-            found.num_rows for task in stream.partitions(start, end) for found in stream.read(task)
-        )
-        return decode_offsets(end), rows
-
     try:
         offsets = decode_offsets(stream.initialOffset())
         assert by_broker(offsets) == {"broker-test": 0, "broker-b": 0}
@@ -118,14 +120,14 @@ def test_a_stream_goes_on_with_the_other_broker_and_misses_nothing_when_the_firs
             first.run(send(first.namesrv, broker, 5))
         second.stop()
         first.run(send(first.namesrv, "broker-test", 2))
-        offsets, rows = batch(offsets)
+        offsets, rows = batch(now, stream, offsets)
         assert by_broker(offsets) == {"broker-test": 7, "broker-b": 0}
         assert rows == 7
         assert "T@broker-b:0 is not in the route at the moment; its offset 0 is kept" in caplog.text
 
         second.start()
         first.run(send(first.namesrv, "broker-b", 3))
-        offsets, rows = batch(offsets)
+        offsets, rows = batch(now, stream, offsets)
         assert by_broker(offsets) == {"broker-test": 7, "broker-b": 8}
         assert rows == 8
     finally:

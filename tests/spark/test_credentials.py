@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.spark.fake_cluster import FakeCluster
+from tests.stand_ins import returns
 
 from turbopump.auth.signatures import Credentials
 from turbopump.errors import ConfigError, ResponseError
@@ -61,7 +62,7 @@ def test_requests_without_credentials_are_not_signed() -> None:
 
 def test_a_refusal_is_told_without_the_secret(caplog: pytest.LogCaptureFixture) -> None:
     with FakeCluster({"T": 1}) as fake, caplog.at_level(logging.DEBUG):
-        fake.answer = lambda _: Command(ResponseCode.NO_PERMISSION, remark="No accessKey is set")
+        fake.answer = returns(Command(ResponseCode.NO_PERMISSION, remark="No accessKey is set"))
         reader = BatchReader(read_options({**NEEDED, **KEYS, "nameServer": fake.address}))
         with pytest.raises(ResponseError, match="No accessKey is set") as caught:
             reader.partitions()

@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 import zlib
+from functools import partial
 from itertools import takewhile
 from typing import Any
 
@@ -248,18 +249,22 @@ def test_the_crc_that_the_broker_stores_is_no_property_of_the_message() -> None:
     ]
 
 
+def put_bytes(at: int, value: bytes, raw: bytes) -> bytes:
+    return raw[:at] + value + raw[at + len(value) :]
+
+
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
         (lambda raw: raw[:-1], "ends at byte"),
         (lambda raw: raw + b"\x00", "ends at byte"),
-        (lambda raw: struct.pack(">i", 12) + raw[4:], "size 12"),
-        (lambda raw: struct.pack(">i", -5) + raw[4:], "size -5"),
-        (lambda raw: raw[:4] + b"\xcb\xd4\x31\x94" + raw[8:], "magic 0xcbd43194"),
-        (lambda raw: raw[:84] + struct.pack(">i", 2**31 - 1) + raw[88:], "its body"),
-        (lambda raw: raw[:84] + struct.pack(">i", -1) + raw[88:], "its body"),
+        (partial(put_bytes, 0, struct.pack(">i", 12)), "size 12"),
+        (partial(put_bytes, 0, struct.pack(">i", -5)), "size -5"),
+        (partial(put_bytes, 4, b"\xcb\xd4\x31\x94"), "magic 0xcbd43194"),
+        (partial(put_bytes, 84, struct.pack(">i", 2**31 - 1)), "its body"),
+        (partial(put_bytes, 84, struct.pack(">i", -1)), "its body"),
         (lambda raw: raw[:-5] + b"\xff" + raw[-4:], "its (topic|properties)"),
-        (lambda raw: raw[:36] + struct.pack(">i", 48) + raw[40:], "its"),
+        (partial(put_bytes, 36, struct.pack(">i", 48)), "its"),
     ],
 )  # fmt: skip
 def test_damaged_bytes_are_refused_with_their_place(damage, said: str) -> None:  # type: ignore[no-untyped-def]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from itertools import count, islice
 from typing import Any
 
@@ -56,17 +57,18 @@ def same_ids(wanted: int) -> pa.StringArray:
     return pa.array(["ID"] * wanted, pa.string())
 
 
+def new_ids(numbers: Any, wanted: int) -> pa.StringArray:
+    return pa.array([f"ID{number}" for number in islice(numbers, wanted)], pa.string())
+
+
 def encoded(rows: dict[str, list[Any]], mark: str | None = None, **options: str) -> Encoded:
     types = {name: TYPES.get(name, pa.string()) for name in rows}
     batch = pa.record_batch({name: pa.array(rows[name], types[name]) for name in rows})
     given_options = {"nameServer": "a:1", **({} if "topic" in rows else {"topic": "T"}), **options}
     numbers = count(1)
 
-    def new_ids(wanted: int) -> pa.StringArray:
-        return pa.array([f"ID{number}" for number in islice(numbers, wanted)], pa.string())
-
     plan = layout(batch.schema, write_options(given_options))
-    return encode(batch, plan, queues, new_ids, mark)
+    return encode(batch, plan, queues, partial(new_ids, numbers), mark)
 
 
 def test_new_ids_are_those_of_the_clients_and_all_differ() -> None:

@@ -220,16 +220,17 @@ class DiesError(BaseException):
     """The process is gone."""
 
 
+def die_when_none_is_left(left: Any, *_: object, **__: object) -> None:
+    left[0] -= 1
+    if left[0] < 0:
+        raise DiesError
+
+
 def dying_at(number: int) -> Callable[..., None]:
     """Called for the ``number``-th time, it dies."""
     left = [number]
 
-    def step(*_: object, **__: object) -> None:
-        left[0] -= 1
-        if left[0] < 0:
-            raise DiesError
-
-    return step
+    return partial(die_when_none_is_left, left)
 
 
 def arm(monkeypatch: pytest.MonkeyPatch, step: Callable[..., None]) -> None:
@@ -316,6 +317,18 @@ def test_a_lake_has_one_writer(tmp_path: Path, format_name: str) -> None:
         check(tmp_path)
 
 
+def second_starts_elsewhere(monkeypatch: pytest.MonkeyPatch, second: Any, step: str) -> None:
+    if step == "written":
+        with monkeypatch.context() as patch:
+            patch.setattr("turbopump.disk.durable_files.fcntl.flock", does_nothing)
+            patch.setattr("socket.gethostname", returns("another"))
+            with second.writing():
+                left = second.staging / staged_name("left.parquet")
+                left.touch()
+            with second.writing():
+                assert not left.exists()
+
+
 @pytest.mark.parametrize("format_name", FORMATS)
 def test_a_writer_on_another_host_takes_no_files_away_where_locks_do_not_reach(
     tmp_path: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
@@ -323,19 +336,8 @@ def test_a_writer_on_another_host_takes_no_files_away_where_locks_do_not_reach(
     first = create_or_open(tmp_path, definition(format_name))
     second = create_or_open(tmp_path, definition(format_name))
 
-    def starts_elsewhere(step: str) -> None:
-        if step == "written":
-            with monkeypatch.context() as patch:
-                patch.setattr("turbopump.disk.durable_files.fcntl.flock", does_nothing)
-                patch.setattr("socket.gethostname", returns("another"))
-                with second.writing():
-                    left = second.staging / staged_name("left.parquet")
-                    left.touch()
-                with second.writing():
-                    assert not left.exists()
-
     with first.writing():
-        append_next(first, first.snapshot(), starts_elsewhere)
+        append_next(first, first.snapshot(), partial(second_starts_elsewhere, monkeypatch, second))
         old = first.staging / "part-of-another-host.parquet"
         old.touch()
         os.utime(old, (0, 0))
@@ -415,19 +417,22 @@ def test_what_the_disk_refuses_is_said_so(
     assert not list(lake.staging.iterdir())
 
 
+def begin_together(together: threading.Barrier, root: Path) -> None:
+    lake = create_or_open(root, definition("delta"))
+    together.wait()
+    lake.recover()
+
+
 def test_delta_tables_are_made_once_by_hosts_that_begin_together(tmp_path: Path) -> None:
     hosts = 3
     together = threading.Barrier(hosts, timeout=60)
 
-    def begin(root: Path) -> None:
-        lake = create_or_open(root, definition("delta"))
-        together.wait()
-        lake.recover()
-
     for number in range(8):
         root = tmp_path / str(number)
         with ThreadPoolExecutor(hosts) as pool:
-            for done in [pool.submit(begin, root) for _ in range(hosts)]:
+            for done in [
+                pool.submit(partial(begin_together, together), root) for _ in range(hosts)
+            ]:
                 done.result()
         assert [DeltaTable(root / name).version() for name in (DATA, REJECTED)] == [0, 0]
 

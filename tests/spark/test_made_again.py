@@ -200,6 +200,15 @@ def test_only_files_are_opened_that_may_have_the_newest_rows(
     assert together.offsets() == (0, 29)
 
 
+def send_more(cluster: FakeCluster, placed: Any, stop: threading.Event, step: str) -> None:
+    if step == "placed":
+        placed.append(step)
+        if len(placed) == 3:
+            stop.set()
+        else:
+            send(cluster, "U", 1, "x")
+
+
 def test_following_leaves_out_what_was_made_again_and_says_it_once(
     cluster: FakeCluster, run: Archive, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -208,17 +217,16 @@ def test_following_leaves_out_what_was_made_again_and_says_it_once(
     made_again(cluster, 4)
     stop, placed = threading.Event(), list[str]()
 
-    def more(step: str) -> None:
-        if step == "placed":
-            placed.append(step)
-            if len(placed) == 3:
-                stop.set()
-            else:
-                send(cluster, "U", 1, "x")
-
     send(cluster, "U", 1, "x")
     with pytest.raises(DataLossError, match="ends at 4"):
-        run("T", "U", follow=True, interval=0.01, stop=stop, at_step=more)
+        run(
+            "T",
+            "U",
+            follow=True,
+            interval=0.01,
+            stop=stop,
+            at_step=partial(send_more, cluster, placed, stop),
+        )
     assert len([row for row in rows(tmp_path / "L") if row[0] == "U"]) == 3
     said = [record.message for record in caplog.records if "ends at 4" in record.message]
     assert len(said) == 1
@@ -244,20 +252,28 @@ def test_a_topic_that_is_not_there_does_not_stop_the_others(
     assert "U@broker-a:0 is not in the route now; the others continue" in caplog.text
 
 
+def send_more_and_stop(cluster: FakeCluster, stop: threading.Event, step: str) -> None:
+    if step == "placed":
+        if ("later", 0) in cluster.queues:
+            stop.set()
+        cluster.queues["later", 0] = FakeQueue()
+        send(cluster, "later", 2, "x")
+
+
 def test_following_waits_for_a_topic_that_is_not_there_yet(
     cluster: FakeCluster, run: Archive, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     stop = threading.Event()
     send(cluster, "T", 1, "x")
 
-    def more(step: str) -> None:
-        if step == "placed":
-            if ("later", 0) in cluster.queues:
-                stop.set()
-            cluster.queues["later", 0] = FakeQueue()
-            send(cluster, "later", 2, "x")
-
-    report = run("later", "T", follow=True, interval=0.01, stop=stop, at_step=more)
+    report = run(
+        "later",
+        "T",
+        follow=True,
+        interval=0.01,
+        stop=stop,
+        at_step=partial(send_more_and_stop, cluster, stop),
+    )
     assert (report.messages, report.agrees) == (3, True)
     assert caplog.text.count("know no topic 'later'") == 1
 

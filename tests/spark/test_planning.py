@@ -227,13 +227,14 @@ def test_there_are_at_least_so_many_tasks(fake: FakeCluster) -> None:
     assert len(BatchReader(options(fake, minPartitions="50")).partitions()) == 20
 
 
+def break_at_codes(codes: Any, fake: FakeCluster, request: Command) -> Command | None:
+    return None if request.code in codes else fake.usual_answer(request)
+
+
 def broken(fake: FakeCluster, *codes: int) -> None:
     """The broker breaks the connection when asked for these; the name server answers."""
 
-    def answer(request: Command) -> Command | None:
-        return None if request.code in codes else fake.usual_answer(request)
-
-    fake.answer = answer
+    fake.answer = partial(break_at_codes, codes, fake)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import logging
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 from tests.spark.fake_cluster import FakeCluster
@@ -91,16 +92,17 @@ def test_a_worker_keeps_its_connections_for_the_next_task_unless_one_fails(
             """Ends what was kept."""
 
 
+def fickle(fake: FakeCluster, gives: Any, request: Command) -> Command:
+    fake.pull_max = next(gives)
+    return fake.usual_answer(request)
+
+
 def test_pulls_that_fall_short_are_followed_up_and_nothing_is_skipped_or_doubled() -> None:
     with FakeCluster({"T": 1}) as fake:
         fake.fill("T", 0, 2000)
         gives = itertools.cycle([32, 32, 32, 32, 5, 32, 32, 1, 17])
 
-        def fickle(request: Command) -> Command:
-            fake.pull_max = next(gives)
-            return fake.usual_answer(request)
-
-        fake.answer = fickle
+        fake.answer = partial(fickle, fake, gives)
         assert offsets_read(fake, 3, 1990, batch=1024) == list(range(3, 1990))
 
 
@@ -278,11 +280,7 @@ def test_the_offset_at_a_time_is_right_whatever_the_broker_guesses(
     with FakeCluster({"T": 1}) as fake:
         for stored_ms in (100, 200, 300, 300, 300, 300, 400, 500, 500, 600):
             fake.queues["T", 0].put(b"", stored_ms=stored_ms)
-        fake.answer = lambda request: (
-            Command(0, ext={"offset": str(guess)})
-            if request.code == 29
-            else fake.usual_answer(request)
-        )
+        fake.answer_code(29, Command(0, ext={"offset": str(guess)}))
         with Cluster([fake.address]) as cluster:
             assert cluster.offset_at(QUEUE, timestamp) == offset
 

@@ -187,11 +187,7 @@ def test_tags_are_not_asked_for_where_an_entry_may_hold_several_messages(fake: F
 def test_where_the_kind_of_a_topic_is_not_told_tags_are_asked_for_only_of_old_brokers(
     fake: FakeCluster, code: int, count: int
 ) -> None:
-    fake.answer = lambda request: (
-        Command(code, remark="no")
-        if request.code == RequestCode.GET_TOPIC_CONFIG
-        else fake.usual_answer(request)
-    )
+    fake.answer_code(RequestCode.GET_TOPIC_CONFIG, Command(code, remark="no"))
     assert len(rows(planned(fake, EqualTo(TAGS, "A"))[2])) == count
 
 

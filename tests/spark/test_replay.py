@@ -89,12 +89,15 @@ def test_copies_keep_what_they_were_and_say_what_they_are(
     assert len(messages(spark, broker, "copies")) == 60
 
 
+def replayed_lake(
+    broker: BrokerThread, lake: Path, spark: SparkSession, target: str, **given: Any
+) -> ReplayReport:
+    return replay(lake, "T", target, name_server=broker.namesrv, spark=spark, **given)
+
+
 @pytest.fixture
 def run(spark: SparkSession, broker: BrokerThread, lake: Path) -> Replay:
-    def replayed(target: str, **given: Any) -> ReplayReport:
-        return replay(lake, "T", target, name_server=broker.namesrv, spark=spark, **given)
-
-    return replayed
+    return partial(replayed_lake, broker, lake, spark)
 
 
 def test_messages_are_chosen_by_key_condition_and_time(
@@ -148,6 +151,12 @@ def test_a_replay_that_died_at_a_step_goes_on_and_doubles_nothing(
     assert copies == list(range(0, 60, 2))
 
 
+def replayed(
+    broker: BrokerThread, spark: SparkSession, tmp_path: Path, **given: Any
+) -> ReplayReport:
+    return replay(tmp_path, "seconds", "slow", name_server=broker.namesrv, spark=spark, **given)
+
+
 def test_a_replay_that_died_in_a_large_batch_goes_on_in_small_ones_and_doubles_nothing(
     spark: SparkSession, broker: BrokerThread, tmp_path: Path
 ) -> None:
@@ -157,9 +166,6 @@ def test_a_replay_that_died_in_a_large_batch_goes_on_in_small_ones_and_doubles_n
     def die(step: str) -> None:
         if step == "sent":
             raise DiesError
-
-    def replayed(**given: Any) -> ReplayReport:
-        return replay(tmp_path, "seconds", "slow", name_server=broker.namesrv, spark=spark, **given)
 
     # given: six messages, of six seconds, that were sent in one batch which was not noted
     with FakeCluster({"seconds": 1}) as origin:
@@ -173,9 +179,9 @@ def test_a_replay_that_died_in_a_large_batch_goes_on_in_small_ones_and_doubles_n
             )
         archive(tmp_path, ["seconds"], name_server=origin.address, spark=spark)
     with pytest.raises(DiesError):
-        replayed(at_step=die)
+        replayed(broker, spark, tmp_path, at_step=die)
     # when: it goes on with two messages in a batch
-    report = replayed(rows_per_batch=2)
+    report = replayed(broker, spark, tmp_path, rows_per_batch=2)
     # then
     assert (report.sent, report.present, report.agrees) == (0, 6, True)
     copies = [int(row.properties["p"]) for row in messages(spark, broker, "slow")]

@@ -144,11 +144,7 @@ def test_a_topic_that_left_the_route_keeps_its_places_with_a_warning(
     fake: FakeCluster, reader: Maker, caplog: pytest.LogCaptureFixture
 ) -> None:
     stream = reader()
-    fake.answer = lambda request: (
-        Command(17, remark="No topic route info")
-        if request.code == 105
-        else fake.usual_answer(request)
-    )
+    fake.answer_code(105, Command(17, remark="No topic route info"))
     with caplog.at_level(logging.WARNING):
         assert stream.latestOffset(place(3, 4), ReadAllAvailable()) == place(3, 4)
     assert "T@broker-a:1 is not in the route at the moment; its offset 4 is kept" in caplog.text

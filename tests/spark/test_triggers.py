@@ -193,9 +193,7 @@ def test_a_stream_goes_on_where_its_progress_cannot_be_committed(
 ) -> None:
     monkeypatch.setattr("turbopump.spark.stream.PLANNING_PATIENCE_S", 0.01)
     stream = reader(commitGroup="g")
-    fake.answer = lambda request: (
-        None if request.code == RequestCode.UPDATE_CONSUMER_OFFSET else fake.usual_answer(request)
-    )
+    fake.answer_code(RequestCode.UPDATE_CONSUMER_OFFSET, None)
     with caplog.at_level(logging.WARNING):
         assert stream.latestOffset(offsets(0), ReadAllAvailable()) == offsets(0)
     assert "the offsets of group g could not be committed" in caplog.text

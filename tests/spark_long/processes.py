@@ -104,6 +104,12 @@ def wait_until_all_is_gone(process: subprocess.Popen[str]) -> None:
         raise AssertionError("Spark goes on without its driver")
 
 
+def is_below(parents: Any, process: int, pid: int) -> bool:
+    while pid > 1 and pid != process:
+        pid = parents.get(pid, 0)
+    return pid == process
+
+
 def children_of(process: int, name: bytes) -> list[int]:
     """Processes below one whose command line has a name in it."""
     parents, named = {}, []
@@ -117,12 +123,7 @@ def children_of(process: int, name: bytes) -> list[int]:
         if name in line:
             named.append(int(directory.name))
 
-    def is_below(pid: int) -> bool:
-        while pid > 1 and pid != process:
-            pid = parents.get(pid, 0)
-        return pid == process
-
-    return [pid for pid in named if is_below(pid)]
+    return [pid for pid in named if is_below(parents, process, pid)]
 
 
 def executor_of(process: int) -> int:

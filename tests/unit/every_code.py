@@ -13,6 +13,7 @@ import pkgutil
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -171,16 +172,17 @@ BROKER_TABLES: Final = (
 SETTINGS: Final[dict[str, Any]] = {"recall_message_enable": True, "max_message_size": 1 << 16}
 
 
+def make(conf: Any, config: Any) -> Broker:
+    return Broker(config, file=conf)
+
+
 @asynccontextmanager
 async def prepared_broker(directory: Path) -> AsyncIterator[Prepared]:
     """A broker with a topic, a group with a member, and messages of each kind."""
     conf = directory / "broker.conf"
     conf.write_text("")
 
-    def make(config: Any) -> Broker:
-        return Broker(config, file=conf)
-
-    async with talking(directory / "store", make=make, **SETTINGS) as talk:
+    async with talking(directory / "store", make=partial(make, conf), **SETTINGS) as talk:
         peer = Peer(talk.broker.address)
         try:
             good = await _broker_trials(talk, peer)

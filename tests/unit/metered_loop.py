@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from tests.stand_ins import does_nothing
@@ -137,16 +138,17 @@ def metered(
         thread.join()
 
 
+def measure_action(action: Callable[[], object]) -> float:
+    began = time.thread_time()
+    action()
+    return at_usual_pace(time.thread_time() - began)
+
+
 def cpu_seconds_of(action: Callable[[], object]) -> float:
     """What an action takes of this thread, as if the machine had its usual pace. It is done again,
     up to TRIES times, if that is more than a turn may take: the machine may have been at fault."""
 
-    def measure() -> float:
-        began = time.thread_time()
-        action()
-        return at_usual_pace(time.thread_time() - began)
-
-    return best_of(measure)
+    return best_of(partial(measure_action, action))
 
 
 def best_of(measure: Callable[[], float]) -> float:

@@ -11,6 +11,8 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
+from typing import Any
 
 import pytest
 from tests.forks import in_a_fork
@@ -142,6 +144,13 @@ def test_a_message_is_done_when_the_next_is_asked_for_and_not_after_a_break(
         assert place.committed(queue) == 20
 
 
+def read(consumer: Any, seen: list[bytes]) -> None:
+    for message in consumer:
+        seen.append(message.body)
+        if len(seen) == 200:
+            threading.Thread(target=consumer.close).start()
+
+
 def test_several_threads_share_one_consumer(broker: BrokerThread, topic: str) -> None:
     seen: list[bytes] = []
     with Producer(broker.namesrv) as producer:
@@ -150,18 +159,21 @@ def test_several_threads_share_one_consumer(broker: BrokerThread, topic: str) ->
     consumer = consume(broker, topic)
     consumer.start()
 
-    def read() -> None:
-        for message in consumer:
-            seen.append(message.body)
-            if len(seen) == 200:
-                threading.Thread(target=consumer.close).start()
-
-    threads = [threading.Thread(target=read) for _ in range(3)]
+    threads = [threading.Thread(target=partial(read, consumer, seen)) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
     assert len(seen) == len(set(seen)) == 200
+
+
+def note_and_retry(answers: Any, producer: Producer, seen: set[str], message: Delivery) -> object:
+    seen.add(threading.current_thread().name)
+    if message.attempt == 1 and message.body == b"m0":
+        return Retry(delay=0)
+    producer.send(answers, message.body)
+    message.done()
+    return None
 
 
 def test_a_plain_handler_runs_in_threads_and_may_use_the_blocking_client(
@@ -171,18 +183,12 @@ def test_a_plain_handler_runs_in_threads_and_may_use_the_blocking_client(
     broker.create_topic(answers)
     seen: set[str] = set()
     with Producer(broker.namesrv) as producer:
-
-        def handle(message: Delivery) -> object:
-            seen.add(threading.current_thread().name)
-            if message.attempt == 1 and message.body == b"m0":
-                return Retry(delay=0)
-            producer.send(answers, message.body)
-            message.done()
-            return None
-
         for i in range(10):
             producer.send(topic, f"m{i}")
-        with consume(broker, topic, handler=handle), consume(broker, answers) as reader:
+        with (
+            consume(broker, topic, handler=partial(note_and_retry, answers, producer, seen)),
+            consume(broker, answers) as reader,
+        ):
             bodies = set()
             for message in reader:
                 bodies.add(message.body)
@@ -310,6 +316,13 @@ def test_ctrl_c_interrupts_a_wait_and_the_client_stays_usable(
         assert next(iter(consumer)).body == b"still here"
 
 
+def send_in_thread(producer: Producer, topic: str) -> str:
+    status = producer.send(topic, "in the child").status
+    client_id = producer.client_id
+    producer.close()
+    return f"{status.value} {client_id}"
+
+
 @pytest.mark.skipif(
     not hasattr(os, "fork") or sys.platform == "darwin",
     reason="needs a fork that is safe with threads",
@@ -321,13 +334,7 @@ def test_a_producer_starts_afresh_in_a_fork_and_the_parents_goes_on(
         producer.send(topic, "before")
         parent_id = producer.client_id
 
-        def work() -> str:
-            status = producer.send(topic, "in the child").status
-            client_id = producer.client_id
-            producer.close()
-            return f"{status.value} {client_id}"
-
-        status, child_id = in_a_fork(work).split()
+        status, child_id = in_a_fork(partial(send_in_thread, producer, topic)).split()
         assert status == "SEND_OK"
         assert child_id != parent_id
         assert producer.send(topic, "after").status is SendStatus.OK
@@ -351,6 +358,16 @@ def test_a_push_consumer_is_refused_in_a_fork(broker: BrokerThread, topic: str) 
         assert "start a new one after the fork" in answer
 
 
+def take_in_thread(consumer: Any) -> str:
+    with consumer:
+        if isinstance(consumer, PushConsumer):
+            return consumer.take(1)[0].body.decode()
+        get = consumer.poll if isinstance(consumer, LitePullConsumer) else consumer.receive
+        while not (messages := get(timeout=5)):
+            pass
+        return messages[0].body.decode()
+
+
 @pytest.mark.skipif(
     not hasattr(os, "fork") or sys.platform == "darwin",
     reason="needs a fork that is safe with threads",
@@ -364,16 +381,30 @@ def test_a_consumer_that_was_not_started_keeps_what_it_subscribes_to_in_a_fork(
     with Producer(broker.namesrv) as producer:
         producer.send(topic, "for the child")
 
-    def work() -> str:
-        with consumer:
-            if isinstance(consumer, PushConsumer):
-                return consumer.take(1)[0].body.decode()
-            get = consumer.poll if isinstance(consumer, LitePullConsumer) else consumer.receive
-            while not (messages := get(timeout=5)):
-                pass
-            return messages[0].body.decode()
+    assert in_a_fork(partial(take_in_thread, consumer)) == "for the child"
 
-    assert in_a_fork(work) == "for the child"
+
+def work(monkeypatch: pytest.MonkeyPatch, producer: Producer, topic: str) -> str:
+    outcomes: list[str] = []
+    begun = threading.Event()
+
+    def send() -> None:
+        begun.set()
+        outcomes.append(producer.send(topic, "second").status.value)
+
+    second = threading.Thread(target=send, daemon=True)
+
+    def the_loop_thread_when_the_second_has_come() -> LoopThread:
+        if not begun.is_set():
+            second.start()
+            begun.wait()
+            second.join(0.3)  # for as long as it can get anywhere
+        return the_loop_thread()
+
+    monkeypatch.setattr(on_loop_thread, "the_loop_thread", the_loop_thread_when_the_second_has_come)
+    outcomes.append(producer.send(topic, "first").status.value)
+    second.join(30)
+    return "hangs" if second.is_alive() else " ".join(outcomes)
 
 
 @pytest.mark.skipif(
@@ -386,31 +417,7 @@ def test_a_thread_of_a_fork_waits_until_another_has_started_the_producer_afresh(
     with Producer(broker.namesrv) as producer:
         producer.send(topic, "before")
 
-        def work() -> str:
-            outcomes: list[str] = []
-            begun = threading.Event()
-
-            def send() -> None:
-                begun.set()
-                outcomes.append(producer.send(topic, "second").status.value)
-
-            second = threading.Thread(target=send, daemon=True)
-
-            def the_loop_thread_when_the_second_has_come() -> LoopThread:
-                if not begun.is_set():
-                    second.start()
-                    begun.wait()
-                    second.join(0.3)  # for as long as it can get anywhere
-                return the_loop_thread()
-
-            monkeypatch.setattr(
-                on_loop_thread, "the_loop_thread", the_loop_thread_when_the_second_has_come
-            )
-            outcomes.append(producer.send(topic, "first").status.value)
-            second.join(30)
-            return "hangs" if second.is_alive() else " ".join(outcomes)
-
-        assert in_a_fork(work) == "SEND_OK SEND_OK"
+        assert in_a_fork(partial(work, monkeypatch, producer, topic)) == "SEND_OK SEND_OK"
 
 
 @pytest.mark.skipif(

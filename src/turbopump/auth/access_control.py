@@ -142,6 +142,7 @@ class AccessControl:
         key = KEYS.get(code)
         known_by = None
         if key is not None and user is not NOBODY:
+            # With the address: entries of a policy may be limited to addresses.
             known_by = user.name, code, peer.peer_ip, key(request)
             known = self._known.get(known_by)
             if known is not None:

@@ -345,12 +345,14 @@ def change_file(
         raise ConfigError(f"{path} is being changed by another process: try again") from None
     try:
         text = disk.read_file(path)
+        accounts = lost or Accounts()
         try:
-            accounts = (lost or Accounts()) if text is None else Accounts.decode(text)
+            if text is not None:
+                accounts = Accounts.decode(text)
         except ConfigError as error:
             if lost is None:
                 raise ConfigError(f"{path}: {error}") from None
-            text, accounts = None, lost
+            text = None
         changed = change(accounts)
         if text is None or changed != accounts:
             text = changed.encode()
@@ -367,7 +369,7 @@ def open_to_others(disk: Disk, path: Path) -> str | None:
     if mode is None or not mode & OTHERS:
         return None
     return (
-        f"{path} has mode {mode:04o}: others than its owner can get at the passwords in it; run "
+        f"{path} has mode {mode:04o}: other users can read or change its passwords; run "
         f"chmod 600 {shlex.quote(str(path))}"
     )
 

@@ -98,13 +98,12 @@ class Cleaning:
 
     def __init__(self, stored: Stored) -> None:
         store = stored.store
-        config = stored.config
         self._turns = stored.turns
         self._space = store.space
         self._reserve = store.start_reserve
         self._retention = store.retention
-        self._segment_pause = config.delete_commit_log_files_interval / 1000
-        self._queue_pause = config.delete_consume_queue_files_interval / 1000
+        self._segment_pause = stored.config.delete_commit_log_files_interval / 1000
+        self._queue_pause = stored.config.delete_consume_queue_files_interval / 1000
         self._round: asyncio.Task[None] | None = None
         self._closed = False
 

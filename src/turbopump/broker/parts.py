@@ -30,7 +30,7 @@ from turbopump.broker.log_repair import LogRepair
 from turbopump.broker.lost_topics import make_topic_of_waiting
 from turbopump.broker.membership import Membership
 from turbopump.broker.pop.pop import Pop
-from turbopump.broker.registration import NameServerRegistration
+from turbopump.broker.registration import Announcement, NameServerRegistration
 from turbopump.broker.replication import Replication
 from turbopump.broker.schedule.delays import Delays
 from turbopump.broker.schedule.destinations import delay_level_interceptor, timer_interceptor
@@ -207,7 +207,6 @@ def make_deliveries(
     stored: Stored, listening: Listening, access: ServerAccess | None, signer: RequestSigner | None
 ) -> Delivering:
     config = stored.config
-    clock = stored.clock
     store = stored.store
     tables = stored.tables
     flush = FlushWait(
@@ -217,7 +216,7 @@ def make_deliveries(
     )
     forwarding = Forwarding(
         store,
-        clock,
+        stored.clock,
         listening.store_host,
         flush,
         partial(make_topic_of_waiting, tables.topics, config.default_topic_queue_nums),
@@ -232,7 +231,7 @@ def make_deliveries(
         store,
         forwarding,
         stored.settings.delay_levels,
-        clock,
+        stored.clock,
         config.flush_delay_offset_interval / 1000,
     )
     delays.load()
@@ -263,13 +262,11 @@ def make_deliveries(
 
 
 def _interceptors(stored: Stored) -> Interceptors:
-    config = stored.config
-    clock = stored.clock
     return Interceptors(
         refuse_false_inner_batch,
-        HalfMessageInterceptor(config),
-        retry_interceptor(stored.tables, clock),
-        timer_interceptor(config, clock),
+        HalfMessageInterceptor(stored.config),
+        retry_interceptor(stored.tables, stored.clock),
+        timer_interceptor(stored.config, stored.clock),
         delay_level_interceptor(stored.settings.delay_levels),
         refuse_unknown_kinds,
     )
@@ -283,10 +280,12 @@ def make_copies(
     signer: RequestSigner | None,
 ) -> Copying:
     config = stored.config
-    store = stored.store
-    tables = stored.tables
     records = TopicRecords(
-        tables.topics, tables.offsets, store, stored.statistics, delivering.held_pulls
+        stored.tables.topics,
+        stored.tables.offsets,
+        stored.store,
+        stored.statistics,
+        delivering.held_pulls,
     )
     link = listening.replication.slave
     slave_tables = slave_accounts = scrubbing = None
@@ -324,24 +323,23 @@ def make_announcing(
     stored: Stored, listening: Listening, copying: Copying, signer: RequestSigner | None
 ) -> Announcing:
     config = stored.config
-    topics = stored.tables.topics
 
     def registered(reply: RegisterBrokerReply) -> None:
         follow_master(listening, copying, reply.master_addr, reply.ha_server_addr)
 
-    registration = NameServerRegistration(
+    # a new broker has no slave that is about to come back
+    awaits_slaves = config.slave_acks > 0 and stored.store.log.end > 0
+    announcement = Announcement(
         config,
-        topics,
+        stored.tables.topics,
         listening.address,
         listening.ha_address,
-        registered,
-        signer,
-        # a new one has no slave that is about to come back
-        awaits_slaves=config.slave_acks > 0 and stored.store.log.end > 0,
+        takes_sends=not awaits_slaves,
     )
+    registration = NameServerRegistration(config, announcement, registered, signer)
     if listening.replication.master is not None:
         listening.replication.master.on_in_sync = registration.allow_sends
-    return Announcing(registration, TopicRoutes(config, topics, stored.clock, signer))
+    return Announcing(registration, TopicRoutes(config, stored.tables.topics, stored.clock, signer))
 
 
 async def _numeric(host: str) -> str | None:

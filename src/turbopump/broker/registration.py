@@ -68,32 +68,25 @@ some."""
 
 
 class NameServerRegistration:
-    """Registration with all name servers. ``address`` and ``ha_address``: registered addresses,
-    ``host:port`` each; an empty ``ha_address`` means that nothing listens there, for Apache's name
-    server requires the field. ``master_is_at`` gets the answers to a slave. ``signer``: of the
-    broker's own account. ``awaits_slaves``: clients must send elsewhere until ``allow_sends``, or
-    for WITHOUT_SLAVE_S (RocketMQ: they may send at once)."""
+    """Registration with all name servers.
+
+    - ``master_is_at``: gets the answers to a slave.
+    - ``signer``: signer of the broker's own account.
+    """
 
     def __init__(
         self,
         config: BrokerConfig,
-        topics: TopicTable,
-        address: str,
-        ha_address: str,
+        announcement: Announcement,
         master_is_at: Callable[[RegisterBrokerReply], None],
         signer: RequestSigner | None,
-        *,
-        awaits_slaves: bool,
     ) -> None:
         self._config = config
         self._timeout = config.register_broker_timeout_mills / 1000
-        self._address = address
         self._remoting = RemotingClient(
             on_close=self._connection_lost, tls=config.client_tls, signer=signer
         )
-        self._announcement = announcement = Announcement(
-            config, topics, address, ha_address, takes_sends=not awaits_slaves
-        )
+        self._announcement = announcement
         self._patience: asyncio.TimerHandle | None = None
         self._name_servers = {
             server: RegisteredServer(
@@ -151,7 +144,7 @@ class NameServerRegistration:
         await asyncio.gather(*(server.stop() for server in servers))
         request = UnregisterBroker(
             broker_name=self._config.broker_name,
-            broker_addr=self._address,
+            broker_addr=self._announcement.address,
             cluster_name=self._config.broker_cluster_name,
             broker_id=self._config.id,
         )
@@ -173,6 +166,11 @@ class Announcement:
     every topic here without it, and send or read elsewhere (apache/rocketmq
     ``BrokerController.registerBrokerAll``). Writing is also missing while the broker does not
     accept sends yet.
+
+    - ``address``, ``ha_address``: registered addresses, ``host:port`` each. An empty
+      ``ha_address`` means that nothing listens there; Apache's name server requires the field.
+    - ``takes_sends``: False if clients must send elsewhere until ``allow_sends``, or for
+      WITHOUT_SLAVE_S. RocketMQ: they may send at once.
     """
 
     def __init__(
@@ -182,11 +180,11 @@ class Announcement:
         address: str,
         ha_address: str,
         *,
-        takes_sends: bool = True,
+        takes_sends: bool,
     ) -> None:
         self._config = config
         self._topics = topics
-        self._address = address
+        self.address = address
         self._ha_address = ha_address
         self.entries = topics.entries
         self.takes_sends = takes_sends
@@ -253,7 +251,7 @@ class Announcement:
         body = empty.replace(b'"topicConfigTable":{}', b'"topicConfigTable":{%b}' % entries, 1)
         request = RegisterBroker(
             broker_name=config.broker_name,
-            broker_addr=self._address,
+            broker_addr=self.address,
             cluster_name=config.broker_cluster_name,
             ha_server_addr=self._ha_address,
             broker_id=config.id,

@@ -172,9 +172,8 @@ class SendChecks:
     def _unfit_for_topic(self, request: SendMessage, topic: TopicConfig) -> Refusal | None:
         """Refuse a send that the topic's attributes forbid. The messages of a batch are not
         checked."""
-        attributes = topic.attributes
         name = request.topic
-        compacted = attributes.get(CLEANUP_POLICY) == COMPACTION and not request.batch
+        compacted = topic.attributes.get(CLEANUP_POLICY) == COMPACTION and not request.batch
         typed = self._types and not name.startswith((RETRY_PREFIX, DLQ_PREFIX))
         properties = decode_properties(request.properties or "") if compacted or typed else {}
         remark = None

@@ -39,12 +39,11 @@ MOVES_LOGGED: Final = 100
 def name_faults(config: BrokerConfig) -> Iterator[tuple[str, str, str]]:
     """Yield key, name and fault of names in the configuration with which some part of this broker
     would not work."""
-    broker = config.broker_name
     cluster = config.broker_cluster_name
-    if any(char.isspace() or not char.isprintable() for char in broker):
+    if any(char.isspace() or not char.isprintable() for char in config.broker_name):
         yield (
             "brokerName",
-            broker,
+            config.broker_name,
             "it has a blank or control character in it; blanks separate the fields of the handles "
             "of POP and recall, so nothing that was popped could be acknowledged",
         )

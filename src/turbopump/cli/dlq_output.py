@@ -147,6 +147,8 @@ def _replacing(file: Path) -> Iterator[Path]:
     if streams(file):
         yield file
         return
+    # The old file stays until the new one is complete, also after Ctrl-C, which is no Exception.
+    # The part is beside the file, because a file is replaced in one step only on one disk.
     whole = file.resolve()
     part = whole.with_name(f"{whole.name}.part")
     try:

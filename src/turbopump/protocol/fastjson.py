@@ -99,10 +99,13 @@ def parse(data: bytes | bytearray | memoryview) -> Any:
 
 
 def _decode_leniently(data: bytes | bytearray | memoryview, type: type[T]) -> T:  # noqa: A002
+    # Most bodies that come here are valid JSON whose values have other types, so they need no
+    # second pass. Text that is nested too deep is refused before that pass, which would spend the
+    # same time again.
     try:
         return shape(decoder_of(Any).decode(data), type)
     except _REFUSALS as error:
-        _refuse_deep(error)  # before the second pass
+        _refuse_deep(error)
     text = to_standard(str(data, "utf-8", "replace"))
     with suppress(*_REFUSALS):
         return cast(T, decoder_of(cast(Any, type)).decode(text))
@@ -273,8 +276,10 @@ class Writer(NamedTuple):
         return f"{{{line}{f',{line}'.join(members)}{self.line(level)}}}"
 
     def map_text(self, value: dict[Any, Any], level: int) -> str:
+        # Offsets by queue id are most of what a broker writes to its tables. Two passes in C find
+        # such a map, and its entries then need no call each.
         if not self.standard and {*map(type, value), *map(type, value.values())} == {int}:
-            texts = [f"{key}:{number}" for key, number in value.items()]  # offsets by queue id
+            texts = [f"{key}:{number}" for key, number in value.items()]
             return f"{{{','.join(texts)}{self.line(level)}}}"
         entries: Iterable[tuple[Any, Any]] = ((k, v) for k, v in value.items() if v is not None)
         if self.standard:

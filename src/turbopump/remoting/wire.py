@@ -343,6 +343,8 @@ class Wire(asyncio.Protocol):
         """Send pending bytes, then close. After ``CLOSE_WAIT_S`` seconds, bytes that the peer has
         not read are dropped."""
         if self.transport is not None and self._end is None:
+            # A closed transport accepts no more bytes, so all pieces go to TLS now. That costs
+            # memory until the peer has read them, for CLOSE_WAIT_S at most.
             self._flush()
             for piece in self._unsent:
                 self.transport.write(piece)

@@ -288,14 +288,9 @@ def _read_filtered(
         if _is_gap(answer, reply, offset):
             offset = _after_gap(wanted, offset, reply, options.fail_on_data_loss)
         else:
-            good = _all_good(answer.body)
-            if good is None:
-                entries = _undamaged_messages(wanted, answer.body, options.fail_on_data_loss)
-                chunk += b"".join(entries)
-                rows += len(entries)
-            else:
-                chunk += answer.body
-                rows += good
+            body, count = _undamaged_messages(wanted, answer.body, options.fail_on_data_loss)
+            chunk += body
+            rows += count
             offset = reply.next_begin_offset
     if chunk:
         yield chunk
@@ -318,8 +313,12 @@ def _all_good(body: bytes) -> int | None:
     return len(positions) // 8 if end == len(body) else None
 
 
-def _undamaged_messages(wanted: OffsetRange, body: bytes, fail: bool) -> list[bytes]:
-    """Return the good messages of an answer. A damaged message counts as lost."""
+def _undamaged_messages(wanted: OffsetRange, body: bytes, fail: bool) -> tuple[bytes, int]:
+    """Return the good messages of an answer, and their number. A damaged message counts as
+    lost."""
+    good = _all_good(body)
+    if good is not None:
+        return body, good
     damaged: list[DamagedEntry] = []
     entries = list(pulled_entries(body, damaged.append))
     if damaged:
@@ -330,7 +329,7 @@ def _undamaged_messages(wanted: OffsetRange, body: bytes, fail: bool) -> list[by
             ". Set the option failOnDataLoss to false to continue without it",
             "skipped",
         )
-    return entries
+    return b"".join(entries), len(entries)
 
 
 _NAMED_MAX: Final = 10

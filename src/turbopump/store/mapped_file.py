@@ -345,6 +345,8 @@ class MappedFiles:
         """Start to make a spare file in a thread, unless one exists or is being made."""
         if not self._ahead or self.spare is not None or self._spare_in_making or not self.files:
             return
+        # The root is chosen now, and kept for ``append_file``: a spare file can only be renamed
+        # within its file system. A file of the same name may be left from an earlier run.
         self._spare_in_making = True
         start = self.files[-1].end
         self._spare_root = self._root_for(start)
@@ -486,6 +488,8 @@ class MappedFiles:
 
     def _lengthen(self, path: Path, size: int) -> None:
         """Replace a file that lost its end by a copy of full size."""
+        # The copy gets the final name only after it is synced. A crash before that leaves the short
+        # file, and the next start copies it again. The original is never written.
         spare = self._beside(path.parent) or path.with_name(path.name + ".whole")
         self._disk.remove(spare)
         whole = self._disk.create_segment(spare, self.file_size)

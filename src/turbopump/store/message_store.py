@@ -193,6 +193,9 @@ class MessageStore:
         if self._sealed or self.durable.error is not None or (is_short and not own):
             raise StoreClosedError(self.refusal)
         began = self._monotonic()
+        # The entry is in the log before its unit is in the queue. Operations that may fail (a new
+        # file, blocks of a queue file) come before the first written byte, so that no message is
+        # stored in part.
         queue = self.queues.find_or_make(topic, queue_id)
         name = topic.encode()
         body = message.body
@@ -217,7 +220,7 @@ class MessageStore:
             self._require_reserve(queue, size)
         log = self.log
         try:
-            queue.make_room(1)  # operations that may fail come before the first written byte
+            queue.make_room(1)
             offset = log.reserve(size)
         except OSError as error:
             raise self._no_room(error) from None

@@ -141,6 +141,8 @@ def open_parts(
         holes = [damage.start for damage in report.damages]
         synced = log.end if last.clean else files.checkpoint.safe_offset
         unchanged = min(log.end, synced, *holes)
+    # The lock file says "ours" only after the notes are written. A kill before that leaves the mark
+    # of the last broker. If that was Apache's, the next start does not trust our older notes.
     lock.mark(LOCK_MARK)
     if not last.clean or log.end < known_end.synced:
         writing.flusher.flush_all_now()

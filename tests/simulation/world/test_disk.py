@@ -4,7 +4,9 @@ import errno
 import gc
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.simulation.world.disk import SimulatedDisk
@@ -96,16 +98,19 @@ def test_a_file_never_synced_may_be_gone_or_empty_or_there() -> None:
     assert {mount.file_size(LOG) for mount in after_power_cuts(prepare)} == {None, 0, SIZE}
 
 
+def prepare_strict(prepare: Any, disk: SimulatedDisk) -> None:
+    disk.strict_directories = True
+    prepare(disk)
+
+
 def test_a_new_file_that_was_synced_keeps_its_name_unless_directories_are_strict() -> None:
     def prepare(disk: SimulatedDisk) -> None:
         the(disk).create_segment(LOG, SIZE).sync()
 
-    def prepare_strict(disk: SimulatedDisk) -> None:
-        disk.strict_directories = True
-        prepare(disk)
-
     assert {mount.file_size(LOG) for mount in after_power_cuts(prepare)} == {SIZE}
-    assert {mount.file_size(LOG) for mount in after_power_cuts(prepare_strict)} == {None, SIZE}
+    assert {
+        mount.file_size(LOG) for mount in after_power_cuts(partial(prepare_strict, prepare))
+    } == {None, SIZE}
 
 
 def test_a_replaced_file_is_the_old_or_the_new_one_wherever_the_power_is_cut() -> None:

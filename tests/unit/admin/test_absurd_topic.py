@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 
 from tests.loops import in_loop
+from tests.stand_ins import returns
 from tests.unit.client.scripted_cluster import ScriptedBroker
 
 from turbopump.admin.topics import QueueContent, queue_contents
@@ -25,8 +26,8 @@ STATS = TopicStatsTable(
 async def test_the_contents_of_two_billion_queues_are_those_that_the_broker_tells_of() -> None:
     broker = ScriptedBroker()
     broker.further = [
-        (GetTopicStatsInfo, lambda _request, _context: Response(STATS)),
-        (QueryTopicConsumeByWho, lambda _request, _context: Response(GroupList())),
+        (GetTopicStatsInfo, returns(Response(STATS))),
+        (QueryTopicConsumeByWho, returns(Response(GroupList()))),
     ]
     await broker.start()
     client = RemotingClient()

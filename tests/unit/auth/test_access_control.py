@@ -138,6 +138,12 @@ async def test_the_answer_to_each_code_is_the_table_s(code: int, secrets: str) -
         assert not answered(access(*less), ANN), f"without {one}"
 
 
+def answered_when_opened(opened: dict[str, Any], user: str | None) -> bool:
+    control = access(allow("*", Action.ALL), allow("Cluster:*", Action.GET), **opened)
+    door = Door(control, [ListUsers])
+    return door.send(signed(ListUsers(nonce="n"), b"", user)).code == 0
+
+
 @pytest.mark.parametrize(
     "opened",
     [
@@ -151,12 +157,7 @@ async def test_the_answer_to_each_code_is_the_table_s(code: int, secrets: str) -
 async def test_no_setting_gives_passwords_to_others_than_the_brokers_and_super_users(
     opened: dict[str, Any],
 ) -> None:
-    def answered(user: str | None) -> bool:
-        control = access(allow("*", Action.ALL), allow("Cluster:*", Action.GET), **opened)
-        door = Door(control, [ListUsers])
-        return door.send(signed(ListUsers(nonce="n"), b"", user)).code == 0
-
-    assert [answered(user) for user in (None, ANN, BOB, INNER, ADMIN)] == [
+    assert [answered_when_opened(opened, user) for user in (None, ANN, BOB, INNER, ADMIN)] == [
         False,
         False,
         False,

@@ -7,6 +7,7 @@ import asyncio
 import ssl
 import time
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,10 @@ class Sending:
         assert self.sent[user] - sent <= 1
 
 
+def without(in_file: Any, accounts: Accounts) -> Accounts:
+    return accounts.without_user(in_file.access_key)
+
+
 @in_loop
 async def test_nobody_else_notices_that_users_may_less(tmp_path: Path) -> None:
     """All connections are there before anything changes, those of producers and of a consumer."""
@@ -162,10 +167,9 @@ async def test_nobody_else_notices_that_users_may_less(tmp_path: Path) -> None:
         await admin.call(at, UpdateAcl(subject=f"User:{narrowed.access_key}"), acl("Sub"))
         await sending.refused_at_once(narrowed)
 
-        def without(accounts: Accounts) -> Accounts:
-            return accounts.without_user(in_file.access_key)
-
-        change_file(SystemDisk(), tmp_path / "config" / "auth" / FILE_NAME, without)
+        change_file(
+            SystemDisk(), tmp_path / "config" / "auth" / FILE_NAME, partial(without, in_file)
+        )
         await sending.refusal_of(in_file)
         pair.make()
         for address in (running.namesrv, at):

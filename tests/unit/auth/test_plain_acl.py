@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,6 +63,11 @@ def test_what_4x_ships_is_taken_over_and_what_has_no_place_is_named() -> None:
     )
 
 
+def may(policies: Any, resource: str, action: Action) -> bool:
+    decided = policies.find_entry(Resource.parse(resource), (action,), "10.0.0.1")
+    return decided is not None and decided[1].decision is Decision.ALLOW
+
+
 @with_yaml
 @pytest.mark.parametrize(
     ("resource", "publishes", "consumes"),
@@ -78,11 +84,10 @@ def test_what_4x_ships_is_taken_over_and_what_has_no_place_is_named() -> None:
 def test_its_permissions_decide_as_in_4x(resource: str, publishes: bool, consumes: bool) -> None:
     policies = decode(AS_4X_SHIPS_IT).accounts.policies["RocketMQ"]
 
-    def may(action: Action) -> bool:
-        decided = policies.find_entry(Resource.parse(resource), (action,), "10.0.0.1")
-        return decided is not None and decided[1].decision is Decision.ALLOW
-
-    assert (may(Action.PUB), may(Action.SUB)) == (publishes, consumes)
+    assert (may(policies, resource, Action.PUB), may(policies, resource, Action.SUB)) == (
+        publishes,
+        consumes,
+    )
 
 
 @with_yaml

@@ -215,8 +215,7 @@ async def test_a_file_that_others_can_read_is_warned_of_once_at_the_start_and_wh
     access.open()
     access.check_file()
     assert warned(caplog) == [
-        f"{file} has mode 0644: others than its owner can get at the passwords in it; run chmod "
-        f"600 {file}"
+        f"{file} has mode 0644: other users can read or change its passwords; run chmod 600 {file}"
     ]
     for mode, count in ((0o600, 1), (0o640, 2), (0o640, 2), (0o600, 2), (0o400, 2), (0o640, 3)):
         file.chmod(mode)

@@ -203,21 +203,22 @@ async def talking(
         await broker.close()
 
 
+async def main(config: Any, story: Callable[[Talk], Awaitable[None]], tmp_path: Path) -> None:
+    async with talking(tmp_path, **config) as talk:
+        await story(talk)
+
+
 def converse(story: Callable[[Talk], Awaitable[None]], tmp_path: Path, **config: Any) -> None:
     """Run a story with a broker on ``tmp_path``; whatever reaches the loop's exception handler
     fails the test."""
 
-    async def main() -> None:
-        async with talking(tmp_path, **config) as talk:
-            await story(talk)
-
-    watched(main)
+    watched(partial(main, config, story, tmp_path))
 
 
 def take_nothing(broker: Broker, cause: str) -> None:
     """Sends are refused from now on as by a full disk, whatever room the broker's next look finds,
     or one that is under way."""
-    broker.store.space.judge = does_nothing  # type: ignore[method-assign]
+    broker.store.space.update_levels = does_nothing  # type: ignore[method-assign]
     broker.store.space.refusal = cause
 
 
@@ -241,16 +242,21 @@ SERVER = "10.0.0.1"
 """The broker's host, in a simulation."""
 
 
+async def with_broker(
+    config: Any,
+    scene: Callable[[Talk, Simulation], Coroutine[Any, Any, None]],
+    simulation: Simulation,
+) -> None:
+    async with simulated_broker(simulation, **config) as talk:
+        await scene(talk, simulation)
+
+
 def in_virtual_time(
     scene: Callable[[Talk, Simulation], Coroutine[Any, Any, None]], **config: Any
 ) -> None:
     """A broker on a host of a simulated network; ``scene(talk, simulation)`` runs on another."""
 
-    async def with_broker(simulation: Simulation) -> None:
-        async with simulated_broker(simulation, **config) as talk:
-            await scene(talk, simulation)
-
-    on_a_client_s_host(with_broker)
+    on_a_client_s_host(partial(with_broker, config, scene))
 
 
 def with_disk(simulation: Simulation, *args: Any, **kwargs: Any) -> Broker:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
+from tests.stand_ins import returns
 from tests.unit.broker.replicas import (
     MASTER,
     SLAVE,
@@ -107,7 +108,7 @@ class Master:
 
 
 def failing(code: int, remark: str) -> Answer:
-    return lambda _request: Command(code, remark=remark)
+    return returns(Command(code, remark=remark))
 
 
 @in_loop(with_replicas)

@@ -31,10 +31,10 @@ from turbopump.store.log.scanner import EntryWalk
 async def test_a_start_that_fails_releases_everything(tmp_path: Path) -> None:
     port = free_ports(0, 2)
     with socket.create_server(("127.0.0.1", port)):
-        with pytest.raises(ConfigError, match=f"port {port} on 127.0.0.1 is taken"):
+        with pytest.raises(ConfigError, match=f"port {port} on 127.0.0.1 is in use"):
             async with talking(tmp_path, listen_port=port):
                 pass
-        with pytest.raises(ConfigError, match=f"port {port} on 127.0.0.1 is taken"):
+        with pytest.raises(ConfigError, match=f"port {port} on 127.0.0.1 is in use"):
             async with talking(tmp_path, listen_port=port + 2):
                 pass
     async with talking(tmp_path) as talk:

@@ -2,6 +2,7 @@
 same."""
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -67,6 +68,12 @@ async def test_a_key_that_is_set_counts_as_with_apache_5(
     assert code == wanted
 
 
+async def handle(taken: Any, message: ReceivedMessage) -> None:
+    taken.append(message.body)
+    if taken.count(message.body) == 1:
+        raise ValueError("once more")
+
+
 @in_loop(with_replicas)
 async def test_clients_go_on_with_a_master_alone(replicas: Replicas, /) -> None:
     """Sends, delays, messages that come again, and a restart. Transactions are rolled back, as by
@@ -75,11 +82,6 @@ async def test_clients_go_on_with_a_master_alone(replicas: Replicas, /) -> None:
     clock, source = simulation.clock(CLIENT), simulation.source("client")
     client: dict[str, Any] = {"clock": clock, "random": source, "local_ip": CLIENT}
     names = f"{NAMESRV}:9876"
-
-    async def handle(message: ReceivedMessage) -> None:
-        taken.append(message.body)
-        if taken.count(message.body) == 1:
-            raise ValueError("once more")
 
     async def execute(message: Message | ReceivedMessage, _arg: object = None) -> TransactionState:
         called.append(message.body)
@@ -92,7 +94,7 @@ async def test_clients_go_on_with_a_master_alone(replicas: Replicas, /) -> None:
         TransactionProducer(
             names, group="t", executor=execute, checker=execute, **client
         ) as transactions,
-        PushConsumer(names, group="g", topic="T", handler=handle, **client),
+        PushConsumer(names, group="g", topic="T", handler=partial(handle, taken), **client),
     ):
         plain = await producer.send("T", b"plain")
         delayed = await producer.send("T", b"delayed", delay_level=1)

@@ -2,7 +2,9 @@
 
 import asyncio
 import errno
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.loops import in_loop
@@ -381,6 +383,15 @@ async def test_an_old_master_with_messages_that_the_new_one_has_not_is_refused_i
     assert rejoined.store.max_offset("T", 0) == 2
 
 
+async def fails_once(
+    asks: Any, error: TurbopumpError, failed: asyncio.Event, shakes_hands: bool, by_tls: bool
+) -> int | None:
+    if failed.is_set():
+        return await asks(shakes_hands, by_tls)
+    failed.set()
+    raise error
+
+
 @pytest.mark.parametrize("error", [ProtocolError("no answer of a broker"), ReadsRefusedError()])
 @in_loop(with_replicas)
 async def test_a_slave_that_cannot_find_out_what_its_master_has_tries_again(
@@ -393,13 +404,7 @@ async def test_a_slave_that_cannot_find_out_what_its_master_has_tries_again(
     await eventually(lambda: link.accepted)
     asks, failed = link.begin_at, asyncio.Event()
 
-    async def fails_once(shakes_hands: bool, by_tls: bool) -> int | None:
-        if failed.is_set():
-            return await asks(shakes_hands, by_tls)
-        failed.set()
-        raise error
-
-    link.begin_at = fails_once
+    link.begin_at = partial(fails_once, asks, error, failed)
     replicas.kill(MASTER)
     await replicas.master()
     await failed.wait()

@@ -156,18 +156,19 @@ async def test_what_changes_while_a_save_is_under_way_goes_into_one_more(
     assert len(before.topic_config_table) == 1, "nothing between the first and the last"
 
 
+async def change_again_and_again(topics: Any) -> None:
+    for number in range(10_000):
+        topics.put(plain_topic(f"T{number}", 1))
+        await asyncio.sleep(0.0001)
+
+
 @in_loop(simulated)
 async def test_who_waits_for_a_change_does_not_wait_for_those_that_come_after_it(
     simulation: Simulation, /
 ) -> None:
     topics = loaded_topics(simulation.disk("h").mount())
 
-    async def change_again_and_again() -> None:
-        for number in range(10_000):
-            topics.put(plain_topic(f"T{number}", 1))
-            await asyncio.sleep(0.0001)
-
-    changing = asyncio.ensure_future(change_again_and_again())
+    changing = asyncio.ensure_future(change_again_and_again(topics))
     await asyncio.sleep(0)
     for _ in range(10):
         assert await asyncio.wait_for(topics.saved(), 0.1)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,28 @@ def nasty_names(outside: Path) -> list[str]:
     return sorted(names)
 
 
+async def try_as_topic(client: Any, name: str) -> None:
+    send, create = SendMessageV2(topic=name, queue_id=0), CreateTopic(topic=name)
+    codes = {(await client.code(send, b"x"))[0], (await client.code(create))[0]}
+    if topic_fault(name) is not None:
+        assert codes == {INVALID}, name
+    await client.ask(pull(0, topic=name))
+    await client.ask(
+        UpdateConsumerOffset(consumer_group="g", topic=name, queue_id=0, commit_offset=1)
+    )
+
+
+async def try_as_group(client: Any, name: str) -> None:
+    config = fastjson.encode(SubscriptionGroupConfig(group_name=name))
+    code, _ = await client.code(CreateGroup(), config)
+    assert (code == DONE) == (group_fault(name) is None), name
+    await client.ask(pull(0, consumer_group=name))
+    await client.join("c", name, subscription())
+    await client.ask(UpdateColdFlow(), name.encode() + b"=1\n")
+    mode = SetMessageRequestModeRequestBody(topic=name, consumer_group=name)
+    await client.ask(SetMessageRequestMode(), fastjson.encode(mode))
+
+
 @in_loop(watched)
 async def test_a_thousand_nasty_names_are_refused_or_stay_within_the_store(tmp_path: Path) -> None:
     store = tmp_path / "a" / "b" / "store"
@@ -84,30 +107,10 @@ async def test_a_thousand_nasty_names_are_refused_or_stay_within_the_store(tmp_p
     async with talking(store) as talk:
         client = talk.client
 
-        async def try_as_topic(name: str) -> None:
-            send, create = SendMessageV2(topic=name, queue_id=0), CreateTopic(topic=name)
-            codes = {(await client.code(send, b"x"))[0], (await client.code(create))[0]}
-            if topic_fault(name) is not None:
-                assert codes == {INVALID}, name
-            await client.ask(pull(0, topic=name))
-            await client.ask(
-                UpdateConsumerOffset(consumer_group="g", topic=name, queue_id=0, commit_offset=1)
-            )
-
-        async def try_as_group(name: str) -> None:
-            config = fastjson.encode(SubscriptionGroupConfig(group_name=name))
-            code, _ = await client.code(CreateGroup(), config)
-            assert (code == DONE) == (group_fault(name) is None), name
-            await client.ask(pull(0, consumer_group=name))
-            await client.join("c", name, subscription())
-            await client.ask(UpdateColdFlow(), name.encode() + b"=1\n")
-            mode = SetMessageRequestModeRequestBody(topic=name, consumer_group=name)
-            await client.ask(SetMessageRequestMode(), fastjson.encode(mode))
-
         await client.create()
         for some in (names[at : at + 50] for at in range(0, len(names), 50)):
-            await asyncio.gather(*map(try_as_topic, some))
-            await asyncio.gather(*map(try_as_group, some))
+            await asyncio.gather(*map(partial(try_as_topic, client), some))
+            await asyncio.gather(*map(partial(try_as_group, client), some))
         assert await client.send() is not None
     assert files_outside(tmp_path, store) == []
 

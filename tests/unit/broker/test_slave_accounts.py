@@ -426,15 +426,15 @@ GOOD: Final = EVIL.with_new_user(UserInfo(username="ann", password="a"))
 @pytest.mark.parametrize(
     ("forge", "says"),
     [
-        (lambda _: answer(b'[{"username": "mallory"}]'), "shows no passwords"),
-        (lambda _: answer(EVIL.encode()), "shows no passwords"),
-        (lambda _: answer(EVIL.encode(), ext={SEALED: "true"}), "not sealed with the secret"),
+        (returns(answer(b'[{"username": "mallory"}]')), "shows no passwords"),
+        (returns(answer(EVIL.encode())), "shows no passwords"),
+        (returns(answer(EVIL.encode(), ext={SEALED: "true"})), "not sealed with the secret"),
         (lambda asked: sealed(EVIL.encode(), "guess", asked.nonce), "not sealed with the secret"),
         (lambda _: sealed(EVIL.encode(), OWN, "an older request"), "not sealed with the secret"),
-        (lambda _: answer(ext={SEALED: "true"}), "not sealed with the secret"),
+        (returns(answer(ext={SEALED: "true"})), "not sealed with the secret"),
         (lambda asked: sealed(GOOD.encode()[:-9], OWN, asked.nonce), "not the JSON of an account"),
         (lambda asked: sealed(b'{"users": [], "new": 1}', OWN, asked.nonce), "not the JSON of an"),
-        (lambda _: answer(code=1), "access control is off"),
+        (returns(answer(code=1)), "access control is off"),
     ],
     ids=[
         "Apache's list",

@@ -19,6 +19,7 @@ from tests.unit.broker.replicas import (
     with_replicas,
 )
 from tests.unit.broker.talking import pull
+from tests.waits import has_count
 
 from turbopump.client.push_consumer import ConsumeFrom, Delivery, PushConsumer
 from turbopump.config.broker_config import BrokerRole
@@ -127,12 +128,12 @@ async def test_a_consumer_goes_on_at_the_slave_when_the_master_is_gone_and_comes
     replicas.kill(MASTER)
     taken: list[bytes] = []
     reading = asyncio.create_task(read_all(replicas, taken))
-    await eventually(lambda: len(taken) == 10, seconds=120)
+    await eventually(has_count, taken, 10, seconds=120)
     await until_offset(slave, "readers", "T", 10, seconds=60)
     await replicas.master()
     again = replicas.client_of(MASTER)
     await again.send(b"10")
-    await eventually(lambda: len(taken) == 11, seconds=120)
+    await eventually(has_count, taken, 11, seconds=120)
     reading.cancel()
     await asyncio.gather(reading, return_exceptions=True)
     assert taken == [b"%d" % number for number in range(11)]
@@ -169,5 +170,5 @@ async def test_a_message_that_fails_while_its_master_is_gone_comes_again_from_an
         clock=replicas.simulation.clock(CLIENT),
         random=replicas.simulation.source("reader"),
     ):
-        await eventually(lambda: len(seen) == 2, seconds=120)
+        await eventually(has_count, seen, 2, seconds=120)
     assert seen == [("broker-a", 0), ("broker-b", 1)]

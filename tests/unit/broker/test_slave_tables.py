@@ -17,6 +17,7 @@ from tests.unit.broker.replicas import (
     eventually,
     same_logs,
     until_joined,
+    until_offset,
     until_same_end,
     until_stored,
     until_topic,
@@ -69,8 +70,7 @@ async def test_topics_groups_and_offsets_come_and_go_as_at_the_master(
         topic="T", consumer_group="g", mode=MessageRequestMode.POP
     )
     assert (await client.code(SetMessageRequestMode(), fastjson.encode(mode)))[0] == 0
-    offsets = slave.tables.offsets
-    await eventually(lambda: offsets.find("g", "T", 0) == 3, seconds=2.5)
+    await until_offset(slave, "g", "T", 3, seconds=2.5)
     topic = slave.tables.topics.find("T")
     assert topic is not None
     assert topic.read_queue_nums == 3
@@ -131,15 +131,15 @@ async def test_an_offset_committed_at_the_slave_does_not_go_back(replicas: Repli
         await client.send(b"%d" % number)
     await client.code(commit(3))
     offsets = slave.tables.offsets
-    await eventually(lambda: offsets.find("g", "T", 0) == 3)
+    await until_offset(slave, "g", "T", 3)
     await replicas.client_of(SLAVE).code(commit(7))
     await client.code(commit(4))
     await a_round_later(slave)
     assert offsets.find("g", "T", 0) == 7
     await client.code(commit(8))
-    await eventually(lambda: offsets.find("g", "T", 0) == 8)
+    await until_offset(slave, "g", "T", 8)
     await client.code(commit(2))  # a client goes back, at the master
-    await eventually(lambda: offsets.find("g", "T", 0) == 2)
+    await until_offset(slave, "g", "T", 2)
 
 
 @in_loop(with_replicas)

@@ -118,6 +118,14 @@ def identified(number: int, more: bytes = b"") -> bytes:
 BATCH = SendBatchMessage(topic="topic-number-1", queue_id=0, batch=True)
 
 
+def send_frame(client: BlockingClient, code: int, frame: Any) -> None:
+    writing = threading.Thread(target=client.write, args=(frame,))
+    writing.start()
+    (answer,) = client.read()
+    writing.join()
+    assert answer.code == code
+
+
 @pytest.mark.parametrize(
     ("body", "code"),
     [
@@ -132,14 +140,7 @@ BATCH = SendBatchMessage(topic="topic-number-1", queue_id=0, batch=True)
 def test_a_batch(broker: Metered[Broker], client: BlockingClient, body: bytes, code: int) -> None:
     frame = client.frame(BATCH, body)
 
-    def send() -> None:
-        writing = threading.Thread(target=client.write, args=(frame,))
-        writing.start()
-        (answer,) = client.read()
-        writing.join()
-        assert answer.code == code
-
-    assert broker.longest_turn(send) <= TURN_MAX_S
+    assert broker.longest_turn(partial(send_frame, client, code, frame)) <= TURN_MAX_S
 
 
 def send_eight_batches(client: BlockingClient) -> None:
@@ -332,6 +333,12 @@ def test_one_request(broker: Metered[Broker], client: BlockingClient, name: str)
     assert broker.longest_turn(ask) <= TURN_MAX_S
 
 
+def ask_frame(broker: Metered[Broker], frame: Any) -> None:
+    with BlockingClient(broker.do(lambda server: server.port)) as peer:
+        peer.write(frame)
+        assert peer.read() == []
+
+
 def test_a_header_of_half_a_million_fields(broker: Metered[Broker]) -> None:
     """Its connection is closed, before the fields are read."""
     header = b'{"code":202,"extFields":{%b"topic":"wide"},"flag":0,"opaque":1}' % (
@@ -339,15 +346,18 @@ def test_a_header_of_half_a_million_fields(broker: Metered[Broker]) -> None:
     )
     frame = frame_head(len(header), 0) + header
 
-    def ask() -> None:
-        with BlockingClient(broker.do(lambda server: server.port)) as peer:
-            peer.write(frame)
-            assert peer.read() == []
-
-    assert broker.longest_turn(ask) <= TURN_MAX_S
+    assert broker.longest_turn(partial(ask_frame, broker, frame)) <= TURN_MAX_S
 
 
 COMMITS = 5000
+
+
+def commit(client: BlockingClient, frames: Any) -> None:
+    writing = threading.Thread(target=client.write, args=(frames,))
+    writing.start()
+    answers = client.read(COMMITS)
+    writing.join()
+    assert {answer.code for answer in answers} == {ResponseCode.INVALID_PARAMETER}
 
 
 def test_commits_of_queues_that_do_not_exist(
@@ -361,14 +371,7 @@ def test_commits_of_queues_that_do_not_exist(
     )
     frames = b"".join(map(client.frame, commits))
 
-    def commit() -> None:
-        writing = threading.Thread(target=client.write, args=(frames,))
-        writing.start()
-        answers = client.read(COMMITS)
-        writing.join()
-        assert {answer.code for answer in answers} == {ResponseCode.INVALID_PARAMETER}
-
-    assert broker.longest_turn(commit) <= TURN_MAX_S
+    assert broker.longest_turn(partial(commit, client, frames)) <= TURN_MAX_S
 
 
 def test_pulls_that_one_message_wakes(broker: Metered[Broker], client: BlockingClient) -> None:

@@ -162,7 +162,7 @@ def test_a_file_that_others_can_read_is_said_to_be_so(
     run("user", "create", "ann", "--password-file", password, *at)
     assert run("user", "list", *at)[2] == ""
     file.chmod(0o640)
-    others = f"{file} has mode 0640: others than its owner can get at the passwords in it; run"
+    others = f"{file} has mode 0640: other users can read or change its passwords; run"
     for reading in (("user", "list", *at), ("policy", "list", *at), ("export", str(file))):
         code, _, err = run(*reading)
         assert (code, others in err) == (0, True)
@@ -185,7 +185,7 @@ def test_a_server_whose_file_others_can_read_is_named_by_commands_and_the_doctor
     credentials.write_text("accessKey: admin\nsecretKey: s\n")
     with BrokerThread(auth_config_path=str(tmp_path), **ON) as running:
         admin = ["-n", running.namesrv, "--credentials", str(credentials)]
-        says = f"{file} has mode 0644: others than its owner can get at the passwords in it; run"
+        says = f"{file} has mode 0644: other users can read or change its passwords; run"
         code, _, err = run("user", "list", *admin)
         assert (code, f"{running.broker_address}: {says}" in err) == (0, True)
         assert main(["doctor", *admin]) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 from tests.stand_ins import returns
@@ -29,17 +30,20 @@ def broker() -> Iterator[BrokerThread]:
         yield running
 
 
+def run_consume(
+    broker: BrokerThread, capsys: pytest.CaptureFixture[str], options: str
+) -> tuple[int, list[str], str]:
+    code = main(["consume", *options.split(), "--raw", "-n", broker.namesrv])
+    told = capsys.readouterr()
+    return code, sorted(told.out.split()), told.err
+
+
 @pytest.fixture
 def consume(broker: BrokerThread, capsys: pytest.CaptureFixture[str]) -> Consume:
     """Runs `turbopump consume OPTIONS`: its exit code, the lines of its output in order, and what
     it says."""
 
-    def run(options: str) -> tuple[int, list[str], str]:
-        code = main(["consume", *options.split(), "--raw", "-n", broker.namesrv])
-        told = capsys.readouterr()
-        return code, sorted(told.out.split()), told.err
-
-    return run
+    return partial(run_consume, broker, capsys)
 
 
 ALL = [str(number) for number in range(10)]

@@ -340,7 +340,7 @@ FAULTS: list[tuple[Fault, tuple[str, ...], str]] = [
     (a_name_server_does_not_know_a_broker, (), "it does not know the broker b ("),
     (a_certificate_has_expired, HA, "certificate has expired"),
     (a_name_server_does_not_know_a_topic, (), "topic orders: "),
-    (others_may_read_the_passwords, (), "others than its owner can get at the passwords"),
+    (others_may_read_the_passwords, (), "other users can read or change its passwords"),
 ]
 
 

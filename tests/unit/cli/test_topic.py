@@ -53,18 +53,19 @@ def run(broker: BrokerThread, capsys: pytest.CaptureFixture[str]) -> Command:
     return partial(run_command, broker, capsys)
 
 
+async def find_typed(broker: BrokerThread) -> dict[str, str]:
+    async with Servers([broker.namesrv]) as servers:
+        found = await find_topic(servers, [broker.broker_address], "typed")
+    return found[broker.broker_address].attributes
+
+
 def test_a_topic_is_made_with_attributes(broker: BrokerThread, run: Command) -> None:
     create = "create typed --attribute message.type=FIFO --attribute queue.type=SimpleCQ"
     assert run(create)[0] == 0
 
-    async def ask() -> dict[str, str]:
-        async with Servers([broker.namesrv]) as servers:
-            found = await find_topic(servers, [broker.broker_address], "typed")
-        return found[broker.broker_address].attributes
-
-    assert broker.run(ask()) == {"message.type": "FIFO", "queue.type": "SimpleCQ"}
+    assert broker.run(find_typed(broker)) == {"message.type": "FIFO", "queue.type": "SimpleCQ"}
     assert run("alter typed --queues 9")[0] == 0
-    assert broker.run(ask()) == {"message.type": "FIFO", "queue.type": "SimpleCQ"}
+    assert broker.run(find_typed(broker)) == {"message.type": "FIFO", "queue.type": "SimpleCQ"}
     code, _, err = run("create other --attribute queue.type=BatchCQ")
     assert (code, "this broker does not serve BatchCQ topics" in err) == (1, True)
     code, _, err = run("create other --attribute message.type=PRIORITY")

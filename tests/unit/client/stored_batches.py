@@ -89,6 +89,12 @@ def in_steps(result: GetResult) -> ReadSteps[GetResult]:
     return result
 
 
+def entries_from(end: Any, entries: list[tuple[int, bytes]], offset: int) -> GetResult:
+    first = max(number for number, (begin, _) in enumerate(entries) if begin <= offset)
+    data = b"".join(entry for _, entry in entries[first:])
+    return GetResult(GetStatus.FOUND, end, 0, end, data, end - entries[first][0])
+
+
 def _read_whole(store: MessageStore, topic: str, batches: list[InnerBatch]) -> None:
     reader: Any = store.reader
     entries: list[tuple[int, bytes]] = []
@@ -98,17 +104,12 @@ def _read_whole(store: MessageStore, topic: str, batches: list[InnerBatch]) -> N
         base += batch.count
     end = base
 
-    def entries_from(offset: int) -> GetResult:
-        first = max(number for number, (begin, _) in enumerate(entries) if begin <= offset)
-        data = b"".join(entry for _, entry in entries[first:])
-        return GetResult(GetStatus.FOUND, end, 0, end, data, end - entries[first][0])
-
     def replaced(name: str, answer: Callable[[GetResult], object]) -> None:
         plain = getattr(reader, name)
 
         def read(of: str, queue_id: int, offset: int, *rest: Any, **more: Any) -> Any:
             if of == topic and 0 <= offset < end:
-                return answer(entries_from(offset))
+                return answer(entries_from(end, entries, offset))
             return plain(of, queue_id, offset, *rest, **more)
 
         setattr(reader, name, read)

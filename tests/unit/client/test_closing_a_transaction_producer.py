@@ -7,6 +7,7 @@ import asyncio
 import sys
 import threading
 from collections.abc import Callable, Coroutine
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -70,18 +71,21 @@ async def committing(_message: ReceivedMessage) -> TransactionState:
 # ----------------------------------------------------------------------------------------
 
 
+async def note_and_check_slowly(begun: list[bytes], message: ReceivedMessage) -> TransactionState:
+    begun.append(message.body)
+    await asyncio.sleep(2)
+    return COMMIT
+
+
 @in_loop(in_a_world)
 async def test_after_a_close_nobody_is_asked_and_a_check_that_was_under_way_is_answered(
     world: World, /
 ) -> None:
     begun: list[bytes] = []
 
-    async def check(message: ReceivedMessage) -> TransactionState:
-        begun.append(message.body)
-        await asyncio.sleep(2)
-        return COMMIT
-
-    producer, other = await two_of_one_instance(world, executor=undecided, checker=check, threads=1)
+    producer, other = await two_of_one_instance(
+        world, executor=undecided, checker=partial(note_and_check_slowly, begun), threads=1
+    )
     for number in range(20):
         await producer.send_in_transaction(Message("orders", b"%d" % number))
     while len(begun) < 2:
@@ -95,21 +99,22 @@ async def test_after_a_close_nobody_is_asked_and_a_check_that_was_under_way_is_a
     await other.close()
 
 
+async def note_ended_and_pause(ended: list[str], _message: ReceivedMessage) -> TransactionState:
+    try:
+        await asyncio.sleep(50)
+    except asyncio.CancelledError:
+        ended.append("cancelled")
+    return COMMIT
+
+
 @in_loop(in_a_world)
 async def test_a_check_that_outlasts_the_close_is_cancelled_and_not_answered(
     world: World, /
 ) -> None:
     ended: list[str] = []
 
-    async def check(_message: ReceivedMessage) -> TransactionState:
-        try:
-            await asyncio.sleep(50)
-        except asyncio.CancelledError:
-            ended.append("cancelled")
-        return COMMIT
-
     producer, other = await two_of_one_instance(
-        world, executor=undecided, checker=check, send_timeout=1.0
+        world, executor=undecided, checker=partial(note_ended_and_pause, ended), send_timeout=1.0
     )
     await producer.send_in_transaction(Message("orders", b"x"))
     while not producer._answers._workers:
@@ -243,64 +248,83 @@ def not_called(result: TransactionResult) -> None:
     assert "not called" in str(result.error)
 
 
+def execute_when_released(
+    executed: list[bytes],
+    goes_on: threading.Event,
+    inside: threading.Event,
+    message: Message,
+    _arg: object,
+) -> TransactionState:
+    executed.append(message.body)
+    inside.set()
+    assert goes_on.wait(PATIENCE_S)
+    return COMMIT
+
+
+def start_sending(producer: TransactionProducer, body: bytes) -> asyncio.Task[TransactionResult]:
+    return asyncio.create_task(
+        producer.send_in_transaction(Message("orders", body), timeout=PATIENCE_S)
+    )
+
+
+async def main(executed: list[bytes], goes_on: threading.Event, inside: threading.Event) -> None:
+    async with running_broker() as running:
+        hook = Stored()
+        producer = TransactionProducer(
+            running.namesrv,
+            group="sellers",
+            checker=committing,
+            executor=partial(execute_when_released, executed, goes_on, inside),
+            threads=1,
+            hooks=[hook],
+            send_timeout=1.0,
+        )
+        await producer.start()
+
+        first = start_sending(producer, b"first")
+        await until(inside.is_set)
+        others = [start_sending(producer, b"x") for _ in range(3)]
+        await until(lambda: hook.count == 4)
+        others[0].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await others[0]
+        await producer.close()
+        for other in others[1:]:
+            not_called(await other)
+        goes_on.set()
+        result = await first
+        assert (result.state, result.error, result.told) == (COMMIT, None, False)
+        assert executed == [b"first"]
+
+
 def test_a_caller_waiting_for_a_thread_at_the_close_gets_a_result_unless_cancelled() -> None:
     inside, goes_on = threading.Event(), threading.Event()
     executed: list[bytes] = []
 
-    def execute(message: Message, _arg: object) -> TransactionState:
-        executed.append(message.body)
-        inside.set()
-        assert goes_on.wait(PATIENCE_S)
-        return COMMIT
-
-    async def main() -> None:
-        async with running_broker() as running:
-            hook = Stored()
-            producer = TransactionProducer(
-                running.namesrv,
-                group="sellers",
-                checker=committing,
-                executor=execute,
-                threads=1,
-                hooks=[hook],
-                send_timeout=1.0,
-            )
-            await producer.start()
-
-            def send(body: bytes) -> asyncio.Task[TransactionResult]:
-                return asyncio.create_task(
-                    producer.send_in_transaction(Message("orders", body), timeout=PATIENCE_S)
-                )
-
-            first = send(b"first")
-            await until(inside.is_set)
-            others = [send(b"x") for _ in range(3)]
-            await until(lambda: hook.count == 4)
-            others[0].cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await others[0]
-            await producer.close()
-            for other in others[1:]:
-                not_called(await other)
-            goes_on.set()
-            result = await first
-            assert (result.state, result.error, result.told) == (COMMIT, None, False)
-            assert executed == [b"first"]
-
     try:
-        asyncio.run(main())
+        asyncio.run(main(executed, goes_on, inside))
     finally:
         goes_on.set()
+
+
+def execute_inside(
+    goes_on: threading.Event, inside: threading.Event, _message: Message, _arg: object
+) -> TransactionState:
+    inside.set()
+    assert goes_on.wait(PATIENCE_S)
+    return COMMIT
+
+
+def send(producer: BlockingTransactionProducer, results: list[object]) -> None:
+    try:
+        results.append(producer.send_in_transaction(Message("orders", b"x"), timeout=PATIENCE_S))
+    except BaseException as error:
+        results.append(error)
 
 
 def test_without_await_who_still_waits_for_a_thread_at_the_close_gets_a_result() -> None:
     inside, goes_on = threading.Event(), threading.Event()
     results: list[object] = []
-
-    def execute(_message: Message, _arg: object) -> TransactionState:
-        inside.set()
-        assert goes_on.wait(PATIENCE_S)
-        return COMMIT
 
     with BrokerThread() as broker:
         hook = Stored()
@@ -308,23 +332,18 @@ def test_without_await_who_still_waits_for_a_thread_at_the_close_gets_a_result()
             broker.namesrv,
             group="sellers",
             checker=returns(UNKNOWN),
-            executor=execute,
+            executor=partial(execute_inside, goes_on, inside),
             threads=1,
             hooks=[hook],
             send_timeout=1.0,
         )
         producer.start()
 
-        def send() -> None:
-            try:
-                results.append(
-                    producer.send_in_transaction(Message("orders", b"x"), timeout=PATIENCE_S)
-                )
-            except BaseException as error:
-                results.append(error)
-
         try:
-            threads = [threading.Thread(target=send, daemon=True) for _ in range(3)]
+            threads = [
+                threading.Thread(target=partial(send, producer, results), daemon=True)
+                for _ in range(3)
+            ]
             for thread in threads:
                 thread.start()
             assert inside.wait(PATIENCE_S)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,18 @@ def test_messages_one_by_one_without_await(broker: BrokerThread) -> None:
         assert consumer.subscriptions == {}
 
 
+def note_and_retry(
+    failed: list[int], seen: list[int], message: blocking.Delivery
+) -> blocking.Retry | None:
+    if message.attempt == 1 and int(message.body) % 10 == 3:
+        failed.append(int(message.body))
+        return blocking.Retry()
+    seen.append(int(message.body))
+    if seen[-1] == 59:
+        message.done()
+    return None
+
+
 def test_ordered_without_await_in_a_loop_and_with_a_plain_handler(broker: BrokerThread) -> None:
     broker.create_topic("steps", queues=1)
     with blocking.Producer(broker.namesrv) as producer:
@@ -68,17 +81,8 @@ def test_ordered_without_await_in_a_loop_and_with_a_plain_handler(broker: Broker
                 break
     failed: list[int] = []
 
-    def handle(message: blocking.Delivery) -> blocking.Retry | None:
-        if message.attempt == 1 and int(message.body) % 10 == 3:
-            failed.append(int(message.body))
-            return blocking.Retry()
-        seen.append(int(message.body))
-        if seen[-1] == 59:
-            message.done()
-        return None
-
     with blocking.PushConsumer(
-        broker.namesrv, **settings, handler=handle, suspend_time=0.01
+        broker.namesrv, **settings, handler=partial(note_and_retry, failed, seen), suspend_time=0.01
     ) as consumer:
         while len(seen) < 60:
             consumer.commit(acknowledged=True)
@@ -113,6 +117,17 @@ def test_broadcasting_without_await_goes_on_where_the_life_before_stopped(
     assert seen == {"a": list(range(20)), "b": list(range(20))}
 
 
+def handle(
+    enough: threading.Event, seen: list[tuple[bytes, int]], message: blocking.Delivery
+) -> blocking.Retry | None:
+    seen.append((message.body, message.reconsume_times))
+    if message.body == b"good again":
+        enough.set()
+    if message.body == b"worse":
+        return blocking.Retry(level=-1)
+    return blocking.Retry() if message.body == b"bad" else None
+
+
 def test_a_message_that_fails_too_often_in_order_is_a_dead_letter_and_its_queue_goes_on(
     broker: BrokerThread,
 ) -> None:
@@ -123,20 +138,12 @@ def test_a_message_that_fails_too_often_in_order_is_a_dead_letter_and_its_queue_
     seen: list[tuple[bytes, int]] = []
     enough = threading.Event()
 
-    def handle(message: blocking.Delivery) -> blocking.Retry | None:
-        seen.append((message.body, message.reconsume_times))
-        if message.body == b"good again":
-            enough.set()
-        if message.body == b"worse":
-            return blocking.Retry(level=-1)
-        return blocking.Retry() if message.body == b"bad" else None
-
     with blocking.PushConsumer(
         broker.namesrv,
         group="carriers",
         topic="parcels",
         ordered=True,
-        handler=handle,
+        handler=partial(handle, enough, seen),
         consume_from=blocking.ConsumeFrom.FIRST,
         max_reconsume_times=2,
         suspend_time=0.01,

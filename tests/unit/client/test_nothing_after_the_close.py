@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import Simulation
-from tests.stand_ins import async_raises
+from tests.stand_ins import async_raises, returns
 from tests.unit.client.producers import a_request, producer_of
 from tests.unit.client.scripted_cluster import ScriptedBroker, ScriptedCluster, scripted_cluster
 
@@ -66,9 +66,7 @@ def prepare(cluster: ScriptedCluster) -> None:
 
 
 def recalling(broker: ScriptedBroker) -> None:
-    broker.further.append(
-        (RecallMessage, lambda _request, _context: Response(RecallMessageReply(msg_id="U1")))
-    )
+    broker.further.append((RecallMessage, returns(Response(RecallMessageReply(msg_id="U1")))))
 
 
 def sent(cluster: ScriptedCluster) -> list[str]:

@@ -220,13 +220,19 @@ APACHE_5 = (
 APACHE_4 = (1, APACHE_5[1])
 
 
+def refuse_or_send(
+    answer: tuple[int, str],
+    usual: Callable[..., Any],
+    request: SendMessageV2,
+    context: RequestContext,
+) -> Response:
+    return refusal(*answer) if request.queue_id >= 2 else usual(request, context)
+
+
 def prepare(answer: tuple[int, str], broker: ScriptedBroker) -> None:
     usual = broker.send
 
-    def send(request: SendMessageV2, context: RequestContext) -> Response:
-        return refusal(*answer) if request.queue_id >= 2 else usual(request, context)
-
-    broker.send = send  # type: ignore[method-assign]
+    broker.send = partial(refuse_or_send, answer, usual)  # type: ignore[method-assign]
 
 
 def shrunk(answer: tuple[int, str]) -> Callable[[ScriptedBroker], None]:

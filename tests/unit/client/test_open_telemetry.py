@@ -215,15 +215,16 @@ def received(properties: dict[str, str] | None = None) -> ReceivedMessage:
     return decode_entry(broker.entries["orders", 3][0])
 
 
+async def note(handled: asyncio.Event, inside: list[Any], message: ReceivedMessage) -> None:
+    inside.append(trace.get_current_span().get_span_context())
+    handled.set()
+
+
 @in_loop(with_producer)
 async def test_handling_is_a_child_of_sending_wherever_it_happens(
     cluster: ScriptedCluster, producer: Producer, /, spans: Spans
 ) -> None:
     inside: list[Any] = []
-
-    async def handle(message: ReceivedMessage) -> None:
-        inside.append(trace.get_current_span().get_span_context())
-        handled.set()
 
     handled = asyncio.Event()
     await producer.send("orders", b"body", tags="new")
@@ -232,7 +233,7 @@ async def test_handling_is_a_child_of_sending_wherever_it_happens(
         group="g",
         topic="orders",
         consume_from=ConsumeFrom.FIRST,
-        handler=spans.telemetry.traced(handle, group="g"),
+        handler=spans.telemetry.traced(partial(note, handled, inside), group="g"),
         **cluster.settings,
     )
     async with consumer:
@@ -250,15 +251,18 @@ async def test_handling_is_a_child_of_sending_wherever_it_happens(
     assert attributes["messaging.rocketmq.message.tag"] == "new"
 
 
+async def handle(
+    handled: asyncio.Event, inside: list[Any], messages: list[ReceivedMessage]
+) -> None:
+    inside.append((len(messages), trace.get_current_span().get_span_context()))
+    handled.set()
+
+
 @in_loop(with_producer)
 async def test_a_list_of_messages_has_one_span_linked_to_those_that_sent_them(
     cluster: ScriptedCluster, producer: Producer, /, spans: Spans
 ) -> None:
     inside: list[Any] = []
-
-    async def handle(messages: list[ReceivedMessage]) -> None:
-        inside.append((len(messages), trace.get_current_span().get_span_context()))
-        handled.set()
 
     handled = asyncio.Event()
     queue = (await producer.publish_queues("orders"))[0]
@@ -270,7 +274,7 @@ async def test_a_list_of_messages_has_one_span_linked_to_those_that_sent_them(
         group="g",
         topic="orders",
         consume_from=ConsumeFrom.FIRST,
-        handler=spans.telemetry.traced(handle, group="g"),  # type: ignore[arg-type]
+        handler=spans.telemetry.traced(partial(handle, handled, inside), group="g"),  # type: ignore[arg-type]
         handler_batch=10,
         **cluster.settings,
     )

@@ -37,6 +37,27 @@ COUNT = 50
 Ask = Callable[[Request[Any]], Awaitable[Command]]
 
 
+async def main(
+    config: Any,
+    scene: Callable[[RunningBroker, Ask, str], Awaitable[None]],
+    use_server_side_reset_offset: bool,
+) -> None:
+    config["use_server_side_reset_offset"] = use_server_side_reset_offset
+    async with running_broker(**config) as running, Producer(running.namesrv) as producer:
+        await running.create_topic("T")
+        results = [await producer.send(Message("T", b"%d" % i)) for i in range(COUNT)]
+        operator = RemotingClient()
+        try:
+            async with asyncio.timeout(60):
+                await scene(
+                    running,
+                    lambda request: operator.exchange(running.broker_address, request, timeout=15),
+                    results[0].offset_msg_id or "",
+                )
+        finally:
+            await operator.close()
+
+
 def with_a_broker(
     scene: Callable[[RunningBroker, Ask, str], Awaitable[None]],
     use_server_side_reset_offset: bool = True,
@@ -45,25 +66,7 @@ def with_a_broker(
     """``scene(running, ask, offset_msg_id)`` with fifty messages in the one queue of T; the id is
     the first one's."""
 
-    async def main() -> None:
-        config["use_server_side_reset_offset"] = use_server_side_reset_offset
-        async with running_broker(**config) as running, Producer(running.namesrv) as producer:
-            await running.create_topic("T")
-            results = [await producer.send(Message("T", b"%d" % i)) for i in range(COUNT)]
-            operator = RemotingClient()
-            try:
-                async with asyncio.timeout(60):
-                    await scene(
-                        running,
-                        lambda request: operator.exchange(
-                            running.broker_address, request, timeout=15
-                        ),
-                        results[0].offset_msg_id or "",
-                    )
-            finally:
-                await operator.close()
-
-    asyncio.run(main())
+    asyncio.run(main(config, scene, use_server_side_reset_offset))
 
 
 def consumer_of(running: RunningBroker, **settings: Any) -> PushConsumer:
@@ -83,6 +86,10 @@ def offsets_of(running: RunningBroker) -> ConsumerOffsets:
     return tables.offsets
 
 
+async def note(seen: list[bytes], message: Delivery) -> None:
+    seen.append(message.body)
+
+
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("use_server_side_reset_offset", [True, False])
 @in_loop(with_a_broker)
@@ -96,10 +103,7 @@ async def test_a_running_consumer_goes_back_and_forth_with_resets(
 ) -> None:
     seen: list[bytes] = []
 
-    async def handle(message: Delivery) -> None:
-        seen.append(message.body)
-
-    async with consumer_of(running, handler=handle, ordered=ordered) as consumer:
+    async with consumer_of(running, handler=partial(note, seen), ordered=ordered) as consumer:
         await until_count(seen, COUNT)
         await consumer.commit(acknowledged=True)
         assert (await ask(reset_to(40))).code == 0
@@ -111,6 +115,15 @@ async def test_a_running_consumer_goes_back_and_forth_with_resets(
         assert offsets_of(running).find("g", "T", 0) == COUNT
 
 
+async def note_and_wait(
+    blocked: asyncio.Event, go: asyncio.Event, seen: list[bytes], message: Delivery
+) -> None:
+    seen.append(message.body)
+    if message.body == b"30":
+        blocked.set()
+        await go.wait()
+
+
 @in_loop(with_a_broker)
 async def test_a_reset_wins_over_commits_on_their_way_and_over_handlers_that_run(
     running: RunningBroker, ask: Ask, first: str, /
@@ -118,13 +131,9 @@ async def test_a_reset_wins_over_commits_on_their_way_and_over_handlers_that_run
     blocked, go = asyncio.Event(), asyncio.Event()
     seen: list[bytes] = []
 
-    async def handle(message: Delivery) -> None:
-        seen.append(message.body)
-        if message.body == b"30":
-            blocked.set()
-            await go.wait()
-
-    async with consumer_of(running, handler=handle, concurrency=1) as consumer:
+    async with consumer_of(
+        running, handler=partial(note_and_wait, blocked, go, seen), concurrency=1
+    ) as consumer:
         await blocked.wait()
         commits = [asyncio.ensure_future(consumer.commit()) for _ in range(20)]
         assert (await ask(reset_to(5))).code == 0
@@ -210,6 +219,15 @@ async def test_a_consumer_tells_where_it_stands_and_what_it_does(
         assert (answer.code, answer.remark) == (1, "The Consumer <g> <nobody> not online")
 
 
+def note_and_fail(returned: Any, seen: list[bytes], message: Delivery) -> object:
+    seen.append(message.body)
+    if len(seen) <= COUNT:
+        return None
+    if isinstance(returned, Exception):
+        raise returned
+    return returned
+
+
 @pytest.mark.parametrize(
     ("returned", "result", "remark"),
     [
@@ -235,15 +253,7 @@ async def test_a_message_is_handled_on_request_and_what_came_of_it_is_told(
 ) -> None:
     seen: list[bytes] = []
 
-    def handle(message: Delivery) -> object:
-        seen.append(message.body)
-        if len(seen) <= COUNT:
-            return None
-        if isinstance(returned, Exception):
-            raise returned
-        return returned
-
-    async with consumer_of(running, handler=handle) as consumer:
+    async with consumer_of(running, handler=partial(note_and_fail, returned, seen)) as consumer:
         await until_count(seen, COUNT)
         asked = ConsumeMessageDirectly(
             consumer_group="g", client_id=consumer.client_id, msg_id=first, topic="T"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import pytest
@@ -61,13 +62,16 @@ async def asks_what_cannot_be_read(cluster: ScriptedCluster) -> None:
     send_often(cluster.broker, question, returns(b"no message"))
 
 
-async def resets_offsets(cluster: ScriptedCluster) -> None:
-    def body(number: int) -> bytes:
-        queue = MessageQueue("orders", cluster.broker.name, 0)
-        return fastjson.encode(ResetOffsetBody(offset_table={queue: number % 3}))
+def reset_body(cluster: ScriptedCluster, number: int) -> bytes:
+    queue = MessageQueue("orders", cluster.broker.name, 0)
+    return fastjson.encode(ResetOffsetBody(offset_table={queue: number % 3}))
 
+
+async def resets_offsets(cluster: ScriptedCluster) -> None:
     send_often(
-        cluster.broker, ResetConsumerOffset(group="readers", topic="orders", timestamp=0), body
+        cluster.broker,
+        ResetConsumerOffset(group="readers", topic="orders", timestamp=0),
+        partial(reset_body, cluster),
     )
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
+from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
@@ -83,6 +85,11 @@ async def test_what_was_not_committed_comes_to_the_next_consumer(simulation: Sim
                 break
 
 
+async def note(answer: object, seen: Any, message: Delivery) -> object:
+    seen.append(message.body)
+    return answer
+
+
 @pytest.mark.parametrize("answer", [None, True, False, 0, "later", object()])
 @in_loop(simulated)
 async def test_a_handler_that_returns_anything_but_retry_has_succeeded(
@@ -91,14 +98,26 @@ async def test_a_handler_that_returns_anything_but_retry_has_succeeded(
     async with scripted_cluster(simulation, queues=1) as cluster:
         seen = []
 
-        async def handle(message: Delivery) -> object:
-            seen.append(message.body)
-            return answer
-
         fill(cluster, 3)
-        async with consumer_of(cluster, handler=handle):
+        async with consumer_of(cluster, handler=partial(note, answer, seen)):
             await until_count(seen, 3)
         assert committed(cluster) == 3
+
+
+async def note_and_retry_and_fail(
+    attempts: list[tuple[int, float]], how: str, simulation: Simulation, message: Delivery
+) -> object:
+    if message.body != b"m0":
+        return None
+    attempts.append((message.attempt, simulation.loop.time()))
+    if message.attempt == 4:
+        return None
+    if how == "exception":
+        raise ValueError("not now")
+    if how == "message.retry()":
+        message.retry()
+        return None
+    return Retry if how == "Retry" else Retry()
 
 
 @pytest.mark.parametrize("how", ["exception", "Retry", "Retry()", "message.retry()"])
@@ -109,21 +128,10 @@ async def test_a_failed_message_holds_the_offset_and_comes_again_after_a_growing
     async with scripted_cluster(simulation, queues=1) as cluster:
         attempts: list[tuple[int, float]] = []
 
-        async def handle(message: Delivery) -> object:
-            if message.body != b"m0":
-                return None
-            attempts.append((message.attempt, simulation.loop.time()))
-            if message.attempt == 4:
-                return None
-            if how == "exception":
-                raise ValueError("not now")
-            if how == "message.retry()":
-                message.retry()
-                return None
-            return Retry if how == "Retry" else Retry()
-
         fill(cluster, 3)
-        async with consumer_of(cluster, handler=handle):
+        async with consumer_of(
+            cluster, handler=partial(note_and_retry_and_fail, attempts, how, simulation)
+        ):
             await until_count(attempts, 3)
             await asyncio.sleep(0)
             assert committed(cluster) in (None, 0)
@@ -134,19 +142,27 @@ async def test_a_failed_message_holds_the_offset_and_comes_again_after_a_growing
         assert committed(cluster) == 3
 
 
+async def note_and_retry(simulation: Simulation, times: Any, message: Delivery) -> object:
+    times.append(simulation.loop.time())
+    return Retry(delay=42) if message.attempt == 1 else None
+
+
 @in_loop(simulated)
 async def test_a_retry_may_name_its_delay(simulation: Simulation, /) -> None:
     async with scripted_cluster(simulation, queues=1) as cluster:
         times = []
 
-        async def handle(message: Delivery) -> object:
-            times.append(simulation.loop.time())
-            return Retry(delay=42) if message.attempt == 1 else None
-
         fill(cluster, 1)
-        async with consumer_of(cluster, handler=handle):
+        async with consumer_of(cluster, handler=partial(note_and_retry, simulation, times)):
             await until_count(times, 2)
         assert 42 <= times[1] - times[0] < 42.1
+
+
+async def note_calls_and_retry_and_fail(calls: Any, message: Delivery) -> None:
+    calls.append(message.body)
+    message.done()
+    message.retry()
+    raise ValueError("too late")
 
 
 @in_loop(simulated)
@@ -154,18 +170,19 @@ async def test_the_first_word_about_a_message_counts(simulation: Simulation, /) 
     async with scripted_cluster(simulation, queues=1) as cluster:
         calls = []
 
-        async def handle(message: Delivery) -> None:
-            calls.append(message.body)
-            message.done()
-            message.retry()
-            raise ValueError("too late")
-
         fill(cluster, 1)
-        async with consumer_of(cluster, handler=handle):
+        async with consumer_of(cluster, handler=partial(note_calls_and_retry_and_fail, calls)):
             await until_some(calls)
             await asyncio.sleep(60)
         assert calls == [b"m0"]
         assert committed(cluster) == 1
+
+
+async def pause_and_count(running: Any, message: Delivery) -> None:
+    running[0] += 1
+    running[1] = max(running)
+    await asyncio.sleep(1)
+    running[0] -= 1
 
 
 @in_loop(simulated)
@@ -173,18 +190,17 @@ async def test_only_so_many_handlers_run_at_once(simulation: Simulation, /) -> N
     async with scripted_cluster(simulation, queues=4) as cluster:
         running = [0, 0]
 
-        async def handle(message: Delivery) -> None:
-            running[0] += 1
-            running[1] = max(running)
-            await asyncio.sleep(1)
-            running[0] -= 1
-
         for queue_id in range(4):
             fill(cluster, 10, queue_id=queue_id)
-        async with consumer_of(cluster, handler=handle, concurrency=7):
+        async with consumer_of(cluster, handler=partial(pause_and_count, running), concurrency=7):
             await asyncio.sleep(20)
         assert running == [0, 7]
         assert [committed(cluster, queue_id) for queue_id in range(4)] == [10] * 4
+
+
+async def note_and_pause(finished: Any, message: Delivery) -> None:
+    await asyncio.sleep(2)
+    finished.append(message.body)
 
 
 @in_loop(simulated)
@@ -194,12 +210,8 @@ async def test_closing_lets_running_handlers_finish_and_begins_no_new_ones(
     async with scripted_cluster(simulation, queues=1) as cluster:
         finished = []
 
-        async def handle(message: Delivery) -> None:
-            await asyncio.sleep(2)
-            finished.append(message.body)
-
         fill(cluster, 10)
-        async with consumer_of(cluster, handler=handle, concurrency=2):
+        async with consumer_of(cluster, handler=partial(note_and_pause, finished), concurrency=2):
             await asyncio.sleep(1)
         assert sorted(finished) == [b"m0", b"m1"]
         assert committed(cluster) == 2
@@ -221,17 +233,18 @@ async def test_a_handler_that_does_not_end_is_cancelled_at_close_and_its_message
         assert committed(cluster) == 1
 
 
+async def read(consumer: Any) -> int:
+    return len([message async for message in consumer])
+
+
 @in_loop(simulated)
 async def test_an_iteration_ends_when_the_consumer_is_closed(simulation: Simulation, /) -> None:
     async with scripted_cluster(simulation, queues=1) as cluster:
         consumer = consumer_of(cluster)
         await consumer.start()
 
-        async def read() -> int:
-            return len([message async for message in consumer])
-
         fill(cluster, 3)
-        reading = asyncio.create_task(read())
+        reading = asyncio.create_task(read(consumer))
         await asyncio.sleep(1)
         await consumer.close()
         assert await reading == 3
@@ -753,6 +766,12 @@ async def test_wrong_use_is_said_in_a_sentence(simulation: Simulation, /) -> Non
                 consumer_of(cluster, **settings)
 
 
+async def note_handled_and_pause(handled: list[bytes], message: Delivery) -> None:
+    if len(handled) == 3:
+        await asyncio.sleep(60)
+    handled.append(message.body)
+
+
 @in_loop(simulated)
 async def test_a_close_whose_caller_gave_up_waiting_goes_on_and_the_next_one_waits_for_it(
     simulation: Simulation, /
@@ -761,12 +780,12 @@ async def test_a_close_whose_caller_gave_up_waiting_goes_on_and_the_next_one_wai
         fill(cluster, 5)
         handled: list[bytes] = []
 
-        async def handle(message: Delivery) -> None:
-            if len(handled) == 3:
-                await asyncio.sleep(60)
-            handled.append(message.body)
-
-        consumer = consumer_of(cluster, handler=handle, concurrency=1, close_timeout=5.0)
+        consumer = consumer_of(
+            cluster,
+            handler=partial(note_handled_and_pause, handled),
+            concurrency=1,
+            close_timeout=5.0,
+        )
         await consumer.start()
         await until_count(handled, 3)
         with pytest.raises(TimeoutError):

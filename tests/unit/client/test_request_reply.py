@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import pytest
@@ -49,14 +50,15 @@ def producer_of(cluster: ScriptedCluster, **settings: Any) -> Producer:
     return Producer(cluster.name_server.address, **{**cluster.settings, **settings})
 
 
-def with_producer(scenario: Scenario, *, brokers: int = 1, **settings: Any) -> None:
-    async def main(simulation: Simulation) -> None:
-        async with scripted_cluster(simulation, brokers=brokers) as cluster:
-            cluster.name_server.route("c_REPLY_TOPIC", *cluster.brokers, queues=1)
-            async with producer_of(cluster, **settings) as producer:
-                await scenario(cluster, producer)
+async def main(brokers: int, scenario: Scenario, settings: Any, simulation: Simulation) -> None:
+    async with scripted_cluster(simulation, brokers=brokers) as cluster:
+        cluster.name_server.route("c_REPLY_TOPIC", *cluster.brokers, queues=1)
+        async with producer_of(cluster, **settings) as producer:
+            await scenario(cluster, producer)
 
-    simulate(1, main)
+
+def with_producer(scenario: Scenario, *, brokers: int = 1, **settings: Any) -> None:
+    simulate(1, partial(main, brokers, scenario, settings))
 
 
 def asked(cluster: ScriptedCluster) -> list[tuple[ScriptedBroker, dict[str, str]]]:
@@ -369,6 +371,48 @@ async def test_a_broker_that_answers_no_heartbeat_is_not_asked_but_another_one(
     assert deaf.requests(SendMessageV2) == []
 
 
+async def ask(
+    ends: list[type | None],
+    loop: asyncio.AbstractEventLoop,
+    source: Any,
+    producer: Producer,
+    number: int,
+) -> None:
+    await asyncio.sleep(source.uniform(0, 20))
+    began = loop.time()
+    try:
+        reply = await producer.request(Message("orders", f"{number}"), timeout=5)
+        assert reply.body == b"re:%d" % number
+        ends.append(None)
+    except (RequestTimeoutError, SendError) as error:
+        ends.append(type(error))
+    assert loop.time() - began < 5.1
+
+
+async def reply_to_most(source: Any, broker: ScriptedBroker) -> None:
+    seen = 0
+    while True:
+        await asyncio.sleep(0.01)
+        for request, body in broker.received[seen:]:
+            if type(request) is SendMessageV2 and source.random() < 0.8:
+                properties = decode_properties(request.properties or "")
+                text = f"CORRELATION_ID\x01{properties['CORRELATION_ID']}\x02"
+                with contextlib.suppress(RemotingError):
+                    await broker.push_reply(properties["REPLY_TO_CLIENT"], text, b"re:" + body)
+        seen = len(broker.received)
+
+
+async def trouble(source: Any, broker: ScriptedBroker) -> None:
+    while True:
+        await asyncio.sleep(source.uniform(1, 6))
+        if source.random() < 0.5:
+            broker.go_deaf()
+        else:
+            await broker.stop()
+            await asyncio.sleep(source.uniform(0, 3))
+            await broker.start()
+
+
 @pytest.mark.parametrize("seed", range(5))
 @in_loop(simulated)
 async def test_whatever_brokers_do_requests_end_by_their_deadlines_with_their_reply_or_an_error(
@@ -377,48 +421,17 @@ async def test_whatever_brokers_do_requests_end_by_their_deadlines_with_their_re
     source, loop = simulation.random, asyncio.get_running_loop()
     ends: list[type | None] = []
 
-    async def ask(producer: Producer, number: int) -> None:
-        await asyncio.sleep(source.uniform(0, 20))
-        began = loop.time()
-        try:
-            reply = await producer.request(Message("orders", f"{number}"), timeout=5)
-            assert reply.body == b"re:%d" % number
-            ends.append(None)
-        except (RequestTimeoutError, SendError) as error:
-            ends.append(type(error))
-        assert loop.time() - began < 5.1
-
-    async def reply_to_most(broker: ScriptedBroker) -> None:
-        seen = 0
-        while True:
-            await asyncio.sleep(0.01)
-            for request, body in broker.received[seen:]:
-                if type(request) is SendMessageV2 and source.random() < 0.8:
-                    properties = decode_properties(request.properties or "")
-                    text = f"CORRELATION_ID\x01{properties['CORRELATION_ID']}\x02"
-                    with contextlib.suppress(RemotingError):
-                        await broker.push_reply(properties["REPLY_TO_CLIENT"], text, b"re:" + body)
-            seen = len(broker.received)
-
-    async def trouble(broker: ScriptedBroker) -> None:
-        while True:
-            await asyncio.sleep(source.uniform(1, 6))
-            if source.random() < 0.5:
-                broker.go_deaf()
-            else:
-                await broker.stop()
-                await asyncio.sleep(source.uniform(0, 3))
-                await broker.start()
-
     async with scripted_cluster(simulation, brokers=2) as cluster:
         cluster.name_server.route("c_REPLY_TOPIC", *cluster.brokers, queues=1)
         beside = [
             asyncio.create_task(work(broker))
             for broker in cluster.brokers
-            for work in (reply_to_most, trouble)
+            for work in (partial(reply_to_most, source), partial(trouble, source))
         ]
         async with producer_of(cluster) as producer:
-            await asyncio.gather(*(ask(producer, number) for number in range(200)))
+            await asyncio.gather(
+                *(ask(ends, loop, source, producer, number) for number in range(200))
+            )
             assert len(producer._started().instance.requests) == 0
         for task in beside:
             task.cancel()

@@ -261,27 +261,28 @@ NOBODY = "127.0.0.1:1"
 """Nothing is asked of a name server at the start."""
 
 
+async def start_on_two_loops(second: Any) -> None:
+    async with Producer(NOBODY, group="a", instance_name="two-loops"):
+        with pytest.raises(
+            ConfigError,
+            match=r"in use in this process on another event "
+            r"loop, and .*close the other client first",
+        ):
+            await asyncio.to_thread(second.start)
+
+
 @pytest.mark.parametrize("kind", [blocking.Producer, blocking.PullConsumer])
 def test_a_name_in_use_on_one_loop_is_refused_on_another_until_it_is_free(kind: type) -> None:
     """A second consumer of the group once started there, and messages were handled twice."""
 
-    async def on_two_loops() -> None:
-        async with Producer(NOBODY, group="a", instance_name="two-loops"):
-            with pytest.raises(
-                ConfigError,
-                match=r"in use in this process on another event "
-                r"loop, and .*close the other client first",
-            ):
-                await asyncio.to_thread(second.start)
-
     second = kind(NOBODY, group="b", instance_name="two-loops")
-    asyncio.run(on_two_loops())
+    asyncio.run(start_on_two_loops(second))
     with (
         kind(NOBODY, group="b", instance_name="two-loops"),
         pytest.raises(ConfigError, match="on another event loop"),
     ):
-        asyncio.run(on_two_loops())
-    asyncio.run(on_two_loops())
+        asyncio.run(start_on_two_loops(second))
+    asyncio.run(start_on_two_loops(second))
 
 
 async def left_open(kept: list[Producer]) -> str:
@@ -350,6 +351,15 @@ async def test_broadcasting_consumers_without_a_name_share_one_unless_of_one_gro
         assert second.client_id == "127.0.0.1@DEFAULT#2"
 
 
+async def on_two_loops(broker: BrokerThread, settings: dict[str, Any]) -> list[str]:
+    async with PushConsumer(broker.namesrv, **settings) as one:
+        other = blocking.PushConsumer(broker.namesrv, **settings)
+        await asyncio.to_thread(other.start)
+        ids = [one.client_id, other.client_id]
+        await asyncio.to_thread(other.close)
+        return ids
+
+
 def test_two_of_a_group_that_broadcast_on_two_loops_are_both_served(tmp_path: Path) -> None:
     """The second once was refused for the name DEFAULT, which nobody had given."""
 
@@ -362,13 +372,8 @@ def test_two_of_a_group_that_broadcast_on_two_loops_are_both_served(tmp_path: Pa
         "local_ip": "10.0.0.7",
     }
 
-    async def on_two_loops() -> list[str]:
-        async with PushConsumer(broker.namesrv, **settings) as one:
-            other = blocking.PushConsumer(broker.namesrv, **settings)
-            await asyncio.to_thread(other.start)
-            ids = [one.client_id, other.client_id]
-            await asyncio.to_thread(other.close)
-            return ids
-
     with BrokerThread() as broker:
-        assert asyncio.run(on_two_loops()) == ["10.0.0.7@DEFAULT", "10.0.0.7@DEFAULT#2"]
+        assert asyncio.run(on_two_loops(broker, settings)) == [
+            "10.0.0.7@DEFAULT",
+            "10.0.0.7@DEFAULT#2",
+        ]

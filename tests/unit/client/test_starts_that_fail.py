@@ -163,6 +163,13 @@ async def test_a_start_that_is_overtaken_by_a_close_says_so_and_nothing_goes_on(
         assert not [task for task in asyncio.all_tasks() if "balancer" in task.get_name()]
 
 
+def allocate(
+    rooms: Any, queues: Sequence[MessageQueue], clients: Sequence[str], client_id: str
+) -> list[MessageQueue]:
+    assert rooms["everybody"]
+    return allocate_average(queues, clients, client_id)
+
+
 @pytest.mark.parametrize("kind", [PushConsumer, LitePullConsumer])
 @in_loop(simulated)
 async def test_an_allocation_that_raises_is_told_and_the_next_one_counts(
@@ -170,14 +177,8 @@ async def test_an_allocation_that_raises_is_told_and_the_next_one_counts(
 ) -> None:
     rooms = {"nobody": "here"}
 
-    def allocate(
-        queues: Sequence[MessageQueue], clients: Sequence[str], client_id: str
-    ) -> list[MessageQueue]:
-        assert rooms["everybody"]
-        return allocate_average(queues, clients, client_id)
-
     async with scripted_cluster(simulation, queues=2) as cluster:
-        consumer = consumer_of(kind, cluster, allocation=allocate)
+        consumer = consumer_of(kind, cluster, allocation=partial(allocate, rooms))
         assert isinstance(consumer, PushConsumer | LitePullConsumer)
         async with consumer:
             await asyncio.sleep(30)

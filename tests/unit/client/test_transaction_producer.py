@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
 
 import pytest
 from tests.loops import in_loop
@@ -23,18 +24,21 @@ from turbopump.testing.broker_in_loop import BrokerThread, running_broker
 # ----------------------------------------------------------------------------------------
 
 
+async def note_and_execute(
+    seen: list[tuple[str, object]], world: World, message: Message, arg: object
+) -> TransactionState:
+    seen.append((message.properties["__transactionId__"], arg))
+    assert world.delivered() == [b"one"] * (len(seen) - 1)
+    return COMMIT if arg == "good" else ROLLBACK
+
+
 @in_loop(in_a_world)
 async def test_a_message_is_delivered_if_the_executor_commits_and_never_if_it_rolls_back(
     world: World, /
 ) -> None:
     seen: list[tuple[str, object]] = []
 
-    async def execute(message: Message, arg: object) -> TransactionState:
-        seen.append((message.properties["__transactionId__"], arg))
-        assert world.delivered() == [b"one"] * (len(seen) - 1)
-        return COMMIT if arg == "good" else ROLLBACK
-
-    async with world.producer(executor=execute) as producer:
+    async with world.producer(executor=partial(note_and_execute, seen, world)) as producer:
         good = await producer.send_in_transaction(
             Message("orders", b"one", tags="t", keys="k"), "good"
         )
@@ -48,20 +52,23 @@ async def test_a_message_is_delivered_if_the_executor_commits_and_never_if_it_ro
     assert world.delivered() == [b"one"]
 
 
+async def note_and_check(
+    asked: list[ReceivedMessage], message: ReceivedMessage
+) -> TransactionState:
+    asked.append(message)
+    return {b"a": COMMIT, b"b": ROLLBACK}[message.body]
+
+
 @in_loop(in_a_world)
 async def test_a_broker_that_was_told_nothing_asks_the_checker(world: World, /) -> None:
     asked: list[ReceivedMessage] = []
-
-    async def check(message: ReceivedMessage) -> TransactionState:
-        asked.append(message)
-        return {b"a": COMMIT, b"b": ROLLBACK}[message.body]
 
     async def execute(_message: Message, arg: object) -> TransactionState | None:
         if arg is None:
             return None
         raise OSError("the data base is away")
 
-    async with world.producer(executor=execute, checker=check) as producer:
+    async with world.producer(executor=execute, checker=partial(note_and_check, asked)) as producer:
         first = await producer.send_in_transaction(Message("orders", b"a", keys="k1"))
         second = await producer.send_in_transaction(Message("orders", b"b"), "raise")
         assert (first.state, first.error) == (UNKNOWN, None)
@@ -171,18 +178,24 @@ async def test_nothing_is_executed_for_a_half_message_that_the_broker_refuses(
     assert str(int(ResponseCode.NO_PERMISSION)) in str(refused.value)
 
 
+async def note_topics(topics: list[str], message: Message, _arg: object) -> None:
+    topics.append(message.topic)
+
+
+async def note_topic_and_commit(topics: list[str], message: ReceivedMessage) -> TransactionState:
+    topics.append(message.topic)
+    return COMMIT
+
+
 @in_loop(in_a_world)
 async def test_a_namespace_wraps_topic_and_group_and_the_user_sees_neither(world: World, /) -> None:
     topics: list[str] = []
 
-    async def execute(message: Message, _arg: object) -> None:
-        topics.append(message.topic)
-
-    async def check(message: ReceivedMessage) -> TransactionState:
-        topics.append(message.topic)
-        return COMMIT
-
-    async with world.producer(executor=execute, checker=check, namespace="ns") as producer:
+    async with world.producer(
+        executor=partial(note_topics, topics),
+        checker=partial(note_topic_and_commit, topics),
+        namespace="ns",
+    ) as producer:
         result = await producer.send_in_transaction(Message("orders", b"x"))
         assert result.sent.queue.topic == "orders"
         await asyncio.sleep(70)
@@ -210,22 +223,25 @@ async def test_closing_waits_for_transactions_under_way(world: World, /) -> None
 # ----------------------------------------------------------------------------------------
 
 
+def execute_in_thread(
+    inside: threading.Event, threads: list[int], _message: Message, _arg: object
+) -> TransactionState:
+    threads.append(threading.get_ident())
+    assert inside.wait(60), "the loop is held"
+    return COMMIT
+
+
 @in_loop
 async def test_plain_functions_run_in_threads_and_never_hold_the_loop() -> None:
     async with running_broker() as running:
         inside, loops = threading.Event(), threading.get_ident()
         threads: list[int] = []
 
-        def execute(_message: Message, _arg: object) -> TransactionState:
-            threads.append(threading.get_ident())
-            assert inside.wait(60), "the loop is held"
-            return COMMIT
-
         async with TransactionProducer(
             running.namesrv,
             group="sellers",
             checker=raises(AssertionError("not asked")),
-            executor=execute,
+            executor=partial(execute_in_thread, inside, threads),
         ) as producer:
             sending = asyncio.ensure_future(producer.send_in_transaction(Message("orders", b"x")))
             async with asyncio.timeout(60):
@@ -237,6 +253,11 @@ async def test_plain_functions_run_in_threads_and_never_hold_the_loop() -> None:
             assert threads != [loops]
 
 
+def check_and_tell(checked: threading.Event, _message: ReceivedMessage) -> TransactionState:
+    checked.set()
+    return COMMIT
+
+
 def test_the_blocking_producer_does_the_same_without_await() -> None:
     with BrokerThread(transaction_time_out=200, transaction_check_interval=200) as broker:
         checked = threading.Event()
@@ -244,12 +265,11 @@ def test_the_blocking_producer_does_the_same_without_await() -> None:
         def execute(_message: Message, arg: object) -> object:
             return arg
 
-        def check(_message: ReceivedMessage) -> TransactionState:
-            checked.set()
-            return COMMIT
-
         with BlockingTransactionProducer(
-            broker.namesrv, group="sellers", checker=check, executor=execute
+            broker.namesrv,
+            group="sellers",
+            checker=partial(check_and_tell, checked),
+            executor=execute,
         ) as producer:
             assert producer.send_in_transaction(Message("orders", b"a"), COMMIT).state is COMMIT
             assert producer.send_in_transaction(Message("orders", b"b")).state is UNKNOWN

@@ -31,18 +31,20 @@ WILD = [StopIteration("no such row"), SystemExit(3), KeyboardInterrupt()]
 names = pytest.mark.parametrize("error", WILD, ids=lambda error: type(error).__name__)
 
 
-def plain(error: BaseException) -> Callable[..., Any]:
-    def function(*_: object) -> None:
-        raise error
+def fail_with(error: BaseException, *_: object) -> None:
+    raise error
 
-    return function
+
+def plain(error: BaseException) -> Callable[..., Any]:
+    return partial(fail_with, error)
+
+
+async def fail_later_with(error: BaseException, *_: object) -> None:
+    raise error
 
 
 def coroutine(error: BaseException) -> Callable[..., Any]:
-    async def function(*_: object) -> None:
-        raise error
-
-    return function
+    return partial(fail_later_with, error)
 
 
 def late(error: BaseException) -> Callable[..., Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,46 +57,51 @@ async def unexpected(message: ReceivedMessage) -> None:
     raise AssertionError(f"nobody should be asked about {message}")
 
 
+async def serve(over: asyncio.Event, simulation: Simulation) -> None:
+    name_server = NameServer(
+        NamesrvConfig(bind_address=NAMESRV, listen_port=9876), clock=simulation.clock(NAMESRV)
+    )
+    await name_server.start()
+    await over.wait()
+    await name_server.close()
+
+
+async def play(story: Callable[[World], Awaitable[None]], world: World) -> None:
+    await story(world)
+
+
+async def main(
+    config: Any, story: Callable[[World], Awaitable[None]], simulation: Simulation
+) -> None:
+    world = World(simulation)
+    over, ready = asyncio.Event(), asyncio.Event()
+
+    async def store() -> None:
+        fields = {
+            **SMALL_FILES,
+            "broker_name": "broker-a",
+            "bind_address": BROKER,
+            "namesrv_addr": f"{NAMESRV}:9876",
+            **config,
+        }
+        disk, clock = simulation.disk(BROKER).mount(), simulation.clock(BROKER)
+        world.broker = Broker(
+            BrokerConfig(store_path_root_dir=str(Path("/store")), **fields), disk=disk, clock=clock
+        )
+        await world.broker.start()
+        ready.set()
+        await over.wait()
+        await world.broker.close()
+
+    running = [
+        simulation.boot(NAMESRV).start(serve(over, simulation)),
+        simulation.boot(BROKER).start(store()),
+    ]
+    await ready.wait()
+    await simulation.boot(SELLER).start(play(story, world))
+    over.set()
+    await asyncio.gather(*running)
+
+
 def in_a_world(story: Callable[[World], Awaitable[None]], **config: Any) -> None:
-    async def main(simulation: Simulation) -> None:
-        world = World(simulation)
-        over, ready = asyncio.Event(), asyncio.Event()
-
-        async def serve() -> None:
-            name_server = NameServer(
-                NamesrvConfig(bind_address=NAMESRV, listen_port=9876),
-                clock=simulation.clock(NAMESRV),
-            )
-            await name_server.start()
-            await over.wait()
-            await name_server.close()
-
-        async def store() -> None:
-            fields = {
-                **SMALL_FILES,
-                "broker_name": "broker-a",
-                "bind_address": BROKER,
-                "namesrv_addr": f"{NAMESRV}:9876",
-                **config,
-            }
-            disk, clock = simulation.disk(BROKER).mount(), simulation.clock(BROKER)
-            world.broker = Broker(
-                BrokerConfig(store_path_root_dir=str(Path("/store")), **fields),
-                disk=disk,
-                clock=clock,
-            )
-            await world.broker.start()
-            ready.set()
-            await over.wait()
-            await world.broker.close()
-
-        async def play() -> None:
-            await story(world)
-
-        running = [simulation.boot(NAMESRV).start(serve()), simulation.boot(BROKER).start(store())]
-        await ready.wait()
-        await simulation.boot(SELLER).start(play())
-        over.set()
-        await asyncio.gather(*running)
-
-    simulate(1, main)
+    simulate(1, partial(main, config, story))

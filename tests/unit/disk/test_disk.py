@@ -186,6 +186,13 @@ async def test_work_is_done_in_another_thread_and_told_in_the_owner_s(tmp_path: 
     disk.close()
 
 
+def note_again(
+    disk: SystemDisk, told: list[tuple[str, OSError | None]], error: OSError | None
+) -> None:
+    told.append(("first", error))
+    disk.start(does_nothing, lambda error: told.append(("started by it", error)))
+
+
 @in_loop
 async def test_closing_the_disk_tells_of_everything_that_was_started_before_it_returns(
     tmp_path: Path,
@@ -195,11 +202,7 @@ async def test_closing_the_disk_tells_of_everything_that_was_started_before_it_r
     segment = disk.create_segment(tmp_path / "a", 4096)
     told: list[tuple[str, OSError | None]] = []
 
-    def again(error: OSError | None) -> None:
-        told.append(("first", error))
-        disk.start(does_nothing, lambda error: told.append(("started by it", error)))
-
-    disk.start_sync([segment], again)
+    disk.start_sync([segment], partial(note_again, disk, told))
     disk.close()
     assert told == [("first", None), ("started by it", None)]
     with pytest.raises(RuntimeError, match="the disk is closed"):

@@ -5,6 +5,7 @@ import asyncio
 import errno
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,11 @@ async def sync(
     return await asyncio.wait_for(told, 30)
 
 
+def again(disk: SystemDisk, one: Any, told: list[str], _error: OSError | None) -> None:
+    told.append("first")
+    disk.start_sync([one], lambda _error: told.append("begun by it"))
+
+
 @in_loop
 async def test_the_disk_lets_the_kernel_sync_single_files_and_a_thread_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -175,11 +181,7 @@ async def test_the_disk_lets_the_kernel_sync_single_files_and_a_thread_the_rest(
     assert len(in_threads) == 2
     told: list[str] = []
 
-    def again(_error: OSError | None) -> None:
-        told.append("first")
-        disk.start_sync([one], lambda _error: told.append("begun by it"))
-
-    disk.start_sync([one], again)
+    disk.start_sync([one], partial(again, disk, one, told))
     disk.close()
     assert told == ["first", "begun by it"]
     with pytest.raises(RuntimeError, match="the disk is closed"):

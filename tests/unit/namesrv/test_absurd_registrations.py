@@ -4,6 +4,7 @@ with a line in the log, and all else of the registration holds."""
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
 from tests.loops import in_loop
@@ -41,24 +42,28 @@ def body_of(counter: int = 1, **topics: dict[str, int]) -> RegisterBrokerBody:
     return body
 
 
+async def register(broker: Any, compressed: bool, counter: int, **topics: dict[str, int]) -> int:
+    body = body_of(counter, **topics)
+    answer = await broker.ask(
+        broker.registration(compressed=compressed),
+        encode_compressed(body) if compressed else body.encode(),
+        version=V5_0_0,
+    )
+    return answer.code
+
+
 @pytest.mark.parametrize("numbers", ABSURD, ids=str)
 @pytest.mark.parametrize("compressed", [False, True])
 @in_loop(play)
 async def test_a_topic_of_absurd_size_is_left_out_and_the_others_are_routed(
     world: World, /, numbers: dict[str, int], compressed: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def register(counter: int, **topics: dict[str, int]) -> int:
-        body = body_of(counter, **topics)
-        answer = await broker.ask(
-            broker.registration(compressed=compressed),
-            encode_compressed(body) if compressed else body.encode(),
-            version=V5_0_0,
-        )
-        return answer.code
-
     broker = world.peer()
     most = {"read_queue_nums": QUEUES_MAX, "write_queue_nums": QUEUES_MAX}
-    assert await register(1, T={}, largest=most, absurd=numbers) == ResponseCode.SUCCESS
+    assert (
+        await register(broker, compressed, 1, T={}, largest=most, absurd=numbers)
+        == ResponseCode.SUCCESS
+    )
     assert await broker.route("absurd") is None
     route = await broker.route("largest")
     assert route is not None
@@ -72,8 +77,8 @@ async def test_a_topic_of_absurd_size_is_left_out_and_the_others_are_routed(
     assert f"topic=absurd cause={wire} is {number}; give a number from 0 to 65535" in said
 
     # it is routed once its numbers are good, and stays as it was if they are absurd again
-    assert await register(2, T={}, absurd={}) == ResponseCode.SUCCESS
-    assert await register(3, T={}, U={}, absurd=numbers) == ResponseCode.SUCCESS
+    assert await register(broker, compressed, 2, T={}, absurd={}) == ResponseCode.SUCCESS
+    assert await register(broker, compressed, 3, T={}, U={}, absurd=numbers) == ResponseCode.SUCCESS
     route = await broker.route("absurd")
     assert route is not None
     assert route.queue_datas[0].read_queue_nums == 16

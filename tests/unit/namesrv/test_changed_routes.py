@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import msgspec
 from hypothesis import given
@@ -63,6 +65,11 @@ acts = st.one_of(
 )
 
 
+def forget(kept: Any, topic: str | None) -> None:
+    for name in TOPICS if topic is None else (topic,):
+        kept.pop(name, None)
+
+
 @examples(150)
 @given(st.booleans(), st.lists(acts, min_size=1, max_size=6))
 def test_a_kept_route_is_the_tables_until_its_topic_is_told_to_have_changed(
@@ -73,11 +80,7 @@ def test_a_kept_route_is_the_tables_until_its_topic_is_told_to_have_changed(
         registers(broker, {"T": 1, "U": 1}, version=1, acting=acting, filters=0)(table)
     kept = {topic: msgspec.json.encode(table.route(topic)) for topic in TOPICS}
 
-    def forget(topic: str | None) -> None:
-        for name in TOPICS if topic is None else (topic,):
-            kept.pop(name, None)
-
-    table.on_change = forget
+    table.on_change = partial(forget, kept)
     for act in done:
         act(table)
         for topic in TOPICS:

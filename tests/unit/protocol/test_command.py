@@ -3,6 +3,8 @@ refused."""
 
 import json
 import struct
+from functools import partial
+from typing import Any
 
 import msgspec
 import pytest
@@ -195,14 +197,15 @@ def test_ten_thousand_header_fields_are_read_and_one_more_is_refused() -> None:
         read({"code": 1, "extFields": {**many, "x": ""}})
 
 
+def refused(header: Any) -> None:
+    with pytest.raises(HeaderError, match="more than the 10000 header fields"):
+        read(header)
+
+
 def test_a_header_of_a_million_fields_is_refused_before_they_are_read() -> None:
     header = b'{"code":1,"extFields":{%b"b":""}}' % (b'"a":"",' * 500_000)
 
-    def refused() -> None:
-        with pytest.raises(HeaderError, match="more than the 10000 header fields"):
-            read(header)
-
-    assert cpu_seconds_of(refused) < 0.01
+    assert cpu_seconds_of(partial(refused, header)) < 0.01
     with pytest.raises(HeaderError, match="a header of 5000000 bytes, more than 4194304"):
         read(header.ljust(5_000_000))
 

@@ -6,6 +6,7 @@ import resource
 import socket
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -30,14 +31,17 @@ from turbopump.remoting.turns import SLICE_MIN_S, Turns
 HOST, PORT = "10.0.0.1", 10911
 
 
+def ask_and_answer(
+    asked: Callable[[], object], _request: GetMinOffset, _context: RequestContext
+) -> Response[OffsetReply]:
+    asked()
+    return Response(OffsetReply(offset=5))
+
+
 def answering(asked: Callable[[], object] = does_nothing) -> Router:
     router = Router()
 
-    def answer(_request: GetMinOffset, _context: RequestContext) -> Response[OffsetReply]:
-        asked()
-        return Response(OffsetReply(offset=5))
-
-    router.add(GetMinOffset, answer)
+    router.add(GetMinOffset, partial(ask_and_answer, asked))
     return router
 
 

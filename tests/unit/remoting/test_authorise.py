@@ -66,19 +66,20 @@ def refuse(
     return Response(code=ResponseCode.NO_PERMISSION, remark="not for you")
 
 
+def note(handled: list[Request[Any]], request: Request[Any], _context: RequestContext) -> Response:
+    handled.append(request)
+    return Response()
+
+
 @pytest.mark.parametrize("form", FORMS)
 @in_loop
 async def test_a_refusal_stops_every_request_in_every_form(form: str) -> None:
     asked: list[tuple[Request[Any], RequestContext]] = []
     handled: list[Request[Any]] = []
 
-    def handle(request: Request[Any], _context: RequestContext) -> Response:
-        handled.append(request)
-        return Response()
-
     router, transport = Router(partial(refuse, asked)), KeptTransport()
     for declared in REQUESTS:
-        router.add(declared, handle)
+        router.add(declared, partial(note, handled))
     connection = Served(router).wire
     connection.connection_made(transport)
     # The binary header has 16 bits for the code: Apache's own cannot carry POP's either.
@@ -117,6 +118,11 @@ async def test_what_is_permitted_is_handled_and_an_error_of_the_policy_is_an_ans
         assert answer.code == code
 
 
+def handle(handled: list[int], request: Request[Any], _context: RequestContext) -> Response:
+    handled.append(int(type(request).code))
+    return Response()
+
+
 @pytest.mark.parametrize("flip", [False, True])
 @in_loop
 async def test_a_header_with_two_codes_is_judged_and_handled_as_one_and_the_same(
@@ -129,14 +135,10 @@ async def test_a_header_with_two_codes_is_judged_and_handled_as_one_and_the_same
     def judge(request: Request[Any], context: RequestContext) -> None:
         judged.append((context.code, int(type(request).code)))
 
-    def handle(request: Request[Any], _context: RequestContext) -> Response:
-        handled.append(int(type(request).code))
-        return Response()
-
     router, transport = Router(judge), KeptTransport()
     two = [PullMessage, GetRouteInfo]
     for declared in two:
-        router.add(declared, handle)
+        router.add(declared, partial(handle, handled))
     connection = Served(router).wire
     connection.connection_made(transport)
     first, last = (int(each.code) for each in (two[::-1] if flip else two))

@@ -4,6 +4,7 @@ loop, and no wait has no end."""
 import asyncio
 import json
 from collections.abc import Callable, Container
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from tests.loops import in_loop
 from tests.stand_ins import does_nothing
 from tests.unit.remoting.hand_clock import HandClock, play, turns
 from tests.unit.remoting.serving import frame
+from tests.waits import has_count
 
 from turbopump.protocol.codes import FLAG_RESPONSE, ResponseCode
 from turbopump.protocol.command import Command, decode_command, encode_command
@@ -154,9 +156,9 @@ class Bystander:
             self._connection.data_received(self._stage.requests(1_000_000, 1))
 
 
-async def until(condition: Callable[[], object]) -> None:
+async def until(condition: Callable[..., object], *arguments: object) -> None:
     for _ in range(10_000):
-        if condition():
+        if condition(*arguments):
             return
         await asyncio.sleep(0)
     raise AssertionError("it never came")
@@ -200,7 +202,7 @@ async def test_many_connections_share_one_turn_and_one_line(loop: HandClock, /) 
     assert stage.others == [], "this turn has had its share"
     await asyncio.sleep(0)
     assert (stage.others, len(stage.backlog) > waiting // 2) == ([999], True), "not behind the line"
-    await until(lambda: len(stage.handled) == 200)
+    await until(has_count, stage.handled, 200)
     assert stage.handled == [number * 100 + one for number in range(5) for one in range(40)]
     assert stage.refused == []
 
@@ -236,7 +238,7 @@ async def test_who_waits_too_long_is_refused_and_was_not_handled(loop: HandClock
     stage = Stage(loop)
     connection, transport = stage.connect()
     connection.data_received(stage.requests(1, 600))
-    await until(lambda: len(stage.backlog) == 0)
+    await until(has_count, stage.backlog, 0)
     await turns()
     handled, refused = (
         set(stage.handled),
@@ -319,7 +321,7 @@ async def test_what_waits_in_a_connection_keeps_its_order_beside_a_line(loop: Ha
     for number in range(5):
         lined.data_received(stage.requests(1000 + 100 * number, 100))
         await turns()
-    await until(lambda: len(stage.others) == 300)
+    await until(has_count, stage.others, 300)
     assert stage.others == list(range(300))
 
 
@@ -373,11 +375,11 @@ async def test_who_waits_for_room_is_refused_after_its_time_and_later_ones_at_on
     await turns()
     assert stage.refused == []
     loop.now += 0.011
-    await until(lambda: stage.refused)
+    await until(len, stage.refused)
     assert stage.refused == [(BacklogRefusal.WAITED, 0.21, 1)]
     loop.now += 0.8
     connection.data_received(stage.requests(3, 1))
-    await until(lambda: len(stage.refused) == 3)
+    await until(has_count, stage.refused, 3)
     assert [why for why, _, _ in stage.refused[1:]] == [
         BacklogRefusal.NO_ROOM,
         BacklogRefusal.WAITED,
@@ -396,6 +398,11 @@ async def test_who_waits_for_room_is_refused_after_its_time_and_later_ones_at_on
     ]
 
 
+def stall(loop: HandClock, stage: Stage) -> None:
+    loop.now += 1.5
+    stage.backlog.stood_still(1.5)
+
+
 @in_loop(play)
 async def test_what_waited_behind_a_stalled_append_is_refused_and_what_comes_later_is_not(
     loop: HandClock, /
@@ -403,11 +410,7 @@ async def test_what_waited_behind_a_stalled_append_is_refused_and_what_comes_lat
     stage = Stage(loop)
     connection, transport = stage.connect()
 
-    def stall() -> None:
-        loop.now += 1.5
-        stage.backlog.stood_still(1.5)
-
-    stage.before[3] = stall
+    stage.before[3] = partial(stall, loop, stage)
     connection.data_received(stage.requests(1, 6))
     assert stage.handled == [1, 2, 3], "what was begun is done"
     assert {why for why, _, _ in stage.refused} == {BacklogRefusal.STOOD_STILL}
@@ -431,11 +434,7 @@ async def test_a_stall_while_the_line_moves_refuses_the_line_and_not_the_one_tha
     connection.data_received(stage.requests(1, 4))
     stage.room = True
 
-    def stall() -> None:
-        loop.now += 1.5
-        stage.backlog.stood_still(1.5)
-
-    stage.before[2] = stall
+    stage.before[2] = partial(stall, loop, stage)
     stage.backlog.release_held()
     await turns()
     assert stage.handled == [1, 2]

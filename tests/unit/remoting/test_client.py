@@ -74,21 +74,26 @@ class Patient:
         self.asked.clear()
 
 
+async def main(
+    options: Any,
+    scene: Callable[[RemotingClient, Patient, str, RemotingServer], Coroutine[Any, Any, None]],
+    serialize_type: int,
+) -> None:
+    patient = Patient()
+    async with serving(patient.router) as (server, host, port):
+        client = RemotingClient(serialize_type=serialize_type, **options)
+        try:
+            await scene(client, patient, f"{host}:{port}", server)
+        finally:
+            await client.close()
+
+
 def with_client(
     scene: Callable[[RemotingClient, Patient, str, RemotingServer], Coroutine[Any, Any, None]],
     serialize_type: int = JSON,
     **options: Any,
 ) -> None:
-    async def main() -> None:
-        patient = Patient()
-        async with serving(patient.router) as (server, host, port):
-            client = RemotingClient(serialize_type=serialize_type, **options)
-            try:
-                await scene(client, patient, f"{host}:{port}", server)
-            finally:
-                await client.close()
-
-    asyncio.run(main())
+    asyncio.run(main(options, scene, serialize_type))
 
 
 @pytest.mark.parametrize("serialize_type", [JSON, ROCKETMQ])
@@ -179,6 +184,14 @@ async def test_a_call_without_an_answer_times_out_and_a_late_answer_harms_nobody
     await client.close()
 
 
+async def call_and_note_end(
+    client: RemotingClient, ended: dict[float, float], simulation: Simulation, timeout: float
+) -> None:
+    with pytest.raises(CallTimeoutError, match=r"no answer from 10\.0\.0\.1:10911"):
+        await client.call("10.0.0.1:10911", MAX, timeout=timeout)
+    ended[timeout] = simulation.loop.time()
+
+
 @in_loop(on_a_client_s_host)
 async def test_each_call_times_out_at_its_own_deadline(simulation: Simulation, /) -> None:
     server_host = simulation.boot("10.0.0.1")
@@ -187,14 +200,11 @@ async def test_each_call_times_out_at_its_own_deadline(simulation: Simulation, /
     client = RemotingClient()
     ended: dict[float, float] = {}
 
-    async def call(timeout: float) -> None:
-        with pytest.raises(CallTimeoutError, match=r"no answer from 10\.0\.0\.1:10911"):
-            await client.call("10.0.0.1:10911", MAX, timeout=timeout)
-        ended[timeout] = simulation.loop.time()
-
     await client.connect("10.0.0.1:10911")
     begun = simulation.loop.time()
-    await asyncio.gather(*(call(timeout) for timeout in (4, 1, 3, 2)))
+    await asyncio.gather(
+        *(call_and_note_end(client, ended, simulation, timeout) for timeout in (4, 1, 3, 2))
+    )
     assert [round(ended[timeout] - begun, 1) for timeout in (1, 2, 3, 4)] == [1, 2, 3, 4]
 
 

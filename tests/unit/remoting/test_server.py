@@ -276,6 +276,13 @@ async def test_a_peer_that_does_not_read_is_not_read_from() -> None:
         assert asked == list(range(200)), "it goes on when the peer reads again"
 
 
+async def ask(port: Any, simulation: Simulation) -> asyncio.Transport:
+    transport, _ = await simulation.loop.create_connection(asyncio.Protocol, "10.0.0.1", port)
+    transport.pause_reading()
+    transport.write(frame(MIN, 1))
+    return transport
+
+
 @in_loop(simulated)
 async def test_a_server_closes_in_time_though_a_peer_does_not_read(
     simulation: Simulation, /
@@ -289,13 +296,7 @@ async def test_a_server_closes_in_time_though_a_peer_does_not_read(
     server = server_host.call(RemotingServer, router)
     _, port = await server_host.start(server.listen("10.0.0.1", 10911))
 
-    async def ask() -> asyncio.Transport:
-        transport, _ = await simulation.loop.create_connection(asyncio.Protocol, "10.0.0.1", port)
-        transport.pause_reading()
-        transport.write(frame(MIN, 1))
-        return transport
-
-    await client_host.start(ask())
+    await client_host.start(ask(port, simulation))
     await asyncio.sleep(1)
     assert len(server.connections) == 1
     begun = simulation.loop.time()
@@ -346,6 +347,11 @@ async def test_an_address_that_is_not_ours_is_named(host: str) -> None:
         await RemotingServer(answering()).listen(host, 0)
 
 
+def note_peer(peers: list[str], _request: GetMinOffset, context: RequestContext) -> Response:
+    peers.append(context.peer.peer)
+    return Response(OffsetReply(offset=0))
+
+
 @in_loop
 async def test_ipv6_peers_are_shown_in_brackets() -> None:
     try:
@@ -356,11 +362,7 @@ async def test_ipv6_peers_are_shown_in_brackets() -> None:
     peers: list[str] = []
     router = Router()
 
-    def note(_request: GetMinOffset, context: RequestContext) -> Response:
-        peers.append(context.peer.peer)
-        return Response(OffsetReply(offset=0))
-
-    router.add(GetMinOffset, note)
+    router.add(GetMinOffset, partial(note_peer, peers))
     server = RemotingServer(router)
     host, port = await server.listen("::1", 0)
     async with raw_peer(host, port) as peer:
@@ -370,17 +372,18 @@ async def test_ipv6_peers_are_shown_in_brackets() -> None:
     assert peers[0].startswith("[::1]:")
 
 
+def note(seen: list[Command], _request: GetMinOffset, context: RequestContext) -> Response:
+    seen.append(context.command)
+    assert context.command is seen[-1], "decoded once"
+    return Response(OffsetReply(offset=0), ext={"extra": "yes"}, body=context.body)
+
+
 @in_loop
 async def test_every_header_field_as_it_came_is_there_for_whom_it_concerns() -> None:
     seen: list[Command] = []
     router = Router()
 
-    def note(_request: GetMinOffset, context: RequestContext) -> Response:
-        seen.append(context.command)
-        assert context.command is seen[-1], "decoded once"
-        return Response(OffsetReply(offset=0), ext={"extra": "yes"}, body=context.body)
-
-    router.add(GetMinOffset, note)
+    router.add(GetMinOffset, partial(note, seen))
     assert router.codes == {31}
     async with serving(router) as (_, host, port), raw_peer(host, port) as peer:
         ext = {"topic": "T", "queueId": "0", "AccessKey": "", "OnsChannel": "ALIYUN"}

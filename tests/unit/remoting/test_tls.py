@@ -7,6 +7,7 @@ import warnings
 from asyncio import sslproto
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.loops import in_loop
@@ -325,6 +326,14 @@ def shown_certificate(host: str, port: int) -> bytes:
     return ssl.get_server_certificate((host, port)).encode()
 
 
+async def ask_on(
+    asked: Any, over: asyncio.Event, number: int, client: RemotingClient, address: str
+) -> None:
+    while not over.is_set():
+        assert await asyncio.gather(*(ask(client, address) for _ in range(8))) == [5] * 8
+        asked[number] += 1
+
+
 @in_loop
 async def test_a_certificate_replaced_under_load_is_in_force_and_no_request_of_others_fails(
     pair: Pair,
@@ -332,18 +341,13 @@ async def test_a_certificate_replaced_under_load_is_in_force_and_no_request_of_o
     over, asked = asyncio.Event(), [0] * 4
     askers: list[asyncio.Task[None]] = []
 
-    async def ask_on(number: int, client: RemotingClient, address: str) -> None:
-        while not over.is_set():
-            assert await asyncio.gather(*(ask(client, address) for _ in range(8))) == [5] * 8
-            asked[number] += 1
-
     async with AsyncExitStack() as stack:
         _, host, port = await stack.enter_async_context(serving(answering(), tls=pair.server()))
         group = await stack.enter_async_context(asyncio.TaskGroup())
         for number in range(len(asked)):
             old = await stack.enter_async_context(client_of(pair.trusted()))
             assert await ask(old, f"{host}:{port}") == 5
-            asking = group.create_task(ask_on(number, old, f"{host}:{port}"))
+            asking = group.create_task(ask_on(asked, over, number, old, f"{host}:{port}"))
             askers.append(asking)
         before = Path(pair.certificate).read_bytes()
         pair.make()

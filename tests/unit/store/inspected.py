@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,18 +81,20 @@ def changed(path: Path, change: Callable[[bytearray], object]) -> Iterator[None]
         path.write_bytes(before)
 
 
-def flip(at: int, bit: int = 0) -> Callable[[bytearray], object]:
-    def change(data: bytearray) -> None:
-        data[at] ^= 1 << bit
+def flip_bit(at: int, bit: int, data: bytearray) -> None:
+    data[at] ^= 1 << bit
 
-    return change
+
+def flip(at: int, bit: int = 0) -> Callable[[bytearray], object]:
+    return partial(flip_bit, at, bit)
+
+
+def clear_bytes(end: int, start: int, data: bytearray) -> None:
+    data[start:end] = bytes(end - start)
 
 
 def zero(start: int, end: int) -> Callable[[bytearray], object]:
-    def change(data: bytearray) -> None:
-        data[start:end] = bytes(end - start)
-
-    return change
+    return partial(clear_bytes, end, start)
 
 
 def tree(root: Path) -> dict[str, tuple[bytes, int]]:

@@ -3,7 +3,9 @@
 import errno
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -93,17 +95,18 @@ def test_a_row_that_is_not_to_look_ahead_makes_no_spare_file(
     files.close()
 
 
+def noted(create: Any, made: list[Segment], path: Path, size: int) -> Segment:
+    made.append(create(path, size))
+    return made[-1]
+
+
 def test_a_spare_file_that_is_ready_after_the_row_was_closed_is_let_go(
     disk: SlowDisk, tmp_path: Path
 ) -> None:
     made: list[Segment] = []
     create = disk.create_segment
 
-    def noted(path: Path, size: int) -> Segment:
-        made.append(create(path, size))
-        return made[-1]
-
-    disk.create_segment = noted  # type: ignore[method-assign, assignment]
+    disk.create_segment = partial(noted, create, made)  # type: ignore[method-assign, assignment]
     files = row(disk, tmp_path)
     files.prepare_next()
     files.close()

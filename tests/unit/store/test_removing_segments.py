@@ -4,7 +4,9 @@ reader is done."""
 import errno
 import os
 import threading
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.file_descriptors import open_count
@@ -35,6 +37,17 @@ class Owner:
             call()
 
 
+def done(
+    outcomes: list[tuple[int, OSError | None, bytes]],
+    segments: Any,
+    gone: int,
+    error: OSError | None,
+) -> None:
+    outcomes.append((gone, error, segments[0].read(0, 5)))
+    for segment in segments:
+        segment.close()
+
+
 def test_removed_segments_can_be_read_until_closed_and_are_freed_in_a_thread(
     tmp_path: Path,
 ) -> None:
@@ -45,12 +58,7 @@ def test_removed_segments_can_be_read_until_closed_and_are_freed_in_a_thread(
     before = open_count()
     outcomes: list[tuple[int, OSError | None, bytes]] = []
 
-    def done(gone: int, error: OSError | None) -> None:
-        outcomes.append((gone, error, segments[0].read(0, 5)))
-        for segment in segments:
-            segment.close()
-
-    disk.start_remove(segments, done)
+    disk.start_remove(segments, partial(done, outcomes, segments))
     owner.work(2)
     assert outcomes == [(2, None, b"hello")]
     assert list(tmp_path.iterdir()) == []

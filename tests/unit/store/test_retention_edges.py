@@ -3,7 +3,9 @@
 import errno
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.stand_ins import raises
@@ -44,16 +46,17 @@ def delete_segments(store: MessageStore) -> None:
         store.retention.delete_next(following.append)
 
 
+def refuse(root: Path, unlink: Any, path: Path) -> None:
+    if path.is_relative_to(root) and path.name.isdigit():
+        raise OSError(errno.EROFS, "Read-only file system")
+    unlink(path)
+
+
 def refusing(root: Path) -> Callable[[Path], None]:
     """An ``unlink`` that deletes no numbered file below this directory."""
     unlink = os.unlink
 
-    def refuse(path: Path) -> None:
-        if path.is_relative_to(root) and path.name.isdigit():
-            raise OSError(errno.EROFS, "Read-only file system")
-        unlink(path)
-
-    return refuse
+    return partial(refuse, root, unlink)
 
 
 def test_queue_files_that_cannot_be_removed_stay_and_the_queue_begins_where_the_log_does(

@@ -1,6 +1,7 @@
 """Offsets that only grow, and who waits for them."""
 
 from functools import partial
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,13 +49,14 @@ def test_a_failed_watermark_wakes_everyone_in_order_and_says_why() -> None:
     assert mark.value == 0
 
 
+def again(mark: Watermark, woken: Any) -> None:
+    mark.when(2, partial(woken.append, 2))
+
+
 def test_who_is_woken_may_wait_again() -> None:
     mark, woken = Watermark(), list[int]()
 
-    def again() -> None:
-        mark.when(2, partial(woken.append, 2))
-
-    mark.when(1, again)
+    mark.when(1, partial(again, mark, woken))
     mark.advance(1)
     assert woken == []
     mark.advance(2)

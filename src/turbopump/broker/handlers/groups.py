@@ -114,15 +114,14 @@ class GroupsHandler:
     async def _create_groups(
         self, configs: list[requests.SubscriptionGroupConfig], context: RequestContext
     ) -> Response[None]:
-        turns = context.served.turns
         for config in configs:
-            await turns.pause()
+            await context.served.turns.pause()
             fault = group_fault(config.group_name or "")
             if fault is None and config.retry_queue_nums > QUEUES_MAX:
                 fault = f"retryQueueNums is {config.retry_queue_nums}; give {QUEUES_MAX} at most"
             if fault is not None:
                 return refusal(ResponseCode.INVALID_PARAMETER, fault)
         for config in configs:
-            await turns.pause()
+            await context.served.turns.pause()
             self.tables.groups.put(config)
         return await not_saved(self.tables.groups) or Response()

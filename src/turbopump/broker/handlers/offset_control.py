@@ -116,9 +116,7 @@ class OffsetControlHandler:
         *,
         forced: bool = False,
     ) -> Response[ResetOffsetBody]:
-        group = request.group
-        topic = request.topic
-        running = self.stored.clients.groups.get(group)
+        running = self.stored.clients.groups.get(request.group)
         broadcast = running is not None and running.message_model == MessageModel.BROADCASTING
         forced = forced or bool(request.force)
         steps = self._set_offsets(request, wanted, broadcast=broadcast, forced=forced)
@@ -126,8 +124,8 @@ class OffsetControlHandler:
         named = list(now.items())[:QUEUES_LOGGED]
         log.info(
             "offsets reset group=%s topic=%s by=%s queues=%d offsets=%s%s",
-            group,
-            topic,
+            request.group,
+            request.topic,
             context.peer.peer,
             len(now),
             " ".join(f"{queue.queue_id}:{offset}" for queue, offset in named),
@@ -135,7 +133,7 @@ class OffsetControlHandler:
         )
         if broadcast or not self.stored.config.use_server_side_reset_offset:
             await context.in_turns(self._push_offsets(request, now))
-        self.held.expire_topic(topic)
+        self.held.expire_topic(request.topic)
         return await not_saved(self.stored.tables.offsets) or Response(
             ResetOffsetBody(offset_table=now)
         )
@@ -143,15 +141,14 @@ class OffsetControlHandler:
     def _set_offsets(
         self, request: ResetOffset, wanted: dict[int, int], *, broadcast: bool, forced: bool
     ) -> Steps[dict[MessageQueue, int]]:
-        group = request.group
         topic = request.topic
         now: dict[MessageQueue, int] = {}
         for queue_id, offset in wanted.items():
-            stands = self.stored.tables.offsets.find(group, topic, queue_id)
+            stands = self.stored.tables.offsets.find(request.group, topic, queue_id)
             if not forced and stands is not None and stands <= offset:
                 offset = stands
             elif not broadcast:
-                self.stored.tables.offsets.reset(group, topic, queue_id, offset)
+                self.stored.tables.offsets.reset(request.group, topic, queue_id, offset)
             now[MessageQueue(topic, self.stored.config.broker_name, queue_id)] = offset
             yield
         return now

@@ -275,9 +275,8 @@ class PopHandler:
 
     def _look_for_messages(self, line: TopicGroup, queue_id: int, *, ordered: bool) -> Steps[bool]:
         """Return True if a pop would find a message."""
-        view = self._pop.view
-        for queue in view.queues(line, queue_id, ordered=ordered):
-            if view.has_more(queue):
+        for queue in self._pop.view.queues(line, queue_id, ordered=ordered):
+            if self._pop.view.has_more(queue):
                 return True
             yield
         return False

@@ -309,7 +309,6 @@ class PullHandler:
     def _answer(self, pull: _Pull, offset: int, result: GetResult) -> Outcome[PullMessageReply]:
         """Return the answer to a pull, and log skipped messages."""
         request = pull.request
-        context = pull.context
         if result.unreadable is not None:
             _unreadable(
                 request.consumer_group,
@@ -349,7 +348,7 @@ class PullHandler:
             return _response(result, self._code_of(result, offset))
         if self.config.slave_read_enable:
             return _response(result, ResponseCode.SUCCESS, self._suggested(request, result))
-        return _found(context.opaque, result)
+        return _found(pull.context.opaque, result)
 
     def _code_of(self, result: GetResult, offset: int) -> int:
         """Return the response code. A slave does not correct an offset outside of its queue,
@@ -394,8 +393,7 @@ class PullHandler:
 
 def _nothing_of(result: GetResult, offset: int) -> GetResult:
     """Return the empty result of a queue that ends at ``offset``."""
-    ends = GetStatus.OFFSET_OVERFLOW_ONE
-    return GetResult(ends, offset, result.min_offset, result.max_offset)
+    return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, result.min_offset, result.max_offset)
 
 
 def _response(result: GetResult, code: int, suggested: int = 0) -> Response[PullMessageReply]:

@@ -95,10 +95,9 @@ class RecallHandler:
                 "timerMaxDelaySec of the clock of the broker",
             )
         out = handle.time_ms - 1
-        precision = self._config.timer_precision_ms
         if out % 100:  # a time within the slot
-            out = slot_ms(handle.time_ms, precision)
-        due, until = slots_of(out, None, precision)
+            out = slot_ms(handle.time_ms, self._config.timer_precision_ms)
+        due, until = slots_of(out, None, self._config.timer_precision_ms)
         if not self._timers.may_recall(until):
             return self._too_late(until)
         try:

@@ -446,7 +446,7 @@ class ReplayRun:
     def _selected(self, begin_s: int | None, end_s: int | None) -> DataFrame:
         """Return the selected rows of the part, of these seconds only, with their store time as
         ``second``."""
-        from pyspark.sql.functions import array_contains, col, expr, floor, split
+        from pyspark.sql.functions import array, arrays_overlap, col, expr, floor, lit, split
 
         state = self.state
         selection = state.selection
@@ -469,12 +469,8 @@ class ReplayRun:
                 raise LakeError(
                     f"{self.lake} has no column keys: select the messages with a condition instead"
                 )
-            words = split(col("keys"), " ")
-            wanted = [array_contains(words, key) for key in selection["keys"]]
-            condition = wanted[0]
-            for each in wanted[1:]:
-                condition = condition | each
-            rows = rows.where(condition)
+            wanted = array(*map(lit, selection["keys"]))
+            rows = rows.where(arrays_overlap(split(col("keys"), " "), wanted))
         if selection["where"] is not None:
             rows = rows.where(expr(selection["where"]))
         sent = [name for name in SENT_COLUMNS if name == "topic" or name in columns]

@@ -163,6 +163,10 @@ class IndexFile:
         Return ``before``, or a lower offset if an entry is damaged. Then rewind to that offset, and
         index the messages from there on again. Raises OSError.
         """
+        # Entries, slots and header lie in different pages, and a crash may keep any of them. Only
+        # the entries are trusted, from the first one on. An entry is whole if its offset does not
+        # go back, and if it names the entry that was the newest of its slot at that point. So the
+        # array ``heads`` must be filled in the order in which the entries were written.
         self.make_room(1)
         heads = array("i", bytes(self.slots * SLOT_SIZE))
         last_offset = last_seconds = number = used = 0
@@ -210,6 +214,8 @@ class IndexFile:
     def append_entries(self, entries: list[tuple[int, int, int]]) -> int:
         """Add entries (key hash, commit-log offset, store time) until the file is full; return the
         number added. If the disk has no space, raises OSError and adds none."""
+        # The header is written last. Entries behind its count do not exist for a reader, and a slot
+        # that already points to one of them counts as empty there (``newest``).
         number = self.count
         entries = entries[: self.make_room(len(entries))]
         if not entries:

@@ -201,6 +201,9 @@ class KeyIndex:
     def write_waiting(self) -> None:
         """Write the waiting entries to the files; a batch costs half as much as single writes.
         Every reader and every sync of the files calls this first."""
+        # ``self._waiting`` is emptied first: on an error its entries are in ``_unwritten`` or
+        # dropped, and never written twice. Entries that found no space come before newer ones,
+        # because the offsets in a file must not go back (``IndexFile.rewind``).
         waiting = self._waiting
         self._waiting = []
         there = self._there

@@ -206,6 +206,9 @@ class CommitLog:
 
     def _roll(self) -> int:
         """Fill the current segment with a blank and open the next. Return the new end."""
+        # The new file comes first: if it cannot be made, the log is unchanged, and a later append
+        # tries again. Then comes the blank, so that a walk over the log finds the end of the old
+        # segment. ``on_segment`` is last, because it notes the ends of all queues at ``start``.
         current = self._current
         start = current.end if current is not None else self.end
         if self.files.wait_for_spare:

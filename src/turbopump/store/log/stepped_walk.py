@@ -1,9 +1,9 @@
 """Walk over the log in steps, beside a store that is in use.
 
-Recovery walks with ``EntryWalk``, which blocks. This walk serves a running broker: it yields the
-pieces of the log that it needs (``cold_reads.py``), and retention may delete segments meanwhile.
-``LogScanner`` decides if an entry is good, or ``pack_run`` for many entries at a time. The use of
-an entry is unknown here.
+Recovery and tools walk with ``SegmentWalk``, which blocks and finds the end of the log. This walk
+serves a running broker: it yields the pieces of the log that it needs (``cold_reads.py``), and
+retention may delete segments meanwhile. ``LogScanner`` decides if an entry is good, or ``pack_run``
+for many entries at a time. The use of an entry is unknown here.
 """
 
 from __future__ import annotations

@@ -225,6 +225,9 @@ class ConsumeQueue:
         Also cut the last units for which ``is_there(queue, index, offset, size)`` is False: after a
         power cut they may point anywhere.
         """
+        # Units are written after their entries, but the system may save their pages first. So after
+        # a power cut the last units may point behind the log, or to bytes that never came. The
+        # binary search passes most of them in a few reads. Then they are tried one by one.
         last = self._offset_of(self.max_index - 1)
         index = self.max_index
         if last is None or last >= physical_offset:
@@ -348,6 +351,9 @@ class ConsumeQueue:
     def begin_at(self, index: int) -> None:
         """Set the start of an empty queue to ``index``. Units before it in its first file are
         marked as leading."""
+        # Apache's broker expects that the first file begins at a multiple of its size. The units of
+        # that file before ``index`` have no messages, and are marked, so that no reader takes them
+        # for damage.
         self.files.remove_all()
         per_file = self.files.file_size // UNIT_SIZE
         first = index - index % per_file
@@ -433,6 +439,9 @@ def first_unit_at(
     """Return the index of the first unit from ``low`` to ``high`` at or after this log offset.
     ``offset_of`` returns a unit's log offset, or None if it is damaged. Damaged units are passed
     over, but never a good one because of them."""
+    # The offsets of undamaged units grow with the index. A damaged unit may have any offset. If it
+    # has a small one, to go right there would pass over good units before it. So the search goes
+    # right only if the unit before agrees, or is visibly damaged.
     first = low
     while low < high:
         middle = at = (low + high) // 2

@@ -186,6 +186,10 @@ class QueueEnds:
         Raises OSError if the log has become shorter than at the deletion of a topic, and that
         cannot be saved. New messages get these offsets, and would count as deleted.
         """
+        # A crash may cut the log to before the offset at which a topic was deleted. The lost
+        # offsets are used again, so a message of the topic, created again, would count as deleted.
+        # The deletion is therefore reduced to ``log_end``. Both the file and its backup must have
+        # it before the first new message.
         shorter = any(at > log_end for at in deleted.values())
         snapshots = [
             noted for noted in self._snapshots if agreed and log_start <= noted.at <= log_end
@@ -225,6 +229,10 @@ class QueueEnds:
         A second save brings the deletion into the backup too. If only the second save fails, it is
         repeated.
         """
+        # The order is: save the deletion, delete the files, answer. After a kill between the first
+        # two, a start finds the record and finishes the deletion. In the other order it would find
+        # the messages in the log, and make the deleted queues again. ``_leaving`` keeps the queues
+        # out of snapshots that are taken meanwhile.
         before = self._deleted.get(topic)
         self._deleted[topic] = at
         self._leaving.add(topic)

@@ -300,7 +300,10 @@ def _neighbours(
     count = min(count_max, count, len(units) // UNIT_SIZE)
     if count > _NEIGHBOURS:
         count = _within_a_piece(units, count, first)
-    while True:  # the read ends before the first hot message
+    # The read ends before the first hot message, because the next read gets that from the map. If
+    # the first message is hot itself, its bytes in the map did not fit its unit. Then it is read
+    # here, and checked.
+    while True:
         last, size, _ = UNIT.unpack_from(units, (count - 1) * UNIT_SIZE)
         if count == 1 or last < context.hot_from or index + count <= queue.opened_at:
             break

@@ -13,8 +13,8 @@ all marked queues again:
    it. There is one exception: if the log has lost its front, and no good unit lies before, the
    queue begins with the first message found.
 
-The walk runs in turns like cold reads (``cold_reads.py``), so that it blocks no other work. It does
-not share the time of cold reads: a reader of a backlog would make it slower, and it the reader.
+The walk runs in turns like cold reads (``cold_reads.py``), so that it blocks no other work. It has
+a share of time of its own, so that readers of a backlog do not delay the rebuild.
 """
 
 from __future__ import annotations

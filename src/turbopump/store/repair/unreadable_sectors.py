@@ -1,6 +1,7 @@
 """Reads of segments with unreadable sectors.
 
-A sector is given up only after several failed reads. It then counts as zeros, and is reported.
+A sector is given up only after several failed reads. The sector then counts as zeros, and is
+reported.
 """
 
 from __future__ import annotations

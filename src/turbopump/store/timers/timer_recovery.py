@@ -178,6 +178,10 @@ def fill_wheel(timers: PendingTimers, end: int) -> bool:
 def _rewind_chains(timers: PendingTimers, checkpoint: TimerCheckpoint) -> bool:
     """Shorten the chains of undelivered slots to the end of the log at the checkpoint. Return False
     if a chain is torn, or the wheel differs from that time."""
+    # The wheel is a map without a copy: after a kill it has units that the checkpoint does not
+    # know. Their messages are read from the queue again, so their units must leave the chains. They
+    # are still in the log behind ``end``, which ``cut_at`` removes only afterwards. The sum over
+    # the wheel finds any other difference, such as a page that a power cut has lost.
     wheel = timers.wheel
     end = checkpoint.log_end
     timers.log.end = timers.log.capacity

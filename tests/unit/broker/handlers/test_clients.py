@@ -77,21 +77,22 @@ async def test_a_lost_connection_leaves_its_groups(talk: Talk, /) -> None:
     assert clients.producers == {}
 
 
+async def seen(client: Any) -> list[bytes]:
+    return [message.body for message in await client.messages(tags=None)]
+
+
 @in_loop(converse)
 async def test_a_changed_subscription_is_noticed_and_only_a_newer_one_counts(talk: Talk, /) -> None:
     client = talk.client
     for tag in "ab":
         await client.send(tag.encode(), properties=f"TAGS\x01{tag}\x02")
 
-    async def seen() -> list[bytes]:
-        return [message.body for message in await client.messages(tags=None)]
-
     await client.join("c", "g", subscription(expression="a", version=2))
-    assert await seen() == [b"a"]
+    assert await seen(client) == [b"a"]
     await client.join("c", "g", subscription(expression="b", version=1))
-    assert await seen() == [b"a"], "older"
+    assert await seen(client) == [b"a"], "older"
     await client.join("c", "g", subscription(expression="b", version=3))
-    assert await seen() == [b"b"]
+    assert await seen(client) == [b"b"]
     await until_equal(client.noticed, ["g"])
     await client.join("c", "g", subscription(expression="b", version=3), subscription("U"))
     await until_equal(client.noticed, ["g", "g"])

@@ -60,17 +60,22 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
     return Reads(monkeypatch)
 
 
+async def serve_story(story: Callable[[Talk], Awaitable[None]], tmp_path: Path) -> None:
+    async with talking(tmp_path) as talk:
+        for number in range(COUNT):
+            await talk.client.send(b"%d" % number, properties=f"TAGS\x01{'ab'[number % 2]}\x02")
+    async with talking(tmp_path) as talk:
+        await story(talk)
+
+
 def after_a_restart(story: Callable[[Talk], Awaitable[None]], tmp_path: Path) -> None:
     """A broker gets ten messages and stops; the scene has the next one."""
 
-    async def main() -> None:
-        async with talking(tmp_path) as talk:
-            for number in range(COUNT):
-                await talk.client.send(b"%d" % number, properties=f"TAGS\x01{'ab'[number % 2]}\x02")
-        async with talking(tmp_path) as talk:
-            await story(talk)
+    watched(partial(serve_story, story, tmp_path))
 
-    watched(main)
+
+def reads_wait(talk: Talk, count: int) -> bool:
+    return talk.broker.store.cold_reads.waiting == count
 
 
 @in_loop(after_a_restart)
@@ -95,17 +100,18 @@ async def test_a_cold_pull_is_answered_when_the_thread_has_read_and_holds_up_nob
     assert (header.next_begin_offset, header.min_offset, header.max_offset) == (COUNT, 0, COUNT + 1)
 
 
+async def main(story: Callable[[Talk], Awaitable[None]], tmp_path: Path) -> None:
+    async with talking(tmp_path) as talk:
+        for number in range(600):
+            await talk.client.send(b"%8192d" % (number // 2), queue_id=number % 2)
+    async with talking(tmp_path) as talk:
+        await story(talk)
+
+
 def after_a_restart_with_many(story: Callable[[Talk], Awaitable[None]], tmp_path: Path) -> None:
     """Two queues, turn by turn, of 300 messages of 8 KiB each: pieces of the log are smaller."""
 
-    async def main() -> None:
-        async with talking(tmp_path) as talk:
-            for number in range(600):
-                await talk.client.send(b"%8192d" % (number // 2), queue_id=number % 2)
-        async with talking(tmp_path) as talk:
-            await story(talk)
-
-    watched(main)
+    watched(partial(main, story, tmp_path))
 
 
 @in_loop(after_a_restart_with_many)
@@ -155,7 +161,7 @@ async def test_a_pull_held_behind_cold_messages_of_other_tags_is_woken_by_one_of
 async def test_a_client_that_left_is_not_read_for(talk: Talk, /, reads: Reads) -> None:
     leaving = talk.another()
     pulls = [asyncio.ensure_future(leaving.ask(pull(number))) for number in range(COUNT)]
-    await until(lambda: talk.broker.store.cold_reads.waiting == COUNT)
+    await until(reads_wait, talk, COUNT)
     await leaving.close()
     await asyncio.gather(*pulls, return_exceptions=True)
     server = talk.broker.parts.listening.server
@@ -163,7 +169,7 @@ async def test_a_client_that_left_is_not_read_for(talk: Talk, /, reads: Reads) -
     await until_none(server.connections)
     before = talk.broker.store.cold_reads.numbers.pieces_from_disk
     reads.let_go()
-    await until(lambda: talk.broker.store.cold_reads.waiting == 0)
+    await until(reads_wait, talk, 0)
     assert talk.broker.store.cold_reads.numbers.pieces_from_disk - before == cold_reads.AT_ONCE
     assert len(await talk.client.messages()) == COUNT
 
@@ -188,7 +194,7 @@ async def test_a_broker_stops_while_threads_read_and_others_wait(
         replace(patched, "read_cold", read)
         patched.setattr(ColdReads, "close", close)
         pulls = [asyncio.ensure_future(talk.client.ask(pull(number))) for number in range(COUNT)]
-        await until(lambda: talk.broker.store.cold_reads.waiting == COUNT)
+        await until(reads_wait, talk, COUNT)
         await talk.broker.close()
         answers = await asyncio.gather(*pulls, return_exceptions=True)
         assert [type(answer) for answer in answers] == [ConnectionLostError] * COUNT

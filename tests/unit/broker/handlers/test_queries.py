@@ -305,7 +305,7 @@ async def test_a_question_whose_asker_has_gone_is_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = 0
-    walk_on = KeyWalk.next
+    walk_on = KeyWalk.next_offset
 
     def counted(walk: KeyWalk) -> ReadSteps[int | None]:
         nonlocal steps
@@ -318,7 +318,7 @@ async def test_a_question_whose_asker_has_gone_is_dropped(
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
 
-    monkeypatch.setattr(KeyWalk, "next", counted)
+    monkeypatch.setattr(KeyWalk, "next_offset", counted)
     monkeypatch.setattr("turbopump.store.index.key_index.PAUSE_EVERY", 10)
 
     async with talking(tmp_path, max_hash_slot_num=100, max_index_num=20_000) as talk:

@@ -64,27 +64,28 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Metered[Broker]
         yield Metered(running.loop, running.server.broker)
 
 
+def make(attempts: Any, broker: Metered[Broker], kind: str) -> None:
+    names = [f"{kind.replace(' ', '-')}-{next(attempts)}-{number}" for number in range(COUNT)]
+    with BlockingClient(broker.do(lambda server: server.port)) as client:
+        frames = [client.frame(request, body) for request, body in REQUESTS[kind](names)]
+        writing = threading.Thread(target=client.write, args=(b"".join(frames),))
+        writing.start()
+        answers: list[Command] = []
+        while len(answers) < len(frames):  # notices come between them
+            answers += [one for one in client.read() if one.is_response]
+        writing.join()
+    assert [answer.remark for answer in answers if answer.code] == []
+    made = broker.do(lambda server: server.tables.topics.names() + server.tables.groups.names())
+    assert set(made) >= set(names[: len(frames)] if len(frames) > 1 else names)
+
+
 @pytest.mark.parametrize("kind", REQUESTS)
 def test_no_turn_of_the_loop_is_long_while_thousands_are_made(
     broker: Metered[Broker], kind: str
 ) -> None:
     attempts = count()
 
-    def make() -> None:
-        names = [f"{kind.replace(' ', '-')}-{next(attempts)}-{number}" for number in range(COUNT)]
-        with BlockingClient(broker.do(lambda server: server.port)) as client:
-            frames = [client.frame(request, body) for request, body in REQUESTS[kind](names)]
-            writing = threading.Thread(target=client.write, args=(b"".join(frames),))
-            writing.start()
-            answers: list[Command] = []
-            while len(answers) < len(frames):  # notices come between them
-                answers += [one for one in client.read() if one.is_response]
-            writing.join()
-        assert [answer.remark for answer in answers if answer.code] == []
-        made = broker.do(lambda server: server.tables.topics.names() + server.tables.groups.names())
-        assert set(made) >= set(names[: len(frames)] if len(frames) > 1 else names)
-
-    assert broker.longest_turn(make) <= TURN_MAX_S
+    assert broker.longest_turn(partial(make, attempts, broker, kind)) <= TURN_MAX_S
 
 
 def test_no_turn_of_the_loop_is_long_while_thousands_are_listed(broker: Metered[Broker]) -> None:

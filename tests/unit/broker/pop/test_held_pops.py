@@ -27,18 +27,19 @@ def pops() -> HeldPops:
     return HeldPops(Turns(), cast("PopView", NothingThere()), line_max=1000, total_max=1000)
 
 
+def note_again(turns: list[list[int]], number: int, expired: bool) -> None:
+    assert expired
+    turns[-1].append(number)
+
+
 @in_loop
 async def test_when_users_may_less_all_are_answered_in_order_a_few_in_each_turn() -> None:
     held = pops()
     turns: list[list[int]] = [[]]
 
-    def again(number: int, expired: bool) -> None:
-        assert expired
-        turns[-1].append(number)
-
     for number in range(100):
         line = TopicGroup("orders", f"group-{number // 10}")
-        held.hold_pop(line, 0, 60, partial(again, number), Served(Router()))
+        held.hold_pop(line, 0, 60, partial(partial(note_again, turns), number), Served(Router()))
     held.revoke_all()
     held.revoke_all()
     assert (held.revocations, turns) == (2, [[]])

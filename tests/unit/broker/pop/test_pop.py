@@ -238,18 +238,21 @@ async def test_a_new_group_begins_where_it_wants(
     assert len(await first.pop(init_mode=0)) == 5
 
 
+def code_of_pop(popper: Popper, talk: Talk, **fields: Any) -> Coroutine[Any, Any, tuple[int, str]]:
+    return talk.client.code(pop_request(popper.now_ms(), **fields))
+
+
 @in_loop(scene_of)
 async def test_what_may_not_be_is_refused_with_apaches_codes(
     talk: Talk, simulation: Simulation, popper: Popper, /
 ) -> None:
-    def code(**fields: Any) -> Coroutine[Any, Any, tuple[int, str]]:
-        return talk.client.code(pop_request(popper.now_ms(), **fields))
-
-    assert (await code(max_msg_nums=33))[0] == ResponseCode.INVALID_PARAMETER
-    assert (await code(topic="none"))[0] == ResponseCode.TOPIC_NOT_EXIST
-    assert (await code(queue_id=2))[0] == ResponseCode.INVALID_PARAMETER
-    assert (await code(consumer_group="no/name"))[0] == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-    assert (await code(invisible_ms=-1))[0] == ResponseCode.INVALID_PARAMETER
+    assert (await code_of_pop(popper, talk, max_msg_nums=33))[0] == ResponseCode.INVALID_PARAMETER
+    assert (await code_of_pop(popper, talk, topic="none"))[0] == ResponseCode.TOPIC_NOT_EXIST
+    assert (await code_of_pop(popper, talk, queue_id=2))[0] == ResponseCode.INVALID_PARAMETER
+    assert (await code_of_pop(popper, talk, consumer_group="no/name"))[
+        0
+    ] == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    assert (await code_of_pop(popper, talk, invisible_ms=-1))[0] == ResponseCode.INVALID_PARAMETER
     late = pop_request(popper.now_ms() - 10_000, poll_ms=5000)
     assert (await talk.client.code(late))[0] == ResponseCode.POLLING_TIMEOUT
     await talk.client.send(b"x")

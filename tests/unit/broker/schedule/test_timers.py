@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -231,6 +233,11 @@ async def test_a_slot_of_many_messages_lets_others_have_their_turn(
     assert await client.all_bodies() == [b"%d" % number for number in range(500)]
 
 
+async def counted(look: Callable[..., Any], looked: list[int], talk: Talk) -> float:
+    looked.append(now_ms(talk))
+    return await look()
+
+
 @in_loop(in_virtual_time)
 async def test_nothing_runs_while_nothing_is_due(talk: Talk, simulation: Simulation, /) -> None:
     await talk.client.create()
@@ -241,11 +248,7 @@ async def test_nothing_runs_while_nothing_is_due(talk: Talk, simulation: Simulat
     looked: list[int] = []
     look = timers.deliver_due
 
-    async def counted() -> float:
-        looked.append(now_ms(talk))
-        return await look()
-
-    timers.deliver_due = counted  # type: ignore[method-assign]
+    timers.deliver_due = partial(counted, look, looked, talk)  # type: ignore[method-assign]
     await asyncio.sleep(47)
     assert looked == []
     await asyncio.sleep(3)

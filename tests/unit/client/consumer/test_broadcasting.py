@@ -4,6 +4,7 @@ file as Apache's clients have it."""
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 from tests.loops import in_loop, simulated
@@ -134,6 +135,10 @@ async def test_apaches_file_is_read_and_a_queue_missing_in_it_begins_as_configur
             assert await read(consumer, 1) == [b"new"]
 
 
+async def note(got: list[bytes], message: Delivery) -> None:
+    got.append(message.body)
+
+
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("consume_from", list(ConsumeFrom))
 @in_loop(simulated)
@@ -149,17 +154,25 @@ async def test_a_queue_that_ends_before_the_kept_offset_is_begun_as_configured(
         )
         got: list[bytes] = []
 
-        async def handle(message: Delivery) -> None:
-            got.append(message.body)
-
         async with broadcasting(
-            cluster, simulation, consume_from=consume_from, ordered=ordered, handler=handle
+            cluster,
+            simulation,
+            consume_from=consume_from,
+            ordered=ordered,
+            handler=partial(note, got),
         ):
             await asyncio.sleep(5)
             cluster.broker.store("orders", 0, b"new")
             await until_has(got, b"new")
         old = [b"m0", b"m1", b"m2"] if consume_from is ConsumeFrom.FIRST else []
         assert got == [*old, b"new"]
+
+
+async def note_and_retry_and_fail(seen: list[tuple[bytes, int]], message: Delivery) -> Retry | None:
+    seen.append((message.body, message.attempt))
+    if message.body == b"m0":
+        raise ZeroDivisionError
+    return Retry(delay=3) if (message.body, message.attempt) == (b"m1", 1) else None
 
 
 @in_loop(simulated)
@@ -170,17 +183,18 @@ async def test_what_fails_is_not_delivered_again_unless_it_asks_to_be_kept(
         fill(cluster, 3)
         seen: list[tuple[bytes, int]] = []
 
-        async def handle(message: Delivery) -> Retry | None:
-            seen.append((message.body, message.attempt))
-            if message.body == b"m0":
-                raise ZeroDivisionError
-            return Retry(delay=3) if (message.body, message.attempt) == (b"m1", 1) else None
-
-        async with broadcasting(cluster, simulation, handler=handle) as consumer:
+        async with broadcasting(
+            cluster, simulation, handler=partial(note_and_retry_and_fail, seen)
+        ) as consumer:
             await until_count(seen, 4)
             assert all(not queue.topic.startswith("%RETRY%") for queue in consumer.queues)
         assert seen == [(b"m0", 1), (b"m1", 1), (b"m2", 1), (b"m1", 2)]
         assert cluster.broker.requests(ConsumerSendMsgBack) == []
+
+
+async def handle(seen: list[bytes], message: Delivery) -> Retry | None:
+    seen.append(message.body)
+    return Retry() if seen == [b"m0"] else None
 
 
 @in_loop(simulated)
@@ -189,11 +203,7 @@ async def test_in_order_too_without_locks(simulation: Simulation, /) -> None:
         fill(cluster, 3)
         seen: list[bytes] = []
 
-        async def handle(message: Delivery) -> Retry | None:
-            seen.append(message.body)
-            return Retry() if seen == [b"m0"] else None
-
-        async with broadcasting(cluster, simulation, handler=handle, ordered=True):
+        async with broadcasting(cluster, simulation, handler=partial(handle, seen), ordered=True):
             await until_count(seen, 4)
         assert seen == [b"m0", b"m0", b"m1", b"m2"]
         assert cluster.broker.requests(LockBatchMq) == []

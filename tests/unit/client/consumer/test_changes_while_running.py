@@ -6,6 +6,7 @@ import asyncio
 import threading
 from contextlib import AbstractAsyncContextManager
 from functools import partial
+from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
@@ -143,6 +144,13 @@ async def test_a_paused_consumer_pulls_and_hands_out_nothing_and_keeps_its_queue
         assert committed(cluster) == 100
 
 
+async def read(consumer: Any, seen: list[bytes]) -> None:
+    async for message in consumer:
+        seen.append(message.body)
+        if message.body == b"m0":
+            consumer.pause()
+
+
 @in_loop(simulated)
 async def test_a_reader_waits_while_its_consumer_is_paused_and_a_close_ends_both(
     simulation: Simulation, /
@@ -156,14 +164,7 @@ async def test_a_reader_waits_while_its_consumer_is_paused_and_a_close_ends_both
             consumer.set_concurrency(3)
         seen: list[bytes] = []
         async with consumer:
-
-            async def read() -> None:
-                async for message in consumer:
-                    seen.append(message.body)
-                    if message.body == b"m0":
-                        consumer.pause()
-
-            reader = asyncio.create_task(read())
+            reader = asyncio.create_task(read(consumer, seen))
             await until(lambda: consumer.paused)
             await asyncio.sleep(30)
             assert seen == [b"m0"]

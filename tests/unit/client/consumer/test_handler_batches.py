@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -98,6 +99,10 @@ async def test_a_batch_of_one_is_a_list_too(simulation: Simulation, /) -> None:
         assert lists.got == [[b"m0"], [b"m1"], [b"m2"]]
 
 
+async def note(topics: list[set[str]], messages: list[Delivery]) -> None:
+    topics.append({message.topic for message in messages})
+
+
 @in_loop(simulated)
 async def test_the_retry_topic_does_not_bring_messages_of_different_topics_in_one_list(
     simulation: Simulation, /
@@ -106,12 +111,9 @@ async def test_the_retry_topic_does_not_bring_messages_of_different_topics_in_on
         cluster.name_server.route("%RETRY%readers", cluster.broker, queues=1)
         topics: list[set[str]] = []
 
-        async def handle(messages: list[Delivery]) -> None:
-            topics.append({message.topic for message in messages})
-
         for topic in ("orders", "orders", "bills", "bills"):
             cluster.broker.store("%RETRY%readers", 0, b"x", f"RETRY_TOPIC\x01{topic}\x02")
-        async with consumer_of(cluster, handler=handle, handler_batch=10):
+        async with consumer_of(cluster, handler=partial(note, topics), handler_batch=10):
             await until(lambda: cluster.broker.committed.get(("readers", "%RETRY%readers", 0)) == 4)
         assert topics == [{"orders"}, {"bills"}]
 
@@ -145,7 +147,7 @@ def from_there_on(messages: list[Delivery]) -> object:
         (returns("whatever"), []),
         (fails, [(0, 0), (1, 0), (2, 0), (3, 0)]),
         (returns(Retry), [(0, 0), (1, 0), (2, 0), (3, 0)]),
-        (lambda _: Retry(level=4), [(0, 4), (1, 4), (2, 4), (3, 4)]),
+        (returns(Retry(level=4)), [(0, 4), (1, 4), (2, 4), (3, 4)]),
         (some_then_fails, [(2, 0), (3, 0)]),
         (one_by_itself, [(1, 5)]),
         (from_there_on, [(2, 0), (3, 0)]),
@@ -251,6 +253,11 @@ async def test_where_it_pops_each_message_is_acknowledged_or_put_off_by_itself(
         ]
 
 
+async def done_and_hang(never: asyncio.Event, messages: list[Delivery]) -> None:
+    messages[0].done()
+    await never.wait()
+
+
 @in_loop(simulated)
 async def test_a_list_whose_handler_hangs_is_given_back_and_its_queue_goes_on(
     simulation: Simulation, /, caplog: pytest.LogCaptureFixture
@@ -261,12 +268,12 @@ async def test_a_list_whose_handler_hangs_is_given_back_and_its_queue_goes_on(
             fill(cluster, 3)
             never = asyncio.Event()
 
-            async def hangs(messages: list[Delivery]) -> None:
-                messages[0].done()
-                await never.wait()
-
             async with consumer_of(
-                cluster, handler=hangs, handler_batch=3, consume_timeout=20, close_timeout=0
+                cluster,
+                handler=partial(done_and_hang, never),
+                handler_batch=3,
+                consume_timeout=20,
+                close_timeout=0,
             ):
                 await until_committed(cluster, 3)
             assert sent_back(cluster) == [(1, 3), (2, 3)]
@@ -415,6 +422,15 @@ def test_a_handler_of_single_messages_with_keys_is_refused_with_what_to_do() -> 
         asyncio.run(idempotent(one)([]))  # type: ignore[arg-type, func-returns-value]
 
 
+async def handle(
+    firsts: list[str], idempotent: IdempotentConsumer, messages: list[Delivery]
+) -> None:
+    for message in messages:
+        async with idempotent.handling(message) as first:
+            if first:
+                firsts.append(message.properties["order_id"])
+
+
 @in_loop(simulated)
 async def test_going_through_the_list_a_handler_can_be_idempotent_by_message(
     simulation: Simulation, /
@@ -427,12 +443,8 @@ async def test_going_through_the_list_a_handler_can_be_idempotent_by_message(
         )
         firsts: list[str] = []
 
-        async def handle(messages: list[Delivery]) -> None:
-            for message in messages:
-                async with idempotent.handling(message) as first:
-                    if first:
-                        firsts.append(message.properties["order_id"])
-
-        async with consumer_of(cluster, handler=handle, handler_batch=10):
+        async with consumer_of(
+            cluster, handler=partial(handle, firsts, idempotent), handler_batch=10
+        ):
             await until_committed(cluster, 4)
         assert firsts == ["a", "b"]

@@ -8,6 +8,7 @@ import threading
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -43,15 +44,16 @@ async def threads(
         await pool.stop(PATIENCE_S)
 
 
+def note(got: list[list[int]], messages: list[Delivery]) -> None:
+    got.append([message.commit_log_offset for message in messages])
+
+
 @in_loop
 async def test_however_many_threads_take_what_lies_together_stays_together() -> None:
     got: list[list[int]] = []
     owners = [Queue() for _ in range(300)]
 
-    def handle(messages: list[Delivery]) -> None:
-        got.append([message.commit_log_offset for message in messages])
-
-    async with threads(handle, 8, concurrency=16) as (_, ready):
+    async with threads(partial(note, got), 8, concurrency=16) as (_, ready):
         for number, owner in enumerate(owners):
             messages = messages_of(owner, 8)
             for message in messages:
@@ -100,16 +102,17 @@ async def test_a_plain_function_may_return_a_coroutine() -> None:
     assert [queue.said[offset][:6] for offset in range(4)] == ["failed", "failed", "done", "done"]
 
 
+def wait_to_go_on(begun: threading.Event, go_on: threading.Event, messages: list[Delivery]) -> None:
+    begun.set()
+    go_on.wait(PATIENCE_S)
+
+
 @in_loop
 async def test_what_is_in_hand_at_a_close_that_does_not_wait_is_not_settled() -> None:
     begun, go_on = threading.Event(), threading.Event()
 
-    def handle(messages: list[Delivery]) -> None:
-        begun.set()
-        go_on.wait(PATIENCE_S)
-
     queue, ready = Queue(), ReadyMessages(batch=2)
-    pool = HandlerPool(handle, ready, concurrency=1)
+    pool = HandlerPool(partial(wait_to_go_on, begun, go_on), ready, concurrency=1)
     pool.start()
     ready.add_messages(messages_of(queue, 3))
     await until(begun.is_set)
@@ -220,29 +223,31 @@ async def sent(namesrv: str) -> None:
             await producer.send(Message("orders", str(number).encode()))
 
 
+def note_all_here(all_here: threading.Event, got: list[int], messages: list[Delivery]) -> None:
+    got.extend(int(message.body) for message in messages)
+    if len(got) == 30:
+        all_here.set()
+
+
+def consume(all_here: threading.Event, got: list[int], namesrv: str) -> None:
+    with blocking.PushConsumer(
+        namesrv,
+        group="g",
+        topic="orders",
+        handler=partial(note_all_here, all_here, got),
+        handler_batch=10,
+        consume_from=ConsumeFrom.FIRST,
+    ):
+        assert all_here.wait(PATIENCE_S)
+
+
 @in_loop
 async def test_without_await_a_handler_gets_lists_too() -> None:
     got: list[int] = []
     all_here = threading.Event()
 
-    def handle(messages: list[Delivery]) -> None:
-        got.extend(int(message.body) for message in messages)
-        if len(got) == 30:
-            all_here.set()
-
-    def consume(namesrv: str) -> None:
-        with blocking.PushConsumer(
-            namesrv,
-            group="g",
-            topic="orders",
-            handler=handle,
-            handler_batch=10,
-            consume_from=ConsumeFrom.FIRST,
-        ):
-            assert all_here.wait(PATIENCE_S)
-
     async with running_broker() as broker:
         await broker.create_topic("orders", 1)
         await sent(broker.namesrv)
-        await asyncio.to_thread(consume, broker.namesrv)
+        await asyncio.to_thread(partial(consume, all_here, got), broker.namesrv)
     assert sorted(got) == list(range(30))

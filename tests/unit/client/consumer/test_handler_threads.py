@@ -8,6 +8,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -62,10 +63,10 @@ async def test_each_message_gets_what_its_own_call_said() -> None:
     answers: list[Callable[[Delivery], object]] = [
         does_nothing,
         returns(Retry),
-        lambda _: Retry(7.0, reason="two"),
+        returns(Retry(7.0, reason="two")),
         returns(False),
         lambda _: later(Retry(level=4)),
-        lambda _: fails(),
+        fails,
         lambda _: later(KeyError("six")),
         lambda message: message.retry(level=7),
         lambda message: message.done() or fails(),
@@ -91,16 +92,17 @@ async def test_each_message_gets_what_its_own_call_said() -> None:
     }
 
 
+def wait_for_release(release: threading.Event, message: Delivery) -> None:
+    if message.queue_offset == 1000:
+        release.wait(PATIENCE_S)
+
+
 @in_loop
 async def test_no_message_waits_behind_a_slow_one_while_a_thread_is_idle() -> None:
     release = threading.Event()
 
-    def handle(message: Delivery) -> None:
-        if message.queue_offset == 1000:
-            release.wait(PATIENCE_S)
-
     queue = Queue()
-    async with threads(handle, concurrency=2) as (_, ready):
+    async with threads(partial(wait_for_release, release), concurrency=2) as (_, ready):
         ready.add_messages(messages_of(queue, 1000))
         # they are fast: one thread would be enough
         await until_count(queue.said, 1000)
@@ -111,16 +113,17 @@ async def test_no_message_waits_behind_a_slow_one_while_a_thread_is_idle() -> No
         await until_has(queue.said, 1000)
 
 
+def wait_together(together: threading.Barrier, message: Delivery) -> None:
+    if message.queue_offset >= 1000:
+        together.wait(PATIENCE_S)  # only eight at once get on
+
+
 @in_loop
 async def test_handlers_that_become_slow_spread_over_all_threads() -> None:
     together = threading.Barrier(8)
 
-    def handle(message: Delivery) -> None:
-        if message.queue_offset >= 1000:
-            together.wait(PATIENCE_S)  # only eight at once get on
-
     queue = Queue()
-    async with threads(handle, concurrency=8) as (_, ready):
+    async with threads(partial(wait_together, together), concurrency=8) as (_, ready):
         ready.add_messages(messages_of(queue, 1000))
         await until_count(queue.said, 1000)
         ready.add_messages(message_of(queue, offset) for offset in range(1000, 1064))
@@ -158,17 +161,20 @@ async def test_no_more_than_concurrency_run_at_once_also_when_it_changes() -> No
         await until_count(queue.said, 40)
 
 
+def note_and_wait(
+    inside: threading.Event, release: threading.Event, seen: Any, message: Delivery
+) -> None:
+    seen.append(message.queue_offset)
+    inside.set()
+    release.wait(PATIENCE_S)
+
+
 @in_loop
 async def test_what_waits_of_a_dropped_queue_is_not_begun() -> None:
     inside, release, seen = threading.Event(), threading.Event(), []
 
-    def handle(message: Delivery) -> None:
-        seen.append(message.queue_offset)
-        inside.set()
-        release.wait(PATIENCE_S)
-
     queue, other = Queue(), Queue()
-    async with threads(handle, concurrency=1) as (_, ready):
+    async with threads(partial(note_and_wait, inside, release, seen), concurrency=1) as (_, ready):
         ready.add_messages([*messages_of(queue, 5), message_of(other, 77)])
         await until(inside.is_set)
         queue.drop()
@@ -185,6 +191,12 @@ async def test_a_message_whose_queue_is_dropped_while_it_is_taken_is_put_down_ag
     assert await asyncio.to_thread(ready.next_ready) is None
     await until_equal(queue.left, [5])
     assert not message.taken
+
+
+def wait_inside(inside: threading.Event, release: threading.Event, message: Delivery) -> None:
+    if message.queue_offset == 90:
+        inside.set()
+        release.wait(PATIENCE_S)
 
 
 @in_loop
@@ -210,12 +222,7 @@ async def test_the_loop_does_other_things_between_what_many_messages_say(
         turn += 1
         loop.call_soon(next_turn)
 
-    def handle(message: Delivery) -> None:
-        if message.queue_offset == 90:
-            inside.set()
-            release.wait(PATIENCE_S)
-
-    async with threads(handle, concurrency=1) as (_, ready):
+    async with threads(partial(wait_inside, inside, release), concurrency=1) as (_, ready):
         next_turn()
         ready.add_messages(messages_of(Slow(), 91))
         await asyncio.sleep(0)
@@ -227,16 +234,17 @@ async def test_the_loop_does_other_things_between_what_many_messages_say(
     assert max(turns.count(each) for each in turns) <= 20
 
 
+def tell_the_last(all_handled: threading.Event, message: Delivery) -> None:
+    if message.queue_offset == 9999:
+        all_handled.set()
+
+
 @in_loop
 async def test_a_close_settles_all_that_was_handled_however_much_it_is() -> None:
     all_handled = threading.Event()
 
-    def handle(message: Delivery) -> None:
-        if message.queue_offset == 9999:
-            all_handled.set()
-
     queue, ready = Queue(), ReadyMessages()
-    pool = HandlerPool(handle, ready, concurrency=1)
+    pool = HandlerPool(partial(tell_the_last, all_handled), ready, concurrency=1)
     pool.start()
     ready.add_messages(messages_of(queue, 10_000))
     await asyncio.sleep(0)

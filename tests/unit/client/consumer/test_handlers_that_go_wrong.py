@@ -9,6 +9,7 @@ import functools
 import logging
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -50,14 +51,15 @@ async def raises_something_of_its_own(_: Delivery) -> None:
     raise Wild("no Exception")
 
 
-def wrong_retry(**values: Any) -> Callable[[Delivery], Any]:
-    async def handle(_: Delivery) -> Retry:
-        retry = Retry()
-        for name, value in values.items():
-            setattr(retry, name, value)
-        return retry
+async def retry_with(values: Any, _: Delivery) -> Retry:
+    retry = Retry()
+    for name, value in values.items():
+        setattr(retry, name, value)
+    return retry
 
-    return handle
+
+def wrong_retry(**values: Any) -> Callable[[Delivery], Any]:
+    return partial(retry_with, values)
 
 
 def refused_retry(*values: Any, **named: Any) -> Callable[[Delivery], Any]:
@@ -110,6 +112,15 @@ WRONG: dict[str, Callable[[Delivery], Any]] = {
 wrong = pytest.mark.parametrize("name", WRONG)
 
 
+async def note(
+    fails: Callable[[Delivery], Any], handled: list[tuple[bytes, int]], message: Delivery
+) -> object:
+    if message.attempt == 1:
+        return await fails(message)
+    handled.append((message.body, message.attempt))
+    return None
+
+
 async def comes_again(
     cluster: ScriptedCluster, fails: Callable[[Delivery], Any], **settings: Any
 ) -> None:
@@ -117,15 +128,11 @@ async def comes_again(
     second."""
     handled: list[tuple[bytes, int]] = []
 
-    async def handle(message: Delivery) -> object:
-        if message.attempt == 1:
-            return await fails(message)
-        handled.append((message.body, message.attempt))
-        return None
-
     wrap = settings.pop("wrap", lambda handler: handler)
     fill(cluster, 3)
-    async with consumer_of(cluster, handler=wrap(handle), concurrency=2, **settings):
+    async with consumer_of(
+        cluster, handler=wrap(partial(note, fails, handled)), concurrency=2, **settings
+    ):
         await until_count(handled, 3)
     assert sorted(handled) == [(b"m0", 2), (b"m1", 2), (b"m2", 2)]
     assert committed(cluster) == 3
@@ -151,6 +158,10 @@ async def test_so_it_is_when_a_key_is_handled_once(simulation: Simulation, /, na
         await comes_again(cluster, WRONG[name], wrap=once)
 
 
+async def wrong_too(wrong: Any, message: Delivery) -> None:
+    wrong(message)
+
+
 @pytest.mark.parametrize("plain", [False, True])
 @in_loop
 async def test_of_failures_of_a_kind_the_first_has_a_traceback_and_the_others_are_counted(
@@ -163,11 +174,8 @@ async def test_of_failures_of_a_kind_the_first_has_a_traceback_and_the_others_ar
             raise ValueError("that")
         raise ValueError("another place")
 
-    async def wrong_too(message: Delivery) -> None:
-        wrong(message)
-
     queue, ready = Queue(), ReadyMessages()
-    pool = HandlerPool(wrong if plain else wrong_too, ready, concurrency=2)
+    pool = HandlerPool(wrong if plain else partial(wrong_too, wrong), ready, concurrency=2)
     pool.start()
     ready.add_messages(messages_of(queue, 30))
     await until_count(queue.said, 30)

@@ -8,6 +8,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -89,6 +90,14 @@ async def test_a_message_whose_handler_hangs_is_sent_back_and_its_queue_goes_on(
     assert "msg_id=" in told[0]
 
 
+async def note_and_wait(
+    attempts: list[int], first: asyncio.Event, second: asyncio.Event, message: Delivery
+) -> None:
+    if message.body == b"m1":
+        attempts.append(message.attempt)
+        await (first if message.attempt == 1 else second).wait()
+
+
 @in_loop(simulated)
 async def test_what_such_a_handler_says_later_does_not_count_for_the_next_attempt(
     simulation: Simulation, /
@@ -99,12 +108,9 @@ async def test_what_such_a_handler_says_later_does_not_count_for_the_next_attemp
         first, second = asyncio.Event(), asyncio.Event()
         attempts: list[int] = []
 
-        async def handle(message: Delivery) -> None:
-            if message.body == b"m1":
-                attempts.append(message.attempt)
-                await (first if message.attempt == 1 else second).wait()
-
-        async with consumer_of(cluster, handler=handle, consume_timeout=300):
+        async with consumer_of(
+            cluster, handler=partial(note_and_wait, attempts, first, second), consume_timeout=300
+        ):
             await until_equal(attempts, [1, 2])
             first.set()
             await asyncio.sleep(20)
@@ -141,17 +147,20 @@ async def test_a_popped_message_is_given_back_when_that_is_before_its_time(
             hangs.release.set()
 
 
+def handle(release: threading.Event, message: Delivery) -> None:
+    if message.queue_offset == 1:
+        release.wait(PATIENCE_S)
+
+
 @in_loop
 async def test_a_hanging_plain_handler_is_left_in_its_thread_and_its_message_given_back() -> None:
     release = threading.Event()
     queue = Queue()
 
-    def handle(message: Delivery) -> None:
-        if message.queue_offset == 1:
-            release.wait(PATIENCE_S)
-
     consumption = Consumption(asyncio.get_running_loop().time)
-    async with threads(handle, concurrency=3, on_take=consumption.handling_began) as (pool, ready):
+    async with threads(
+        partial(handle, release), concurrency=3, on_take=consumption.handling_began
+    ) as (pool, ready):
         late = asyncio.create_task(pool.give_back_late(0.2))
         ready.add_messages(messages_of(queue, 5))
         await until_count(queue.said, 5)

@@ -4,6 +4,7 @@ a lock, retried in place."""
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 from tests.loops import in_loop, simulated
@@ -106,6 +107,13 @@ async def test_a_failed_message_is_handled_again_in_place_after_a_second_without
         assert committed(cluster) == 3
 
 
+async def note_and_retry(
+    simulation: Simulation, times: list[float], message: Delivery
+) -> Retry | None:
+    times.append(simulation.loop.time())
+    return {1: Retry(), 2: Retry(delay=7)}.get(message.attempt)
+
+
 @in_loop(simulated)
 async def test_the_pause_is_settable_and_retry_may_ask_for_its_own(
     simulation: Simulation, /
@@ -114,11 +122,9 @@ async def test_the_pause_is_settable_and_retry_may_ask_for_its_own(
         fill(cluster, 1)
         times: list[float] = []
 
-        async def handle(message: Delivery) -> Retry | None:
-            times.append(simulation.loop.time())
-            return {1: Retry(), 2: Retry(delay=7)}.get(message.attempt)
-
-        async with ordered(cluster, handler=handle, suspend_time=0.25):
+        async with ordered(
+            cluster, handler=partial(note_and_retry, simulation, times), suspend_time=0.25
+        ):
             await until_count(times, 3)
         assert [round(times[1] - times[0], 1), round(times[2] - times[1], 1)] == [0.2, 7.0]
 
@@ -375,6 +381,17 @@ async def test_a_reset_holds_while_the_message_in_hand_ends_and_if_the_queue_is_
         assert committed(cluster) == 0
 
 
+async def handle(seen: list[tuple[bytes, int]], message: Delivery) -> Retry | None:
+    seen.append((message.body, message.attempt))
+    if len(seen) == 1:
+        message.retry(delay=0.1)
+        await asyncio.sleep(1)
+    elif len(seen) == 2:
+        await asyncio.sleep(5)
+        return Retry(delay=0.1)
+    return None
+
+
 @in_loop(simulated)
 async def test_a_result_after_a_request_for_a_retry_does_not_count_for_the_next_attempt(
     simulation: Simulation, /
@@ -383,16 +400,6 @@ async def test_a_result_after_a_request_for_a_retry_does_not_count_for_the_next_
         fill(cluster, 2)
         seen: list[tuple[bytes, int]] = []
 
-        async def handle(message: Delivery) -> Retry | None:
-            seen.append((message.body, message.attempt))
-            if len(seen) == 1:
-                message.retry(delay=0.1)
-                await asyncio.sleep(1)
-            elif len(seen) == 2:
-                await asyncio.sleep(5)
-                return Retry(delay=0.1)
-            return None
-
-        async with ordered(cluster, handler=handle, concurrency=2):
+        async with ordered(cluster, handler=partial(handle, seen), concurrency=2):
             await until_count(seen, 4)
         assert seen == [(b"m0", 1), (b"m0", 2), (b"m0", 3), (b"m1", 1)]

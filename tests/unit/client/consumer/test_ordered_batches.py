@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import Simulation
+from tests.stand_ins import returns
 from tests.unit.client.consumer.handled_lists import Lists, bodies, fails
 from tests.unit.client.push_consumers import committed, consumer_of, fill, locked
 from tests.unit.client.scripted_cluster import ScriptedCluster, scripted_cluster
@@ -71,6 +72,18 @@ def once(*failing: bytes, **retry: Any) -> Callable[[list[Delivery]], None]:
     return fate
 
 
+async def note_and_pause(
+    got: dict[int, list[list[bytes]]], most: set[int], running: set[int], messages: list[Delivery]
+) -> None:
+    (queue_id,) = {message.queue_id for message in messages}
+    assert queue_id not in running
+    running.add(queue_id)
+    most.add(len(running))
+    got[queue_id].append([message.body for message in messages])
+    await asyncio.sleep(1)
+    running.remove(queue_id)
+
+
 @in_loop(simulated)
 async def test_of_each_queue_one_list_at_a_time_in_order_and_the_queues_side_by_side(
     simulation: Simulation, /
@@ -79,19 +92,10 @@ async def test_of_each_queue_one_list_at_a_time_in_order_and_the_queues_side_by_
     running: set[int] = set()
     most: set[int] = set()
 
-    async def handle(messages: list[Delivery]) -> None:
-        (queue_id,) = {message.queue_id for message in messages}
-        assert queue_id not in running
-        running.add(queue_id)
-        most.add(len(running))
-        got[queue_id].append([message.body for message in messages])
-        await asyncio.sleep(1)
-        running.remove(queue_id)
-
     async with place_of(simulation, queues=3) as place:
         for queue_id in range(3):
             place.fill(10, queue_id=queue_id)
-        async with place.consumer(handle, 4):
+        async with place.consumer(partial(note_and_pause, got, most, running), 4):
             await until(lambda: sum(len(list_) for lists in got.values() for list_ in lists) == 30)
             await asyncio.sleep(2)
         for queue_id in range(3):
@@ -111,7 +115,7 @@ def twice(
     return fate(messages) if messages[0].body == b"m0" and messages[0].attempt <= 2 else None
 
 
-@pytest.mark.parametrize("fate", [fails, lambda _: Retry()], ids=["raises", "Retry"])
+@pytest.mark.parametrize("fate", [fails, returns(Retry())], ids=["raises", "Retry"])
 @in_loop(simulated)
 async def test_a_list_that_fails_is_handled_again_in_place_as_a_whole(
     simulation: Simulation, /, fate: Callable[[list[Delivery]], object]
@@ -188,26 +192,45 @@ async def test_of_several_delays_the_longest_counts_for_all(simulation: Simulati
         assert 20 <= times[1] - times[0] < 20.1
 
 
+async def note_and_retry(got: list[list[bytes]], messages: list[Delivery]) -> Retry | None:
+    if "RETRY_TOPIC" in messages[0].properties:
+        return None  # this broker makes no dead letters: it brings them again
+    got.append([message.body for message in messages])
+    return Retry() if messages[0].body == b"m0" else None
+
+
 @in_loop(simulated)
 async def test_after_its_retries_a_list_becomes_dead_letters_and_the_next_goes_on(
     simulation: Simulation, /
 ) -> None:
     got: list[list[bytes]] = []
 
-    async def handle(messages: list[Delivery]) -> Retry | None:
-        if "RETRY_TOPIC" in messages[0].properties:
-            return None  # this broker makes no dead letters: it brings them again
-        got.append([message.body for message in messages])
-        return Retry() if messages[0].body == b"m0" else None
-
     async with place_of(simulation) as place:
         place.fill(4)
-        async with place.consumer(handle, 2, max_reconsume_times=2):
+        async with place.consumer(partial(note_and_retry, got), 2, max_reconsume_times=2):
             await until_count(got, 4)
             await asyncio.sleep(1)
         assert got == [*[bodies(0, 2)] * 3, bodies(2, 4)]
         assert place.dead() == bodies(0, 2)
         assert place.done() == 4
+
+
+async def note_and_retry_and_pause_and_wait(
+    go_on: asyncio.Event, got: list[list[bytes]], messages: list[Delivery]
+) -> Retry | None:
+    got.append([message.body for message in messages])
+    if len(got) == 1:
+        for message in messages:
+            message.retry()
+        await go_on.wait()
+        for message in messages:
+            message.done()
+        return None
+    if len(got) == 2:
+        go_on.set()
+        await asyncio.sleep(5)
+        return Retry()
+    return None
 
 
 @in_loop(simulated)
@@ -217,24 +240,9 @@ async def test_a_handler_that_goes_on_after_asking_for_all_again_has_no_say_in_t
     go_on = asyncio.Event()
     got: list[list[bytes]] = []
 
-    async def handle(messages: list[Delivery]) -> Retry | None:
-        got.append([message.body for message in messages])
-        if len(got) == 1:
-            for message in messages:
-                message.retry()
-            await go_on.wait()
-            for message in messages:
-                message.done()
-            return None
-        if len(got) == 2:
-            go_on.set()
-            await asyncio.sleep(5)
-            return Retry()
-        return None
-
     async with place_of(simulation) as place:
         place.fill(2)
-        async with place.consumer(handle, 2):
+        async with place.consumer(partial(note_and_retry_and_pause_and_wait, go_on, got), 2):
             await until(lambda: place.done() == 2)
         assert got == [bodies(0, 2)] * 3
 

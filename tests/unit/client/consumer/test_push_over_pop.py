@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import Any
 
 import pytest
@@ -180,18 +181,23 @@ async def test_nothing_is_popped_while_the_consumer_is_paused(simulation: Simula
         assert handled.attempts == [1]
 
 
+async def wait_to_go_on(go_on: asyncio.Event, _message: Delivery) -> None:
+    await go_on.wait()
+
+
 @in_loop(simulated)
 async def test_popping_waits_while_too_many_are_in_hand(simulation: Simulation, /) -> None:
     go_on = asyncio.Event()
-
-    async def handle(_message: Delivery) -> None:
-        await go_on.wait()
 
     async with popping(simulation) as (cluster, pops):
         for i in range(200):
             pops.store("orders", 0, b"%d" % i)
         async with consumer_of(
-            cluster, handler=handle, concurrency=200, pop_threshold=50, pop_invisible_time=300
+            cluster,
+            handler=partial(wait_to_go_on, go_on),
+            concurrency=200,
+            pop_threshold=50,
+            pop_invisible_time=300,
         ):
             await asyncio.sleep(30)
             assert len(pops.invisible) == 50
@@ -262,18 +268,21 @@ async def test_a_strangers_message_is_acknowledged_and_not_handed_over(
         assert handled.bodies == [b"wanted"]
 
 
+async def note_and_retry(seen: list[str], message: Delivery) -> object:
+    seen.append(message.topic)
+    return Retry(delay=1) if message.attempt == 1 else None
+
+
 @in_loop(simulated)
 async def test_a_namespace_is_on_the_wire_alone(simulation: Simulation, /) -> None:
     seen: list[str] = []
 
-    async def handle(message: Delivery) -> object:
-        seen.append(message.topic)
-        return Retry(delay=1) if message.attempt == 1 else None
-
     async with popping(simulation, topic="ns%orders") as (cluster, pops):
         pops.modes["ns%orders"] = POP
         pops.store("ns%orders", 0, b"book")
-        async with consumer_of(cluster, handler=handle, namespace="ns") as consumer:
+        async with consumer_of(
+            cluster, handler=partial(note_and_retry, seen), namespace="ns"
+        ) as consumer:
             await until_some(pops.acked)
             assert consumer.queues == [MessageQueue("orders", "broker-a", -1)]
         assert seen == ["orders", "orders"]
@@ -341,21 +350,22 @@ async def test_a_broker_may_have_it_pull_and_change_its_mind_both_ways(
         assert "%RETRY%readers_orders" not in wanted
 
 
+async def handle(topics: list[str], message: Delivery) -> None:
+    topics.append(message.topic)
+
+
 @in_loop(simulated)
 async def test_what_was_popped_before_and_failed_is_pulled_when_the_broker_has_it_pull(
     simulation: Simulation, /
 ) -> None:
     topics: list[str] = []
 
-    async def handle(message: Delivery) -> None:
-        topics.append(message.topic)
-
     async with popping(simulation, queues=1) as (cluster, pops):
         pops.modes["orders"] = PULL
         pops.modes["%RETRY%readers_orders"] = PULL
         cluster.name_server.route("%RETRY%readers_orders", cluster.broker, queues=1)
         pops.store("%RETRY%readers_orders", 0, b"failed once")
-        async with consumer_of(cluster, handler=handle):
+        async with consumer_of(cluster, handler=partial(handle, topics)):
             await until_equal(topics, ["orders"])
 
 

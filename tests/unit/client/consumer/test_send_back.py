@@ -3,6 +3,7 @@ else it keeps it."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -25,6 +26,18 @@ def backs(cluster: ScriptedCluster, broker: int = 0) -> list[ConsumerSendMsgBack
     return cluster.brokers[broker].requests(ConsumerSendMsgBack)
 
 
+async def note_and_retry_and_fail(how: str, seen: list[bytes], message: Delivery) -> object:
+    seen.append(message.body)
+    if message.body != b"m1":
+        return None
+    if how == "exception":
+        raise ValueError("not now")
+    if how == "retry(level=-1)":
+        message.retry(level=-1)
+        return None
+    return Retry if how == "Retry" else Retry(level=5)
+
+
 @pytest.mark.parametrize(
     ("how", "level"),
     [("exception", 0), ("Retry", 0), ("Retry(level=5)", 5), ("retry(level=-1)", -1)],
@@ -37,19 +50,10 @@ async def test_a_message_that_failed_is_sent_back_and_the_offset_goes_on(
         cluster.broker.takes_back = True
         seen: list[bytes] = []
 
-        async def handle(message: Delivery) -> object:
-            seen.append(message.body)
-            if message.body != b"m1":
-                return None
-            if how == "exception":
-                raise ValueError("not now")
-            if how == "retry(level=-1)":
-                message.retry(level=-1)
-                return None
-            return Retry if how == "Retry" else Retry(level=5)
-
         fill(cluster, 3)
-        async with consumer_of(cluster, handler=handle, max_reconsume_times=7):
+        async with consumer_of(
+            cluster, handler=partial(note_and_retry_and_fail, how, seen), max_reconsume_times=7
+        ):
             await until(lambda: len(seen) == 3 and len(backs(cluster)) == 1)
         (back,) = backs(cluster)
         assert (back.group, back.delay_level, back.max_reconsume_times) == ("readers", level, 7)
@@ -59,6 +63,12 @@ async def test_a_message_that_failed_is_sent_back_and_the_offset_goes_on(
         )
         assert sorted(seen) == [b"m0", b"m1", b"m2"], "it does not come again by itself"
         assert committed(cluster) == 3, "and is given back before the consumer has gone"
+
+
+async def note_and_fail(handled: list[tuple[str, bytes]], message: Delivery) -> None:
+    handled.append((message.topic, message.body))
+    if len(handled) == 1:
+        raise ValueError("not now")
 
 
 @in_loop(simulated)
@@ -72,12 +82,9 @@ async def test_what_its_broker_refuses_goes_to_the_retry_topic_as_a_plain_messag
         )
         handled: list[tuple[str, bytes]] = []
 
-        async def handle(message: Delivery) -> None:
-            handled.append((message.topic, message.body))
-            if len(handled) == 1:
-                raise ValueError("not now")
-
-        async with consumer_of(cluster, handler=handle, max_reconsume_times=4):
+        async with consumer_of(
+            cluster, handler=partial(note_and_fail, handled), max_reconsume_times=4
+        ):
             await until_count(handled, 2)
         assert handled == [("orders", b"body")] * 2, "by way of the retry topic"
         (plain,) = cluster.broker.requests(SendMessageV2)
@@ -93,6 +100,12 @@ async def test_what_its_broker_refuses_goes_to_the_retry_topic_as_a_plain_messag
         assert committed(cluster) == 1
 
 
+async def handle(seen: list[Any], message: Delivery) -> None:
+    seen.append(message.body)
+    if len(seen) == 1:
+        raise ValueError("not now")
+
+
 @in_loop(simulated)
 async def test_a_broker_that_does_not_answer_is_passed_over_for_another(
     simulation: Simulation, /
@@ -105,12 +118,7 @@ async def test_a_broker_that_does_not_answer_is_passed_over_for_another(
         first.store("orders", 0, b"body")
         seen: list[Any] = []
 
-        async def handle(message: Delivery) -> None:
-            seen.append(message.body)
-            if len(seen) == 1:
-                raise ValueError("not now")
-
-        async with consumer_of(cluster, handler=handle):
+        async with consumer_of(cluster, handler=partial(handle, seen)):
             await until_count(seen, 2)
         assert (len(first.requests(SendMessageV2)), len(second.requests(SendMessageV2))) == (1, 1)
         assert len(backs(cluster)) == 1

@@ -141,6 +141,11 @@ async def test_however_early_a_topic_is_given_up_after_it_was_taken_up_no_queue_
         await until_equal(handled.bodies, [b"b0"])
 
 
+async def note_and_wait(begun: list[bytes], go_on: asyncio.Event, message: Delivery) -> None:
+    begun.append(message.body)
+    await go_on.wait()
+
+
 @in_loop(simulated)
 async def test_in_order_a_queue_is_free_when_its_handler_has_ended_and_is_committed(
     simulation: Simulation, /
@@ -148,14 +153,10 @@ async def test_in_order_a_queue_is_free_when_its_handler_has_ended_and_is_commit
     go_on = asyncio.Event()
     begun: list[bytes] = []
 
-    async def handle(message: Delivery) -> None:
-        begun.append(message.body)
-        await go_on.wait()
-
     way = "in order"
     async with (
         cluster_of(simulation, way) as cluster,
-        consumer_by(way, cluster, simulation, handle) as consumer,
+        consumer_by(way, cluster, simulation, partial(note_and_wait, begun, go_on)) as consumer,
     ):
         store(cluster, "orders", b"o0", b"o1")
         await until_equal(begun, [b"o0"])

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import Simulation
 
 from turbopump.client.dead_letters.resending import ResendRate
+
+
+async def turn(loop: Any, pace: ResendRate, times: list[float]) -> None:
+    await pace.wait_turn()
+    times.append(loop.time())
 
 
 @pytest.mark.parametrize(
@@ -22,13 +28,9 @@ async def test_no_second_has_more_turns_than_the_rate_even_after_a_pause(
     pace = ResendRate(rate)
     times: list[float] = []
 
-    async def turn() -> None:
-        await pace.wait_turn()
-        times.append(loop.time())
-
     for pause in (0, 0.3, 5.0):
         await asyncio.sleep(pause)
-        await asyncio.gather(*(turn() for _ in range(50)))
+        await asyncio.gather(*(turn(loop, pace, times) for _ in range(50)))
     assert all(
         later - earlier > seconds - 1e-6
         for earlier, later in zip(times, times[within:], strict=False)

@@ -361,6 +361,14 @@ async def test_a_failure_is_not_done(simulation: Simulation, /, failure: str) ->
     assert seen == [b"a", b"b"]
 
 
+async def retry_when_late(late: Any, says: str, message: Delivery) -> object:
+    # as the consumer does meanwhile
+    late.retry(level=3, reason=LateHandlerError("its handler had not ended"))
+    if says == "retry":
+        message.retry()
+    return Retry() if says == "Retry" else None
+
+
 @pytest.mark.parametrize("says", ["nothing", "retry", "Retry"])
 @in_loop(simulated)
 async def test_a_handler_that_succeeds_after_its_message_was_given_back_has_done_it(
@@ -369,16 +377,9 @@ async def test_a_handler_that_succeeds_after_its_message_was_given_back_has_done
     """``says``: what it says of the message when it ends at last."""
     store = MemoryStore(clock=SimulatedClock(asyncio.get_running_loop()))
 
-    async def handle(message: Delivery) -> object:
-        # as the consumer does meanwhile
-        late.retry(level=3, reason=LateHandlerError("its handler had not ended"))
-        if says == "retry":
-            message.retry()
-        return Retry() if says == "Retry" else None
-
     late = delivery("1")
     consumer = IdempotentConsumer(key="order", store=store)
-    await consumer(handle)(late)
+    await consumer(partial(retry_when_late, late, says))(late)
     async with consumer.handling(delivery("1")) as first:
         assert first is (says != "nothing")
 
@@ -397,6 +398,12 @@ async def test_what_was_said_to_be_done_before_a_failure_is_done(simulation: Sim
         await wrapped(delivery("1", b"a"))
     await wrapped(delivery("1", b"b"))
     assert seen == [b"a"]
+
+
+async def note(ended: Any, loop: asyncio.AbstractEventLoop, wrapped: Any) -> None:
+    with contextlib.suppress(ValueError):
+        await wrapped(delivery("1"))
+    ended.append(loop.time())
 
 
 @pytest.mark.parametrize("same", [True, False])
@@ -423,13 +430,8 @@ async def test_concurrent_twins_wait_and_are_passed_over(
     one = IdempotentConsumer(**settings)(handle)
     other = one if same else IdempotentConsumer(**settings)(handle)
 
-    async def run(wrapped: Any) -> None:
-        with contextlib.suppress(ValueError):
-            await wrapped(delivery("1"))
-        ended.append(loop.time())
-
     began = loop.time()
-    await asyncio.gather(*(run(one if number % 2 else other) for number in range(6)))
+    await asyncio.gather(*(note(ended, loop, one if number % 2 else other) for number in range(6)))
     assert seen == 2, "one that failed, one that succeeded"
     assert ended[0] - began == pytest.approx(100, abs=0.1)
     assert ended[-1] - began == pytest.approx(200, abs=1)
@@ -457,6 +459,12 @@ async def test_a_twin_that_has_waited_long_enough_comes_again_later(
         assert mine is False
 
 
+async def note_began(
+    began: Any, loop: asyncio.AbstractEventLoop, seen: list[float], message: Delivery
+) -> None:
+    seen.append(loop.time() - began)
+
+
 @in_loop(simulated)
 async def test_a_consumer_that_died_gives_its_key_up_with_its_lease(
     simulation: Simulation, /
@@ -467,10 +475,9 @@ async def test_a_consumer_that_died_gives_its_key_up_with_its_lease(
     began = loop.time()
     seen: list[float] = []
 
-    async def handle(message: Delivery) -> None:
-        seen.append(loop.time() - began)
-
-    await IdempotentConsumer(key="order", store=store, wait=60)(handle)(delivery("1"))
+    await IdempotentConsumer(key="order", store=store, wait=60)(
+        partial(note_began, began, loop, seen)
+    )(delivery("1"))
     assert seen == [pytest.approx(30, abs=0.5)]
 
 
@@ -581,6 +588,10 @@ def test_two_processes_on_one_file_handle_each_key_once(tmp_path: Path) -> None:
     assert Counter(log.read_text().split()) == {str(key): 1 for key in range(60)}
 
 
+def count_seen(seen: Counter[str], message: Delivery) -> None:
+    seen[message.properties["order"]] += 1
+
+
 @KINDS
 @in_loop
 async def test_a_push_consumer_handles_each_business_key_once(
@@ -592,10 +603,7 @@ async def test_a_push_consumer_handles_each_business_key_once(
         passed = 0
         idempotent = IdempotentConsumer(key="order", store=store)
 
-        def handle(message: Delivery) -> None:
-            seen[message.properties["order"]] += 1
-
-        handler = idempotent(handle)
+        handler = idempotent(partial(count_seen, seen))
 
         async def counted(message: Delivery) -> object:
             nonlocal passed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from typing import Any
 
 import pytest
 from tests.loops import in_loop, simulated
@@ -174,6 +175,11 @@ async def test_messages_are_held_while_a_batch_is_under_way_but_no_longer_than_a
             await stuck
 
 
+async def send_ten(producer: Any) -> None:
+    for _ in range(10):
+        await producer.send("orders", b"x")
+
+
 @in_loop(simulated)
 async def test_64_senders_who_await_their_results_fill_every_batch(
     simulation: Simulation, /
@@ -184,12 +190,8 @@ async def test_64_senders_who_await_their_results_fill_every_batch(
     ):
         await producer.send("orders", b"x")
 
-        async def send_ten() -> None:
-            for _ in range(10):
-                await producer.send("orders", b"x")
-
         before = simulation.loop.time()
-        await asyncio.gather(*(send_ten() for _ in range(64)))
+        await asyncio.gather(*(send_ten(producer) for _ in range(64)))
         assert len(cluster.broker.requests(SendBatchMessage)) == 10
         assert simulation.loop.time() - before < 0.1
 

@@ -21,6 +21,10 @@ from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.requests.send import SendBatchMessage, SendMessageV2
 
 
+async def started(message: Message, producer: Any, timeout: float) -> SendResult:
+    return await (await producer.start_send(message, timeout=timeout))
+
+
 @pytest.mark.parametrize("timeout", [0, -1, -0.5])
 @pytest.mark.parametrize(
     "settings",
@@ -41,15 +45,12 @@ async def test_a_deadline_that_has_passed_is_refused_before_anything_is_sent(
     ):
         message = Message("orders", b"x")
 
-        async def started() -> SendResult:
-            return await (await producer.start_send(message, timeout=timeout))
-
         for sending in (
             producer.send(message, timeout=timeout),
             producer.send(message, sharding_key="k", timeout=timeout),
             producer.send_batch([message], timeout=timeout),
             producer.request(message, timeout=timeout),
-            started(),
+            started(message, producer, timeout),
         ):
             with pytest.raises(SendError, match=r"leaves no time for it\. Nothing was stored"):
                 await sending

@@ -26,20 +26,21 @@ from turbopump.store.message_store import MessageStore
 from turbopump.store.recovery.checkpoint import StoreCheckpoint
 
 
+def offsets_of(store: Any, topic: str, key: str) -> list[int]:
+    return [hit.offset for hit in find_by_key(store.lookup, topic, key, *ALWAYS)]
+
+
 def test_a_message_is_found_by_its_unique_id_and_by_each_of_its_keys(tmp_path: Path) -> None:
     store = indexed(tmp_path).open()
     first = put(store, b"a", "red green", "ID1")
     second = put(store, b"b", "green", "ID2")
     other = put(store, b"c", "green", "ID3", topic="U")
 
-    def offsets(topic: str, key: str) -> list[int]:
-        return [hit.offset for hit in find_by_key(store.lookup, topic, key, *ALWAYS)]
-
-    assert offsets("T", "ID1") == [first]
-    assert offsets("T", "red") == [first]
-    assert offsets("T", "green") == [second, first], "newest first"
-    assert offsets("U", "green") == [other]
-    assert offsets("T", "blue") == []
+    assert offsets_of(store, "T", "ID1") == [first]
+    assert offsets_of(store, "T", "red") == [first]
+    assert offsets_of(store, "T", "green") == [second, first], "newest first"
+    assert offsets_of(store, "U", "green") == [other]
+    assert offsets_of(store, "T", "blue") == []
     store.close()
 
 
@@ -146,21 +147,24 @@ def test_a_full_file_is_followed_by_another_even_between_two_keys_of_a_message(
     store.close()
 
 
+def walked(index: Any, behind: int) -> list[int]:
+    walk = index.walk("T", "every", *ALWAYS, behind)
+    return list(iter(lambda: finish_now(walk.next_offset()), None))
+
+
 def test_files_that_end_before_an_offset_of_the_log_are_not_looked_into(tmp_path: Path) -> None:
     store = indexed(tmp_path).open()
     offsets = [put(store, b"x", "every", f"ID{number:04d}") for number in range(40)]
     index = store.index
     assert index is not None
 
-    def walked(behind: int) -> list[int]:
-        walk = index.walk("T", "every", *ALWAYS, behind)
-        return list(iter(lambda: finish_now(walk.next_offset()), None))
-
-    assert walked(0) == offsets[::-1]
+    assert walked(index, 0) == offsets[::-1]
     for behind in offsets:
-        newer = [offset for offset in walked(behind) if offset >= behind]
+        newer = [offset for offset in walked(index, behind) if offset >= behind]
         assert newer == [offset for offset in offsets[::-1] if offset >= behind]
-        assert len(walked(behind)) - len(newer) < ENTRIES, "of the file that the offset is in"
+        assert len(walked(index, behind)) - len(newer) < ENTRIES, (
+            "of the file that the offset is in"
+        )
     assert len(index.files) > 2
     store.close()
 

@@ -4,7 +4,9 @@ things that belong to nobody."""
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.store.directory import Directory, put
@@ -130,6 +132,10 @@ class RunningDisk(ReadOnlyDisk):
         return LockState(True, 1)
 
 
+def half_a_message(at: Any, data: bytearray) -> None:
+    data[at : at + 100] = data[:100]
+
+
 def test_beside_a_running_broker_a_half_written_message_at_the_end_is_none_of_our_business(
     root: Path,
 ) -> None:
@@ -137,10 +143,7 @@ def test_beside_a_running_broker_a_half_written_message_at_the_end_is_none_of_ou
     last = newest(root / "commitlog")
     at = summary.log_end - int(last.name)
 
-    def half_a_message(data: bytearray) -> None:
-        data[at : at + 100] = data[:100]
-
-    with changed(last, half_a_message):
+    with changed(last, partial(half_a_message, at)):
         alone = inspect_store(StorePaths(root), read_table=fastjson.parse)
         beside = inspect_store(StorePaths(root), read_table=fastjson.parse, disk=RunningDisk())
     assert [one.kind for one in alone.findings.kept] == ["log_torn_tail"]

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.loops import in_loop
@@ -182,17 +183,18 @@ def test_where_the_system_cannot_tell_nothing_is_in_memory(
     assert segment.read_cached(0, 1) is None
 
 
+def read_beyond(segment: MappedSegment) -> ReadSteps[Found]:
+    (found,) = yield [Piece(segment, 4090, 100)]
+    return found
+
+
 def test_an_error_reaches_the_steps_as_a_value(
     reads: ColdReads, segment: MappedSegment, disk: HeldDisk
 ) -> None:
-    def beyond() -> ReadSteps[Found]:
-        (found,) = yield [Piece(segment, 4090, 100)]
-        return found
-
     done: list[Found] = []
-    assert reads.run(beyond(), done.append) is ReadState.PENDING
+    assert reads.run(read_beyond(segment), done.append) is ReadState.PENDING
     disk.let_go()
-    for found in (done[0], reads.finish(beyond())):
+    for found in (done[0], reads.finish(read_beyond(segment))):
         assert isinstance(found, OSError)
         assert found.errno == errno.EIO
     assert reads.numbers.errors == 2
@@ -434,6 +436,14 @@ def test_where_others_are_busy_reads_get_their_share_of_the_time(
     assert len(log) - before == 7, "a turn in which the loop stood still is not made up for"
 
 
+def reading(log: Any, loop: Loop, segment: MappedSegment) -> ReadSteps[None]:
+    yield [Piece(segment, 0, 1)]
+    while True:
+        log.append(1)
+        loop.now += 0.000_05
+        yield []
+
+
 def test_while_somebody_writes_reads_get_a_share_of_the_time_in_small_pieces(
     reads: ColdReads, segment: MappedSegment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -441,14 +451,7 @@ def test_while_somebody_writes_reads_get_a_share_of_the_time_in_small_pieces(
     loop, log = Loop(reads), list[int]()
     loop.with_pace(0.25)
 
-    def reading() -> ReadSteps[None]:
-        yield [Piece(segment, 0, 1)]
-        while True:
-            log.append(1)
-            loop.now += 0.000_05
-            yield []
-
-    reads.run(reading(), does_nothing)
+    reads.run(reading(log, loop, segment), does_nothing)
     for _ in range(1000):
         loop.turn()
     assert (len(log), loop.pauses) == (1001, []), "nobody writes"

@@ -62,7 +62,7 @@ def test_a_message_that_needs_a_file_in_the_making_is_refused_until_it_is_there(
 ) -> None:
     store, disk = opened(tmp_path)
     told: list[str] = []
-    store.log.files.on_spare = lambda: told.append("there is room")
+    store.log.files.on_spare = partial(told.append, "there is room")
     count = fill(store)
     with pytest.raises(RoomInMakingError):
         put_batch(store, [b"x" * 900] * 2)
@@ -78,7 +78,7 @@ def test_a_message_that_needs_a_file_in_the_making_is_refused_until_it_is_there(
 def test_a_file_that_could_not_be_made_is_tried_again_by_who_needs_it(tmp_path: Path) -> None:
     store, disk = opened(tmp_path)
     told: list[str] = []
-    store.log.files.on_spare = lambda: told.append("try it")
+    store.log.files.on_spare = partial(told.append, "try it")
     fill(store)
     disk.error = OSError(errno.EIO, "the device is gone")
     disk.run()

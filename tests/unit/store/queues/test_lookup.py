@@ -175,23 +175,24 @@ def _key_of_hash(topic: str, wanted: int) -> str:
     return "".join(chr(40 + digit) for digit in digits)
 
 
+def by_bytes(store: Any, limit: int) -> list[bytes]:
+    return [
+        e.message.body
+        for e in finish_now(store.lookup.by_key("T", "k", *ALWAYS, bytes_max=limit)).found
+    ]
+
+
 def test_as_many_as_wanted_and_no_more_bytes_than_allowed_but_always_one(tmp_path: Path) -> None:
     store = indexed(tmp_path, index_entries=200).open()
     for number in range(80):
         put(store, b"%02d" % number, "k")
     size = len(find_by_key(store.lookup, "T", "k", *ALWAYS)[0].data)
 
-    def by_bytes(limit: int) -> list[bytes]:
-        return [
-            e.message.body
-            for e in finish_now(store.lookup.by_key("T", "k", *ALWAYS, bytes_max=limit)).found
-        ]
-
     assert found(store, "k", count_max=2) == [b"79", b"78"]
     assert found(store, "k", count_max=0) == []
     assert len(found(store, "k", count_max=1000)) == 64
-    assert by_bytes(0) == by_bytes(2 * size - 1) == [b"79"]
-    assert by_bytes(2 * size) == [b"79", b"78"]
+    assert by_bytes(store, 0) == by_bytes(store, 2 * size - 1) == [b"79"]
+    assert by_bytes(store, 2 * size) == [b"79", b"78"]
     store.close()
 
 

@@ -102,21 +102,22 @@ def zeros(begin: int, end: int) -> Lose:
     return partial(write, begin, end)
 
 
+def touches(bad: Any, path: Path, segment: RealSegment, at: int, size: int) -> bool:
+    return segment.path == path and at < bad.stop and at + size > bad.start
+
+
 def unreadable_page(path: Path, patched: pytest.MonkeyPatch) -> None:
     """The disk does not give the second page. In a map it is zeros (``hot/sigbus.pxi``)."""
     bad = range(PAGE, 2 * PAGE)
 
-    def touches(segment: RealSegment, at: int, size: int) -> bool:
-        return segment.path == path and at < bad.stop and at + size > bad.start
-
     def read_cold(plain: Plain, segment: RealSegment, at: int, size: int) -> Any:
-        if touches(segment, at, size):
+        if touches(bad, path, segment, at, size):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         return plain(segment, at, size)
 
     def read(plain: Plain, segment: RealSegment, at: int, size: int) -> Any:
         data = plain(segment, at, size)  # which is ``read_cold`` where there is no map
-        if not touches(segment, at, size):
+        if not touches(bad, path, segment, at, size):
             return data
         kept = bytearray(data)
         lost = range(max(bad.start - at, 0), min(bad.stop - at, size))
@@ -124,7 +125,7 @@ def unreadable_page(path: Path, patched: pytest.MonkeyPatch) -> None:
         return bytes(kept)
 
     def read_cached_into(plain: Plain, segment: RealSegment, buffer: Any, at: int) -> Any:
-        return not touches(segment, at, len(buffer)) and plain(segment, buffer, at)
+        return not touches(bad, path, segment, at, len(buffer)) and plain(segment, buffer, at)
 
     replace(patched, "read_cold", read_cold)
     replace(patched, "read", read)

@@ -4,6 +4,7 @@ while the store is in use."""
 import errno
 import random
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -67,11 +68,12 @@ def entry_at(number: int) -> int:
     return ENTRIES_AT + number * ENTRY_SIZE
 
 
-def set_bytes(at: int, value: bytes) -> Damage:
-    def damage(data: bytearray) -> None:
-        data[at : at + len(value)] = value
+def write_at(at: int, value: bytes, data: bytearray) -> None:
+    data[at : at + len(value)] = value
 
-    return damage
+
+def set_bytes(at: int, value: bytes) -> Damage:
+    return partial(write_at, at, value)
 
 
 HEADERS = {
