@@ -289,7 +289,7 @@ class ClientInstance:
         await self.remoting.close()
 
     def check_usable(self, what: str, member: InstanceMember | None = None) -> None:
-        """Raise NotStartedError if ``what`` cannot be used here and now.
+        """Raise NotStartedError if a client of this instance cannot be used by the caller.
 
         This is so after the close, in a forked child and on another event loop. ``what`` is the
         name of a class for the error, for example ``"Producer"``.

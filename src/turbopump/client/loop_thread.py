@@ -143,7 +143,7 @@ class LoopThread:
 
 @dataclass(slots=True, eq=False)
 class _PendingCall:
-    """Call of a coroutine function, for whose result a thread is waiting.
+    """Call of a coroutine function by a thread that is waiting for the result.
 
     The thread waits on a bare lock: a ``concurrent.futures.Future`` would make the wait three times
     as expensive.
@@ -181,7 +181,8 @@ class _PendingCall:
             self.ready.release()
 
     def fail(self, error: Exception) -> None:
-        """End a call with ``error`` if the loop will never run it to its end."""
+        """End a pending call with ``error``, because the event loop will never complete the
+        call."""
         self.error = error
         with contextlib.suppress(RuntimeError):  # it has ended at this very moment
             self.ready.release()

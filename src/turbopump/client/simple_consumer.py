@@ -94,7 +94,7 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
         """Leave the group, and end waiting ``receive`` calls with an empty list.
 
         Messages that are not acknowledged are delivered again when their invisible time ends. A
-        second call does nothing more.
+        second call is harmless.
         """
         await self.lifecycle.close_once()
 

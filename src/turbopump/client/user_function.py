@@ -296,7 +296,7 @@ async def awaited(awaitable: Awaitable[object]) -> object:
 
 
 def checked_result(result: object) -> object:
-    """Return ``result`` unchanged, if it is the result of a function that has run.
+    """Return the result of a user's function, after checking that the function has run.
 
     Raises TypeError if ``result`` is a coroutine or generator, because the function's body never
     ran.

@@ -264,7 +264,8 @@ class ResendRun:
         self._report_progress(self.report)
 
     def _may_send(self, letter: DeadLetter, hidden: target.UnreadableQueue) -> bool:
-        """Return True if a letter is to be sent although a queue that cannot be read may have it.
+        """Return True if the user wants to resend a letter that may already be in an unreadable
+        queue.
 
         The user's ``in_doubt`` decides.
         """

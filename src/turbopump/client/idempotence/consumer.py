@@ -205,11 +205,12 @@ class IdempotentConsumer:
 
     @asynccontextmanager
     async def handling(self, message: ReceivedMessage) -> AsyncIterator[bool]:
-        """Claim the key of a message that was read by ``async for``, for the block.
+        """Return a context manager whose value is True if a message of ``async for`` has to be
+        handled.
 
-        Use it as ``async with idempotent.handling(message) as first: if first: …``. ``first`` is
-        True if the message is to be handled, always for a message without a key. An exception in
-        the block means that the message is not done.
+        Use it as ``async with idempotent.handling(message) as first: if first: …``. The key of the
+        message is claimed until the block ends. ``first`` is always True for a message without a
+        key. An exception in the block means that the message is not done.
 
         Raises TwinWaitError if another consumer has claimed the key for longer than ``wait``.
         """
