@@ -98,7 +98,7 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         if self.lifecycle.running is None:
             return
         running = self.lifecycle.ready()
-        if before is not None:  # what was pulled ahead was filtered otherwise
+        if before is not None:  # prefetched messages were filtered by the old tags
             ours = list(running.prefetching.of_topic(before.topic))
             await running.prefetching.apply(QueueChange(ours, ours))
         await running.instance.introduce_all()

@@ -121,7 +121,9 @@ class LoopThread:
         """
         self.refuse_itself()
         call = _PendingCall(function, args, kwargs)
-        self._called.add(call)  # before it looks: the end of the thread looks in the other order
+        # The call is added before ``ended`` is read. The thread sets ``ended`` before it reads the
+        # calls, so at least one of the two notices the other.
+        self._called.add(call)
         if self.ended:
             self._called.discard(call)
             raise RuntimeError(_ENDED)
@@ -137,7 +139,7 @@ class LoopThread:
             try:
                 raise call.error
             finally:
-                call.error = None  # no cycle through the traceback
+                call.error = None  # otherwise the traceback and the call form a cycle
         return call.value  # type: ignore[no-any-return]
 
 
@@ -184,7 +186,7 @@ class _PendingCall:
         """End a pending call with ``error``, because the event loop will never complete the
         call."""
         self.error = error
-        with contextlib.suppress(RuntimeError):  # it has ended at this very moment
+        with contextlib.suppress(RuntimeError):  # the call has just ended
             self.ready.release()
 
     def cancel(self) -> None:

@@ -298,7 +298,7 @@ class MessageFinder(InContext):
             topic=route.topic,
             key=key,
             max_num=max_messages,
-            # RocketMQ's index has times to the second
+            # RocketMQ's index rounds times to seconds
             begin_timestamp=max(begin_ms - SECOND_MS, 0),
             end_timestamp=end_ms,
             unique_key=unique,

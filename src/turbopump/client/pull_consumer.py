@@ -204,7 +204,7 @@ class PullConsumer(InContext):
         store, queue = await self._offsets_of(queue)
         instance = self._ready()
         instance.announce(self._member)
-        # a broker creates the group when it first hears of it
+        # a broker creates the group at the first heartbeat with its name
         await instance.introduced(await self._address(queue))
         await store.commit(queue, offset)
 

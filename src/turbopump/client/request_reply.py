@@ -140,7 +140,7 @@ class Requester:
                 async with asyncio.timeout(timeout):
                     await self._instance.routes.get(cluster + REPLY_TOPIC_END)
             except (TimeoutError, errors.RouteNotFoundError):
-                pass  # then replies come by the brokers of the topic
+                pass  # then the brokers of the topic push the replies
 
     def _too_late(
         self, outgoing: Outgoing, broker: str, spent_ms: float
@@ -265,4 +265,4 @@ def _undelivered(
 
 def _have_seen(ended: asyncio.Future[Any]) -> None:
     if ended.done() and not ended.cancelled():
-        ended.exception()  # the caller that waits has it, or an answer already
+        ended.exception()  # asyncio would warn of an exception that nobody has read

@@ -469,7 +469,7 @@ class ConsumeTraces:
         record = sub_after_record(
             begun.traced,
             request_id=begun.request_id,
-            cost_ms=cost_ms // begun.shared_by,  # as Apache's: each has its share of the call
+            cost_ms=cost_ms // begun.shared_by,  # as in Apache's client: the message's share
             code=code,
             success=ok,
             time_ms=self.now_ms(),

@@ -158,14 +158,14 @@ class CallThreads(Executor):
         while call is not None:
             self.busy.add(this)
             call()
-            call = None  # what it held is not kept while the thread waits
+            call = None  # free the call and its arguments while the thread waits
             self.busy.discard(this)
             try:
                 call = self._calls.get_nowait()
             except Empty:
                 self._idle.release()
                 call = self._calls.get()
-        self._calls.put(None)  # for the next thread
+        self._calls.put(None)  # ends the next thread
 
 
 def _call(
@@ -302,7 +302,7 @@ def checked_result(result: object) -> object:
     ran.
     """
     if isinstance(result, CoroutineType):
-        result.close()  # else Python warns of it, too
+        result.close()  # otherwise Python warns about the coroutine, too
         what = f"the coroutine {result.__qualname__}, which never ran: an await is missing"
         raise TypeError(f"the function returned {what}")
     if isinstance(result, GeneratorType | AsyncGeneratorType):

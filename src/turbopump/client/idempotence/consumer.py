@@ -180,7 +180,7 @@ class IdempotentConsumer:
                 else:
                     done = not is_retry(result)
             except Exception:
-                # the handler called done() before it failed
+                # the handler may have called done() before it failed
                 done = message.settled and not message.again
                 raise
             except asyncio.CancelledError:
@@ -244,7 +244,7 @@ class IdempotentConsumer:
         The call waits while another message with the key is handled. Call ``end_claim`` afterwards.
         Raises TwinWaitError if the wait is longer than ``wait``.
         """
-        # Two lines of waiting. Messages of this process with the same key wait for an event in
+        # Messages wait in two ways. Messages of this process with the same key wait for an event in
         # ``_here``; only the first of them asks the store. If another process has the key, the
         # store cannot wake this one, so it is asked every POLL_S. The event is put in place
         # *before* the store is asked: the answer takes a while, and a second message would ask
@@ -291,7 +291,7 @@ class IdempotentConsumer:
         """End a claim, and record the key as done if the handler has succeeded.
 
         - ``done``: True if the handler has succeeded. None if the handler was abandoned and its
-          thread may still run, so that the lease must expire by itself.
+          thread may still run, so that nobody else may have the key before the lease expires.
 
         A failure of the store is logged, not raised: the message has been handled, and the lease
         expires.
