@@ -184,8 +184,9 @@ class Routes:
     def _is_in_doubt(self, doubtful: TopicRoute, pause: float) -> bool:
         # A broker that dies makes thousands of sends fail at once, each with the same route. A
         # limit keeps each of them from asking the name servers. A route that was replaced since
-        # needs no request: the caller gets the newer one. A request that is in flight is shared, because its
-        # answer is newer than the failure. Otherwise there is one request for each ``pause``.
+        # needs no request: the caller gets the newer one. A request that is in flight is shared,
+        # because its answer is newer than the failure. Otherwise there is one request for each
+        # ``pause``.
         topic = doubtful.topic
         if self.known.get(topic, doubtful) is not doubtful:
             return False
