@@ -67,7 +67,7 @@ class DrainState:
         return not any(self.waits_for())
 
     def waits_for(self) -> Iterator[str]:
-        """Yield a phrase for each condition that is not met yet."""
+        """Yield a phrase for each condition that keeps the broker from being drained."""
         if self.fault is not None:
             yield self.fault
         if self.sends_until > 0:
@@ -98,7 +98,7 @@ class DrainedBroker:
 
 
 async def find_broker(servers: Servers, name: str) -> DrainedBroker:
-    """Return the broker with this name, and the name servers that it uses.
+    """Return the broker with this name, including its name servers.
 
     Raises RemotingError if no name server can be asked, and ClientError if the broker does not
     exist or has no master.

@@ -94,7 +94,7 @@ RouteKey = tuple[str, bool, str | None]
 The key is the topic, True for standard JSON, and the queues of an ordered topic or None.
 """
 OWNER_ANSWER_S: Final = 3.0
-"""Seconds to wait for an answer of the broker that already has the name and id of another one."""
+"""Seconds to wait until the present owner of a broker's name and id answers."""
 
 
 class NamesrvHandlers:
@@ -331,8 +331,8 @@ class NamesrvHandlers:
         return Response()
 
     def _ordered_topics(self) -> bytes:
-        """Return the encoded configuration of ordered topics, which answers the registration of a
-        broker."""
+        """Return the encoded configuration of ordered topics, the body of the answer to a
+        registration."""
         if not self._config.return_order_topic_config_to_broker:
             return b""
         texts = self._kv.namespace(ORDER_TOPIC_CONFIG)

@@ -84,7 +84,8 @@ class Outcome(NamedTuple):
 
 
 def _take_history(came: ReceivedBytes, after: int) -> tuple[KnownLog, ...] | None:
-    """Remove a history from the received bytes and return it, or return None if more must arrive.
+    """Remove a history from the received bytes, and return it. Return None until all its bytes have
+    arrived.
 
     - ``after``: the number of bytes before the history, which are removed too.
 
@@ -242,7 +243,10 @@ class SlaveComparison:
         return self._came.rest
 
     def begin(self) -> bytes:
-        """Return the bytes that begin a comparison: PROVE, the ends of the log, and its history."""
+        """Return the first bytes that a slave sends in a comparison.
+
+        These are PROVE, the ends of the slave's log, and its history.
+        """
         return _GREETING.pack(PROVE, self.start, self.end) + _history(self._known)
 
     def received(self, data: bytes) -> Range | Outcome | None:

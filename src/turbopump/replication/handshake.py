@@ -155,7 +155,7 @@ class SlaveHandshake(_Handshake):
     """Handshake on the side of a slave that has credentials."""
 
     def begin(self) -> bytes:
-        """Return the bytes that begin a handshake: HELLO and the nonce of this slave."""
+        """Return the first bytes that a slave sends in a handshake."""
         return HELLO + self._nonce
 
     def received(self, data: bytes) -> Step:

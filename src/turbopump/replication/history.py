@@ -38,7 +38,7 @@ KNOWN_MAX: Final = 256
 
 
 class KnownLog(NamedTuple):
-    """Entry of a history: another log that has the same bytes.
+    """Entry of a history, which names another log that has the same bytes up to an offset.
 
     - ``id``: the id of the other log.
     - ``until``: the offset before which both logs have the same bytes.
@@ -49,7 +49,7 @@ class KnownLog(NamedTuple):
 
 
 def new_id(now_ms: int, source: random.Random) -> bytes:
-    """Return the id of a new log: the time, then random bytes.
+    """Return a new id for a log, which consists of the time and random bytes.
 
     The time keeps ids different in tests that repeat the same random numbers.
     """
@@ -66,7 +66,7 @@ def common_until(one: Sequence[KnownLog], other: Sequence[KnownLog]) -> int:
 
 
 class LogHistory:
-    """History of this broker's log: the other logs with which it agrees, and up to which offset.
+    """Record of the other logs that have the same first bytes as this broker's log.
 
     - ``path``: the file of the history.
     - ``own``: the id for bytes that this run of the broker writes itself.

@@ -58,8 +58,7 @@ class LogSpan(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """Bytes of the log to send to a slave: their first offset and their number. A size of 0 is a
-    heartbeat."""
+    """Part of the log to send to a slave. A size of 0 is a heartbeat."""
 
     offset: int
     size: int
@@ -300,14 +299,19 @@ class Replicas:
         self.update(now, confirmed)
 
     def is_in_sync(self, slave: str, now: float, *, proved: bool = True) -> bool:
-        """Return True if a slave counts and had all of the log in the last ``catch_up`` seconds."""
+        """Return True if a slave had all of the log at some moment of the last ``catch_up``
+        seconds.
+
+        A slave that does not count yet is not in sync.
+        """
         one = self._slaves.get((slave, proved))
         if one is None or one.counts_from:
             return False
         return now - one.caught_up <= self._settings.catch_up
 
     def update(self, now: float, confirmed: int = 0) -> None:
-        """Compute ``copied`` and ``alone`` again, and forget a slave that was silent for long.
+        """Update the offset that enough slaves have copied, and forget a slave that was silent for
+        long.
 
         - ``confirmed``: the offset up to which sends are answered.
         """

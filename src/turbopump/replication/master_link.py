@@ -66,7 +66,7 @@ CHECK_S: Final = 0.5
 
 
 class MasterLink:
-    """HA port of a master broker: the server from which slaves copy the log.
+    """HA port of a master broker, from which slaves copy the log.
 
     - ``durable_only``: True to send only bytes that are on this disk, so that no slave is ahead of
       its master after a power cut (SYNC_FLUSH).
@@ -271,8 +271,8 @@ class MasterLink:
         self._timer = loop.call_later(CHECK_S, self._check_slaves)
 
     def _publish_copied(self) -> None:
-        """Pass to the store the offset up to which slaves have the log, and whether slaves are
-        missing."""
+        """Pass to the store the offset that enough slaves have copied, and whether too few are in
+        sync."""
         if not self.settings.acks:
             return
         replicas = self.replicas
@@ -489,7 +489,7 @@ class SlavePeer(asyncio.Protocol):
         return self.connection.next_transfer(self._link.span, asyncio.get_running_loop().time())
 
     def _read_log(self, turn: list[Transfer]) -> Bytes | None:
-        """Return the bytes of these transfers if the operating system has them in memory.
+        """Return the bytes to send if the operating system has these bytes in memory.
 
         Otherwise return None, and start a thread that reads them; they are sent afterwards.
         Recently written bytes are not copied, because that part of the log does not change any

@@ -62,7 +62,7 @@ _DIGITS: Final = dict.fromkeys(map(ord, "0123456789"))
 
 
 class SlaveLink:
-    """Copying of a master's log to this slave. A lost connection is renewed.
+    """Task that copies the log of the master to this slave, and renews a lost connection.
 
     Call ``start``, then ``set_master``, and at the end ``stop``.
 
@@ -331,7 +331,7 @@ class MasterPeer(asyncio.Protocol):
 
     @property
     def kind(self) -> str:
-        """Name of the kind of connection in log lines: TLS or plain text."""
+        """Kind of the connection for log lines, which is TLS or plain text."""
         return "TLS" if self.encrypted else "plain text"
 
     @property

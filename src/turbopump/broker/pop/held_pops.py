@@ -25,7 +25,7 @@ POP_SIZE: Final = 2400
 
 
 class PopKind(NamedTuple):
-    """Kind of a waiting request: a pop or a notification, and the queue for which it waits.
+    """Kind of a request that waits for messages, and the queue for which the request waits.
 
     - ``queue_id``: the queue, or ``ANY_QUEUE``.
     - ``takes``: True for a pop, which removes messages. False for a notification, which only

@@ -47,8 +47,10 @@ log = logging.getLogger(__name__)
 
 
 class Pop:
-    """POP of one broker: consumers take messages without owning a queue. Call ``start``, then
-    ``stop``."""
+    """POP of one broker, in which consumers take messages without owning a queue.
+
+    Call ``start``, then ``stop``.
+    """
 
     def __init__(
         self, stored: Stored, timers: Timers, forwarding: Forwarding, repair: LogRepair
@@ -170,7 +172,7 @@ class Pop:
 
 
 def recover_offsets(store: MessageStore, offsets: ConsumerOffsets) -> None:
-    """Advance the offsets of groups past the pops whose checkpoints are in the log.
+    """Advance the offsets of groups past all pops that have a checkpoint in the log.
 
     Call this before the broker serves clients. After a kill the groups' offsets are those of the
     last save, some seconds old. Each later checkpoint in the log shows the progress of a pop, so

@@ -60,7 +60,7 @@ _EMPTY: Final = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE
 
 @dataclass(slots=True)
 class PopQuery:
-    """Request of a pop: the messages that a consumer asks for.
+    """Messages that a consumer asks for in one pop.
 
     - ``count_max``: the maximum number of messages.
     - ``invisible_ms``: the milliseconds for which other consumers do not get the messages.
@@ -83,7 +83,7 @@ class PopQuery:
 
 @dataclass(slots=True)
 class PoppedEntries:
-    """Messages that a pop has found, and the header fields of its answer.
+    """Result of one pop, with the messages that were found.
 
     - ``pop_time_ms``: the time of the pop, in ms since 1970.
     - ``parts``: the encoded messages.

@@ -39,7 +39,7 @@ from turbopump.store.message_store import MessageStore
 SETTLING_S: Final = 0.02
 """Seconds between two checks whether the timers have delivered all due records."""
 SETTLING_LATE_S: Final = 0.5
-"""Seconds between two such checks when the timers are late by five seconds."""
+"""Seconds between two checks of the timers once they are five seconds late."""
 SLEEP_MAX_S: Final = 60.0
 _AT_ONCE: Final = 32
 """Maximum number of records in one read of the revive queue."""
@@ -61,8 +61,8 @@ class StoredCopies(NamedTuple):
 
 
 class Reviving:
-    """Task that delivers popped messages again if no consumer acknowledged them, for one revive
-    queue.
+    """Task that delivers the popped messages of one revive queue again if no consumer acknowledged
+    them.
 
     Call ``start``, then ``stop``.
     """

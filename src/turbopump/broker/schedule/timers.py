@@ -453,8 +453,10 @@ class Timers:
 
 
 def _slice_of(due: SlotUnits, first: int) -> list[tuple[int, int]]:
-    """Return the positions of the messages of a slot that are read at once, from number ``first``
-    on."""
+    """Return the positions of the messages of a slot that are delivered next.
+
+    - ``first``: the number of the first of these messages in the slot.
+    """
     return first_slice(
         zip(due.offsets[first : first + SLICE], due.sizes[first : first + SLICE], strict=True)
     )

@@ -65,7 +65,7 @@ _NEVER: Final = 1 << 62
 
 
 class _Step(NamedTuple):
-    """Result of the check of one half message.
+    """Result of checking one half message.
 
     - ``due``: the time when the half message needs another round, in ms since 1970.
     - ``copied``: True if the half message was stored again behind the others.
@@ -164,8 +164,7 @@ class TransactionChecks:
                 due = loop.time() + wait_ms / 1000
 
     def _blocks_deletion(self) -> bool:
-        """Return True if the first pending half message keeps a segment that lack of space would
-        delete.
+        """Return True if a pending half message keeps a segment that should be deleted for space.
 
         A round then stores messages with a late check behind the others.
         """
@@ -177,7 +176,7 @@ class TransactionChecks:
         return unit is not None and unit[0] < files[0].end
 
     def _any_producer_is_back(self) -> bool:
-        """Return True if a producer has connected for a half message that had no producer."""
+        """Return True if a producer has connected again for which half messages wait."""
         awaited = {(one.group, one.topic) for one in self._absent.values()}
         return any(bool(self._producers(*one)) for one in awaited)
 
@@ -343,7 +342,7 @@ class TransactionChecks:
         return _Step(due, copied=True)
 
     def _retry_or_skip(self, offset: int, fault: str) -> _Step:
-        """Let the next rounds read a half message again that could not be read.
+        """Record that a half message cannot be read, so that the next rounds try again.
 
         After ``TRIED_ROUNDS`` rounds the half message is skipped.
         """

@@ -1,5 +1,4 @@
-"""End of transactions: the broker delivers a committed message, and records the end in the op
-queue.
+"""End of transactions, in which a committed message is delivered and the end is recorded.
 
 The message is stored at its destination and confirmed, then its end is recorded. If a kill comes
 between the two, the next start finds the message. Source: apache/rocketmq
@@ -102,7 +101,7 @@ class Endings:
 
 
 AGAIN_S: Final = 1.0
-"""Seconds after which the broker tries to store an entry again that the store refused."""
+"""Seconds after which an entry that the store has refused is stored again."""
 
 
 @dataclass(slots=True, eq=False)

@@ -279,7 +279,7 @@ class Transactions:
         return await self.endings.end_transaction(half, outcome, lasting=lasting)
 
     async def resume_half(self, message: ReceivedMessage, properties: str) -> bool:
-        """Store a message that was given up as a half message again, so that it is checked again.
+        """Make a half message again from a message that was given up, so that the checks continue.
 
         Return False if its transaction has ended. Raises the errors of ``Forwarding.forward``.
         """
