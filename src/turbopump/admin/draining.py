@@ -150,8 +150,8 @@ async def drain(
 
     Remove the write permission before (``set_write_permission``).
     """
-    # A round may fail while the broker is busy, and the next one asks again. Only `routes_s` after
-    # the permission was removed do all clients know it: until then new messages may still arrive.
+    # A check may fail while the broker is busy, and the next check asks again. New messages may
+    # arrive for `routes_s` after the removal of the permission, until all clients have new routes.
     began = clock.monotonic()
     while True:
         seconds = clock.monotonic() - began

@@ -233,7 +233,9 @@ def _setting_problems(
     """
     if settings.get("brokerRole") != "SYNC_MASTER":
         return
-    in_sync_replicas = settings.get("inSyncReplicas", "2")  # Apache 4: no such key, it waits for 1
+    in_sync_replicas = settings.get(
+        "inSyncReplicas", "2"
+    )  # Apache 4 has no such key and waits for 1
     wanted = 0
     if in_sync_replicas.isdecimal():
         wanted = int(in_sync_replicas) - 1

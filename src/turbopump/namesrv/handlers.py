@@ -266,7 +266,7 @@ class NamesrvHandlers:
         return encode_response(context.opaque, Response(body=body))
 
     def _encode_route(self, key: RouteKey, opaque: int) -> Steps[Response[TopicRouteData] | bytes]:
-        yield  # it may have hundreds of brokers
+        yield  # the route may have hundreds of brokers
         topic, standard, order = key
         changes = self._encoded.changes
         route = self._table.route(topic)
@@ -386,7 +386,7 @@ class EncodedRoutes:
 def _read_registration(
     request: RegisterBroker, context: RequestContext
 ) -> Steps[RegisterBrokerBody]:
-    yield  # it may have thousands of topics
+    yield  # the body may have thousands of topics
     if not context.body:
         return RegisterBrokerBody()
     if context.version < V3_0_11:  # RocketMQ: then the body was the topics alone
@@ -414,7 +414,7 @@ def _leave_unusable_out(broker: BrokerIdentity, topics: dict[str, TopicConfig]) 
 
 
 def _listed(topics: Callable[[], tuple[str, ...]]) -> Steps[Response[TopicList]]:
-    yield  # there may be thousands
+    yield  # there may be thousands of topics
     return Response(TopicList(topic_list=topics()))
 
 

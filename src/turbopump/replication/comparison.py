@@ -164,7 +164,7 @@ class MasterComparison:
         if not 0 <= start <= self.end:
             raise ProtocolError(f"the slave's log begins at {start} and ends at {self.end}")
         if self.end == 0:
-            return self._finish(Verdict.EQUAL, log.start)  # an empty one gets all there is
+            return self._finish(Verdict.EQUAL, log.start)  # an empty slave gets the whole log
         if self.end > log.written:
             return self._finish(Verdict.AHEAD, log.written)
         self._base = max(start, log.start)
@@ -200,9 +200,9 @@ class MasterComparison:
         Return no bytes while a digest is missing.
         """
         # After an equal range the comparison continues behind it. A range that differs is halved by
-        # ``_request_next``, down to the first different byte. If that is the very first byte that
-        # was compared, the histories were wrong about the bytes before it. So everything that both
-        # logs have is compared from its beginning.
+        # ``_request_next``, down to the first different byte. If this is the very first byte that
+        # was compared, the histories were wrong about the bytes before it. Then all bytes that both
+        # logs have are compared, from the first one on.
         asked = self.asked
         if asked is None or self._theirs is None or self._own is None:
             return b""

@@ -128,7 +128,7 @@ class MasterHandshake(_Handshake):
         if self._others_nonce is None:
             first = self._came.rest[: len(HELLO)]
             compares = PROVE.startswith(first) and not HELLO.startswith(first)
-            if compares or (first and first[0] < HELLO[0]):  # or an offset: no handshake follows
+            if compares or (first and first[0] < HELLO[0]):  # or an offset
                 if self._allowed:
                     return Step(b"", self._came.rest)
                 raise ProtocolError(

@@ -86,14 +86,14 @@ class LogHistory:
         self.known: tuple[KnownLog, ...] = self._saved or ()
         if self.known and unchanged < end:
             self.begin_own(unchanged)
-            self.save_now()  # the next start need not notice
+            self.save_now()  # the next start then finds nothing to change
 
     def begin_own(self, end: int) -> None:
         """Record that the bytes from ``end`` on are in no other known log.
 
         This run is about to write these bytes, or copies them from a log without a known id.
         """
-        # The entries of other logs end here at the latest, because the next bytes are not theirs.
+        # Entries of other logs end at ``end`` at the latest, because they lack the next bytes.
         # An empty log has nothing in common with any other.
         if not self.known or self.known[-1].id != self._own:
             closed = [KnownLog(one.id, min(one.until, end)) for one in self.known if end]
@@ -174,6 +174,6 @@ class LogHistory:
                 KnownLog(bytes.fromhex(name), NO_END if until is None else until)
                 for name, until in rows
             ]
-        except (ValueError, msgspec.MsgspecError):  # cut off, or made by hand
+        except (ValueError, msgspec.MsgspecError):  # the file was cut off or edited
             return None
         return tuple(known) if all(len(one.id) == ID_SIZE for one in known) else None

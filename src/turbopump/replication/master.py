@@ -91,7 +91,7 @@ class SlaveConnection:
     def __post_init__(self) -> None:
         self.last_read = self.now
         self.sent = ByteRate(self.now)
-        self.last_write = self.now - self.settings.heartbeat  # so that it hears it is served
+        self.last_write = self.now - self.settings.heartbeat  # the first heartbeat is due at once
 
     def begin_proved(self, offset: int) -> None:
         """Start to send the log from ``offset`` on, because the slave has proved its log up to
@@ -333,7 +333,7 @@ class Replicas:
             if now - one.caught_up <= catch_up:
                 in_sync.add(slave)
         if gone is not None:
-            del self._slaves[gone]  # the next one in the next round
+            del self._slaves[gone]  # one slave for each call
         if not wanted:
             return
         if len(acked) >= wanted:

@@ -241,7 +241,7 @@ class MasterLink:
 
     def _send_to_all(self) -> None:
         self._due = False
-        if not self._ports:  # closed meanwhile
+        if not self._ports:  # the port was closed during the wait
             return
         for slave in list(self.slaves):
             slave.send_new()
@@ -311,7 +311,9 @@ class SlavePeer(asyncio.Protocol):
         self.connection = SlaveConnection(link.settings, "", 0.0)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is none
+        self._transport = transport = cast(
+            asyncio.Transport, transport
+        )  # uvloop's class is no subclass
         host, port = transport.get_extra_info("peername")[:2]
         self.address = f"{host}:{port}"
         self._host = host

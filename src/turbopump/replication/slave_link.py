@@ -209,7 +209,7 @@ class SlaveLink:
             if peer.shakes_hands:
                 cause += "; both brokers need the same innerClientAuthenticationCredentials"
             self._record_fault(cause)
-            return self._next_pause(REFUSED_S)  # one that was stopping may be back at once
+            return self._next_pause(REFUSED_S)  # a master that stopped may be back at once
         self._record_fault(cause)
         return REFUSED_S
 
@@ -325,7 +325,9 @@ class MasterPeer(asyncio.Protocol):
         return (self._comparison or self.connection).begin()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is none
+        self._transport = transport = cast(
+            asyncio.Transport, transport
+        )  # uvloop's class is no subclass
         transport.write(self._handshake.begin() if self._handshake else self._first_bytes())
         self._check_silence()
 
@@ -395,7 +397,7 @@ class MasterPeer(asyncio.Protocol):
         if found.verdict is not Verdict.EQUAL:
             if found.verdict is Verdict.DIFFERS and found.known:
                 link.history.found_different(found.known, found.offset)
-                link.history.save(lambda _error: None)  # so that less is compared the next time
+                link.history.save(lambda _error: None)  # the next comparison is shorter
             self._refuse(slaves_refusal(found, link.address or "?", end))
             return
 

@@ -148,7 +148,7 @@ class HeldPops(WaitingRequests[_PopLine]):
             self._leave_line(held)
             held.answer()
             if kind.takes:
-                break  # a pop under way looks again when it ends
+                break  # the line is checked again when this pop ends
         if group in self.lines:
             self._watch_queues(line, watched)
 

@@ -123,7 +123,7 @@ class PopReader:
         """
         for queue in queues:
             await query.pause()
-            if self.view.is_at_end(queue):  # nearly all queues of nearly all pops
+            if self.view.is_at_end(queue):  # true for nearly all queues of nearly all pops
                 continue
             if not self.view.offsets.lock(queue):
                 taken.left += self.view.distance(queue)
@@ -141,7 +141,7 @@ class PopReader:
         # The order keeps a kill from losing messages. The checkpoint of the messages is in the log
         # before they are answered, and the committed offset passes them only when the log is on the
         # disk up to the checkpoint (``PopOffsets.commit``). Messages that the filter rejects need
-        # no checkpoint, so their offset is committed at once, behind those that wait.
+        # no checkpoint, so their offset is committed at once, after offsets that wait.
         start = self._first_offset(queue, query)
         if query.ordered:
             now = self.view.clock.now_ms()

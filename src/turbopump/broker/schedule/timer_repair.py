@@ -248,7 +248,7 @@ class TimerRepair:
                 if isinstance(message, str):
                     if not delivered:
                         self.skip(-1, unit.offset, message)
-                # a recall counts for its whole slot, and may have several units in a row
+                # a recall applies to its whole slot, and may have several units in a row
                 elif unit.offset != self._last_offset and (unit.recalls or not delivered):
                     self.put_in_slot(unit.offset, unit.size, message.slot, now)
                     self._last_offset = unit.offset

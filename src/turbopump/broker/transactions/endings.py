@@ -237,8 +237,8 @@ class SavedOffsets:
     def save_soon(self) -> None:
         """Save the present offsets once the log is on the disk up to its present end."""
         # The offsets are captured together with the end of the log, and saved when the log is on
-        # the disk up to that end: every message stored on their account is before it. One wait at
-        # a time is enough, because its end compares the offsets again.
+        # the disk up to that end: every message that belongs to them is before it. One wait at a
+        # time is enough, because the offsets are compared again at its end.
         offsets = (self._pending.offset, self._pending.op_offset)
         durable = self._store.durable
         end = self._store.log.end
