@@ -663,7 +663,7 @@ class BrokerConfig(AccessConfig):
 
     @property
     def allowed_peers(self) -> frozenset[str]:
-        """Addresses that may connect to the replication port; all may if there are none.
+        """Addresses that may connect to the replication port, where an empty set allows all.
 
         They are those of `haAllowedPeers`.
         """
@@ -776,8 +776,8 @@ def load_broker_config(
 def _bind_address_for(advertised: str) -> str:
     """Return the interface to listen on if ``bindAddress`` is not set.
 
-    This is the advertised address. Raise ConfigError if this machine does not have that address, as
-    behind NAT or in Kubernetes.
+    This is the advertised address, or loopback if none is advertised. Raise ConfigError if this
+    machine does not have that address, as behind NAT or in Kubernetes.
     """
     if not advertised or is_loopback(advertised):
         return LOOPBACK

@@ -81,8 +81,8 @@ class ServerTls:
 class ClientTls:
     """TLS settings of a client, which by default trusts the certificates of the operating system.
 
-    - ``trust``: PEM file of the certificates that sign the servers' certificates, or of the servers'
-      own certificates. None means those of the operating system.
+    - ``trust``: PEM file of the certificates that sign those of servers, or of the servers' own
+      certificates. None means those of the operating system.
     - ``certificate``, ``key``: PEM files that the client shows to servers that ask for a
       certificate.
     - ``key_password``: password if the key is encrypted.
