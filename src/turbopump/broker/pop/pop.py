@@ -1,4 +1,4 @@
-"""All parts of POP, and the order in which they are built, started and stopped."""
+"""The parts of POP in one broker, and the order in which they are built, started and stopped."""
 
 from __future__ import annotations
 
@@ -37,15 +37,18 @@ from turbopump.store.message_store import MessageStore
 from turbopump.store.timers.pending_timers import TIMER_TOPIC
 
 FLUSH_PATIENCE_S: Final = 5.0
-"""Maximum seconds that a clean stop waits for the disk. Without this wait, popped messages would be
-delivered again after the start."""
+"""Maximum seconds for which a clean stop waits until popped offsets are on the disk.
+
+Without this wait, popped messages would be delivered again after the next start.
+"""
 _AT_ONCE: Final = 32
 
 log = logging.getLogger(__name__)
 
 
 class Pop:
-    """The POP of one broker. ``start``, then ``stop``."""
+    """POP of one broker: consumers take messages without owning a queue. Call ``start``, then
+    ``stop``."""
 
     def __init__(
         self, stored: Stored, timers: Timers, forwarding: Forwarding, repair: LogRepair
@@ -59,7 +62,7 @@ class Pop:
         topics = tables.topics
         recover_offsets(store, tables.offsets)
         self._timers_end = store.max_offset(TIMER_TOPIC, 0)
-        """End of the timers' queue when offsets were last saved."""
+        """End of the timers' queue at the last save of the offsets."""
         self.offsets = PopOffsets(tables.offsets, store.durable)
         self.order = OrderInfo(tables.order_info)
         self.order.begun_ms = tables.begun_ms
@@ -104,24 +107,28 @@ class Pop:
         self._begun_ms = tables.begun_ms
 
     def start(self) -> None:
-        """Start to put back messages that are not acknowledged."""
+        """Start to deliver popped messages again that no consumer acknowledges in time."""
         for each in self.reviving:
             each.start()
 
     async def store_acknowledgement(
         self, queue_id: int, key: PopKey, offsets: list[int], visible_at_ms: int
     ) -> PutResult:
-        """Store the acknowledgement of popped messages. Raises as ``ReviveLog`` does."""
+        """Store the acknowledgement of popped messages.
+
+        Raises the errors of ``ReviveLog.store_acknowledgement``.
+        """
         if key.pop_time_ms <= self._begun_ms:  # its checkpoint may be in an earlier topic
             for earlier in self._earlier_logs:
                 await earlier.store_acknowledgement(queue_id, key, offsets, visible_at_ms)
         return await self.revive_log.store_acknowledgement(queue_id, key, offsets, visible_at_ms)
 
     def save(self) -> None:
-        """Save changes outside of the event loop; called as often as offsets are saved.
+        """Save the table of ordered pops in another thread, if it has changed.
 
-        The offsets of the last save include the pops before it, so ``recover_offsets`` begins
-        there.
+        The broker calls this as often as it saves offsets. The call also records the end of the
+        timers' queue at the previous save. ``recover_offsets`` begins to read there, because the
+        saved offsets include all earlier pops.
         """
         last = self._timers_end
         self._timers_end = self._store.max_offset(TIMER_TOPIC, 0)
@@ -131,8 +138,10 @@ class Pop:
         self.order.save()
 
     async def stop(self) -> None:
-        """Stop reviving, and save the popped offsets, so that a restart continues there. May be
-        called twice."""
+        """Stop the redelivery, and save the offsets of the pops, where the next start continues.
+
+        This may be called twice.
+        """
         for each in self.reviving:
             await each.stop()
         settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -161,13 +170,13 @@ class Pop:
 
 
 def recover_offsets(store: MessageStore, offsets: ConsumerOffsets) -> None:
-    """Advance groups past the pops recorded in checkpoints. Call this before the broker serves
-    clients.
+    """Advance the offsets of groups past the pops whose checkpoints are in the log.
 
-    After a kill the groups' offsets are those of the last save, some seconds old. Each later
-    checkpoint in the log shows the progress of a pop, so messages acknowledged in these seconds are
-    not delivered again. The timers' queue is read from the saved offset of the revive group.
-    Apache's broker has no such step and delivers these messages again.
+    Call this before the broker serves clients. After a kill the groups' offsets are those of the
+    last save, some seconds old. Each later checkpoint in the log shows the progress of a pop, so
+    messages acknowledged in these seconds are not delivered again. The timers' queue is read from
+    the saved offset of the revive group. Apache's broker has no such step and delivers these
+    messages again.
     """
     at = offsets.find(REVIVE_GROUP, TIMER_TOPIC, 0)
     if at is None:
