@@ -323,7 +323,7 @@ def _neighbours(
         count = _within_a_piece(units, count, first)
     # The read ends before the first hot message, because the next read gets that from the map. If
     # the first message is hot itself, ``_read_hot`` has not returned it: its bytes in the map did
-    # not fit its unit, or its unit is more than ``_UNITS_HOT`` units old. Then it is read here alone.
+    # not fit its unit, or more than ``_UNITS_HOT`` units follow. Then it is read here, alone.
     while True:
         last, size, _ = UNIT.unpack_from(units, (count - 1) * UNIT_SIZE)
         if count == 1 or last < context.hot_from or index + count <= queue.opened_at:
