@@ -213,7 +213,7 @@ class Backlog:
 
     @property
     def waited_s(self) -> float:
-        """Seconds that the oldest request has waited in the backlog, or 0 if the backlog is empty."""
+        """Seconds that the oldest request has waited in the backlog, or 0 if it is empty."""
         first = self._late or self._line
         return self._loop.time() - first[0].arrived if first else 0.0
 

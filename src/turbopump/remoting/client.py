@@ -83,8 +83,7 @@ class RemotingClient:
     async def call(
         self, address: str, request: Request[ReplyT], body: Body = b"", *, timeout: float = 3.0
     ) -> ReplyT:
-        """Send ``request`` to a peer and return its typed reply: header fields or a decoded JSON
-        body.
+        """Send ``request`` to a peer and return the typed reply, from header fields or a JSON body.
 
         ``timeout`` is in seconds and includes connecting. Use ``exchange`` for an answer with a
         body that is not JSON.

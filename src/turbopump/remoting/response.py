@@ -20,7 +20,7 @@ BODY_MAX: Final = FRAME_SIZE_MAX - 64 * 1024
 
 
 class Response(Generic[ReplyT]):
-    """Answer that a request handler returns: a code, a remark and a reply.
+    """Answer that a request handler returns, with a code, a remark and a reply.
 
     - ``reply``: the reply that the request declares, as header fields or a JSON body.
     - ``body``: a body in another form than JSON.

@@ -185,7 +185,7 @@ class RequestContext(msgspec.Struct, gc=False):
             self.settle(ready)
 
     def settle_call(self, respond: Callable[[T], Outcome[Any]], what: T) -> None:
-        """Call ``respond(what)`` and send the answer that it returns. If ``respond`` raises, send
+        """Call ``respond`` with ``what`` and send the returned answer. If ``respond`` raises, send
         its error."""
         try:
             outcome = respond(what)
@@ -322,8 +322,7 @@ class Router:
         return frozenset(self.routes)
 
     def handle(self, frame: Frame, served: Served) -> None:
-        """Handle a received frame: call the handler of a request, or settle the call that an answer
-        belongs to."""
+        """Call the handler of a received request, or pass a received answer to its call."""
         found = None
         if frame.serialize_type == JSON:
             found = self.decode_typed(frame.header)

@@ -75,8 +75,8 @@ class RequestTable(WaitingRules, Protocol):
 class Served:
     """Requests that one peer sends over a connection, handled in order.
 
-    - ``memory``: counter of the bytes that the connections of a server use. None for a client, which
-      reads even if its peer does not. If both sides stopped reading, neither would ever
+    - ``memory``: counter of the bytes that the connections of a server use. None for a client,
+      which reads even if its peer does not. If both sides stopped reading, neither would ever
       continue.
     - ``backlog``: the server's backlog for requests that may wait.
     - ``turns``: driver of long work.
@@ -226,7 +226,7 @@ class Served:
     # --- handling a request
 
     def take_frame(self, frame: Frame) -> None:
-        """Handle one frame now: a request, or the answer to a call."""
+        """Handle one frame now, which may be a request or the answer to a call."""
         calls = self.wire.calls
         if calls.typed and frame.serialize_type == JSON and calls.settle_typed(frame.header):
             return

@@ -290,8 +290,8 @@ class Wire(asyncio.Protocol):
     async def drain(self, deadline: float | None = None) -> None:
         """Wait until the peer has read enough of the written bytes that more may be written.
 
-        Senders of one-way requests await this. It returns at once if writing is not paused or
-        the connection is closed. Raises TimeoutError at ``deadline``, a time of the event loop. None
+        Senders of one-way requests await this. It returns at once if writing is not paused or the
+        connection is closed. Raises TimeoutError at ``deadline``, a time of the event loop. None
         means no limit.
         """
         if self.writing_paused and not self.closed:
