@@ -1,4 +1,6 @@
-"""Half messages: messages of transactions with an unknown outcome. Values in, values out.
+"""Half messages: the stored messages of transactions with an unknown outcome.
+
+The module takes values and returns values, without I/O.
 
 ::
 
