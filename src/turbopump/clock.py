@@ -12,17 +12,20 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Protocol of a clock, as components use it."""
+    """Interface of the clocks that components use."""
 
     def now_ms(self) -> int:
         """Return the wall time in milliseconds since 1970-01-01 UTC."""
 
     def monotonic(self) -> float:
-        """Return the seconds of a clock that never goes back. Only differences have a meaning."""
+        """Return the seconds of a clock that never goes back.
+
+        Only the difference of two values has a meaning.
+        """
 
 
 class SystemClock:
-    """Clock of the machine."""
+    """Clock of the operating system."""
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000

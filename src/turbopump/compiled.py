@@ -1,10 +1,11 @@
-"""Registry of compiled functions: ``@has_twin`` marks a plain function, and its compiled twin in
-``hot/`` replaces it if the twin was built.
+"""Registry of functions that also exist in a compiled form.
 
-The plain function defines the behaviour. The twin has the same name and signature. It receives the
-plain function, and calls it for unusual values (other types, numbers out of range, text beyond
-ASCII, bytes that do not fit), so that errors are the same too. ``TURBOPUMP_PURE=1`` in the
-environment disables the twins. Reasons: docs/explanations/decisions/0005-compiled-twins.md.
+``@has_twin`` marks a plain function. Its compiled twin in ``hot/`` replaces it if the twin was
+built. The plain function defines the behaviour. The twin has the same name and signature. It
+calls the plain function for unusual values, so that errors are the same too. These are values of
+other types, numbers out of range, text beyond ASCII, and bytes that do not fit.
+``TURBOPUMP_PURE=1`` in the environment disables the twins. Reasons:
+docs/explanations/decisions/0005-compiled-twins.md.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 
 class Twins(NamedTuple):
-    """A plain function and its compiled twin, or None if the twin is not built or disabled."""
+    """Plain function and its compiled twin.
+
+    - ``compiled``: None if the twin was not built or is disabled.
+    """
 
     plain: Callable[..., Any]
     compiled: Callable[..., Any] | None
@@ -34,7 +38,7 @@ def _load() -> tuple[Any, str]:
 
 
 _hot, KIND = _load()
-"""Text for people: which kind runs, and the reason if it is not the compiled one."""
+"""Text for people that says whether compiled or plain functions run, and why."""
 
 IS_COMPILED: Final = _hot is not None
 TWINS: Final[dict[str, Twins]] = {}
@@ -42,11 +46,11 @@ TWINS: Final[dict[str, Twins]] = {}
 
 
 def has_twin(plain: FunctionT) -> FunctionT:
-    """Return the compiled function with this name if it is enabled, else ``plain``."""
+    """Return the compiled function with the same name if there is one, else ``plain``."""
     name = plain.__name__
     compiled = None
     if _hot is not None:
-        compiled = getattr(_hot, name, None)  # None: built from an older source
+        compiled = getattr(_hot, name, None)  # None if built from an older source
         _hot.plain[name] = plain
     TWINS[name] = Twins(plain, compiled)
     return compiled or plain

@@ -50,14 +50,17 @@ from enum import IntEnum
 from typing import ClassVar, Final
 
 SEE_DOCTOR: Final = "`turbopump doctor` looks at the servers, and says what is wrong"
-"""Note added to an error whose cause may be another server. The command line shows it too."""
+"""Note that is added to an error whose cause may be another server. The command line shows it
+too."""
 NO_PERMISSION: Final = 16
-"""Response code of a denied request."""
+"""Response code of a request that was denied."""
 
 
 class ClientErrorCode(IntEnum):
-    """Code of an error that did not come from a server. Source: apache/rocketmq
-    ``ClientErrorCode``."""
+    """Code of an error that did not come from a server.
+
+    Source: apache/rocketmq ``ClientErrorCode``.
+    """
 
     CONNECT_BROKER = 10001
     ACCESS_BROKER_TIMEOUT = 10002
@@ -68,7 +71,7 @@ class ClientErrorCode(IntEnum):
 
 
 class TurbopumpError(Exception):
-    """Base of all errors raised by this package."""
+    """Base class of all errors that this package raises."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return (
@@ -83,42 +86,48 @@ def _made_again(kind: type[TurbopumpError], args: tuple[object, ...]) -> Turbopu
 
 
 class ConfigError(TurbopumpError):
-    """A configuration key, value or option is invalid. The text names it and says what is
+    """Raised when a configuration key, a value or an option is invalid. The text says what is
     expected."""
 
 
 class MessageError(TurbopumpError):
-    """A message may not be sent: illegal topic, empty or oversized body, oversized properties."""
+    """Raised when a message may not be sent, for example because its topic is illegal or its body
+    is too large."""
 
 
 class ProtocolError(TurbopumpError):
-    """Bytes violate the protocol or a file format."""
+    """Raised when bytes violate the protocol or a file format."""
 
 
 class FrameError(ProtocolError):
-    """A frame has impossible lengths or an unknown serialize type; the connection must be
-    closed."""
+    """Raised when a frame has impossible lengths or an unknown serialize type.
+
+    The connection must be closed then.
+    """
 
 
 class HeaderError(ProtocolError):
-    """The header of a command cannot be decoded."""
+    """Raised when the header of a command cannot be decoded."""
 
 
 class BodyError(ProtocolError):
-    """The body of a command cannot be decoded."""
+    """Raised when the body of a command cannot be decoded."""
 
 
 class StoredMessageError(ProtocolError):
-    """The bytes of a stored message contradict its own lengths or magic."""
+    """Raised when the bytes of a stored message contradict the lengths or the magic number in
+    them."""
 
 
 class RemotingError(TurbopumpError):
-    """A call to a peer failed."""
+    """Raised when a call to another process over the network has failed."""
 
 
 class ConnectError(RemotingError):
-    """The connection to a peer failed. ``code`` is CONNECT_BROKER, or BROKER_NOT_EXIST if the
-    peer's address is unknown."""
+    """Raised when no connection to a peer can be opened.
+
+    ``code`` is CONNECT_BROKER, or BROKER_NOT_EXIST if the peer's address is unknown.
+    """
 
     def __init__(self, text: str, *, code: int = ClientErrorCode.CONNECT_BROKER) -> None:
         super().__init__(text)
@@ -127,20 +136,26 @@ class ConnectError(RemotingError):
 
 
 class ConnectionLostError(RemotingError):
-    """The connection ended before the answer arrived. The peer may have executed the request."""
+    """Raised when a connection ended before the answer arrived.
+
+    The peer may have executed the request.
+    """
 
 
 class CallTimeoutError(RemotingError):
-    """No answer arrived in time. The peer may have executed the request."""
+    """Raised when no answer to a request arrived in time.
+
+    The peer may have executed the request.
+    """
 
     code: ClassVar[int] = ClientErrorCode.ACCESS_BROKER_TIMEOUT
 
 
 class ResponseError(RemotingError):
-    """The peer answered with an error.
+    """Raised when a peer has answered a request with an error code.
 
-    ``code`` is the response code (see ``turbopump.protocol.codes.ResponseCode``), ``remark`` the
-    peer's text.
+    - ``code``: response code (see ``turbopump.protocol.codes.ResponseCode``).
+    - ``remark``: text of the peer.
     """
 
     def __init__(
@@ -156,45 +171,54 @@ class ResponseError(RemotingError):
 
 
 class StoreError(TurbopumpError):
-    """The store directory cannot be used as requested."""
+    """Raised when the store directory cannot be used as requested."""
 
 
 class StoreLockedError(StoreError):
-    """Another process has the store directory open."""
+    """Raised when another process has opened the store directory."""
 
 
 class ReadsRefusedError(StoreError):
-    """Too many reads wait for the disk. Nothing was read; retry in a moment. A server answers with
-    code 2, and clients retry."""
+    """Raised when a read is refused because too many reads are waiting for the disk.
+
+    Nothing was read; retry in a moment. A server answers with code 2, and clients retry.
+    """
 
     def __init__(self) -> None:
         super().__init__("too many reads wait for the broker's disk; ask again in a moment")
 
 
 class RoomInMakingError(StoreError):
-    """The next file of the log is not created yet. Nothing was stored; retry when the file
-    exists."""
+    """Raised when the next file of the log is not created yet.
+
+    Nothing was stored. Retry when the file exists.
+    """
 
 
 class StoreClosedError(StoreError):
-    """The store is closed or refuses writes."""
+    """Raised when the store is closed or refuses writes."""
 
 
 class CopyError(StoreError):
-    """Bytes from a master cannot be the next entry of its slave's log. The text has the reason."""
+    """Raised when bytes from a master cannot be the next entry of its slave's log.
+
+    The text has the reason.
+    """
 
 
 class StoreDamagedError(StoreError):
-    """Store files contradict each other or their format."""
+    """Raised when store files contradict each other or their format."""
 
 
 class ClientError(TurbopumpError):
-    """A producer or consumer failed."""
+    """Raised when an operation of a producer or consumer has failed."""
 
 
 class RouteNotFoundError(ClientError):
-    """No broker is known for a topic. ``code`` is NOT_FOUND_TOPIC, or NO_NAME_SERVER if no name
-    server answered."""
+    """Raised when no broker is known for a topic.
+
+    ``code`` is NOT_FOUND_TOPIC, or NO_NAME_SERVER if no name server answered.
+    """
 
     def __init__(self, text: str, *, code: int = ClientErrorCode.NOT_FOUND_TOPIC) -> None:
         super().__init__(text)
@@ -204,10 +228,11 @@ class RouteNotFoundError(ClientError):
 
 
 class SendError(ClientError):
-    """No broker accepted the message. The text lists the attempts.
+    """Raised when no broker has accepted a message. The text lists the attempts.
 
-    ``brokers`` are the names of the brokers that were tried, in order. ``code`` is that of the last
-    answer; without an answer it is a ``ClientErrorCode``, or None.
+    - ``brokers``: names of the brokers that were tried, in order.
+    - ``spent_ms``: time spent on all attempts.
+    - ``code``: code of the last answer. Without an answer it is a ``ClientErrorCode``, or None.
     """
 
     def __init__(
@@ -227,13 +252,19 @@ class SendError(ClientError):
 
 
 class RequestError(ClientError):
-    """A request will get no reply: the producer was closed meanwhile, or too many requests are
-    waiting (then it was not sent)."""
+    """Raised when a request will get no reply.
+
+    The producer was closed in the meantime, or too many requests were waiting. In the latter case
+    the request was not sent.
+    """
 
 
 class RequestTimeoutError(RequestError):
-    """A request was sent, and no reply arrived in time. ``broker`` is the name of the broker that
-    accepted the request, ``spent_ms`` the time waited."""
+    """Raised when a request was sent, and no reply arrived in time.
+
+    - ``broker``: name of the broker that accepted the request.
+    - ``spent_ms``: time waited.
+    """
 
     code: ClassVar[int] = ClientErrorCode.REQUEST_TIMEOUT
 
@@ -247,11 +278,12 @@ class RequestTimeoutError(RequestError):
 
 
 class ReplyError(ClientError):
-    """A reply did not reach the producer that sent the request: no broker accepted the reply, or
-    that producer is gone.
+    """Raised when a reply has not reached the producer that sent the request.
 
-    ``client_id`` is the id of that producer. ``code`` is that of the broker's last answer, or as in
-    a ``SendError``.
+    No broker accepted the reply, or that producer is gone.
+
+    - ``client_id``: id of that producer.
+    - ``code``: code of the broker's last answer, or as in a ``SendError``.
     """
 
     def __init__(self, text: str, *, client_id: str = "", code: int | None = None) -> None:
@@ -261,46 +293,58 @@ class ReplyError(ClientError):
 
 
 class MessageNotFoundError(ClientError):
-    """No broker has the message. The text says where it was searched for."""
+    """Raised when no broker has the message. The text says where it was searched for."""
 
 
 class ResendError(ClientError):
-    """Dead letters cannot be resent now: another process is resending them, or the journal of
-    earlier resends cannot be read."""
+    """Raised when dead letters cannot be resent now.
+
+    Another process is resending them, or the journal of earlier resends cannot be read.
+    """
 
 
 class NotStartedError(ClientError):
-    """The object was used before ``start``, after ``close``, or in a process forked from the one
-    that started it."""
+    """Raised when an object is used before ``start``, after ``close``, or in a forked process."""
 
 
 # Errors of the data source and the pipelines on Spark. They are here so that a program can name
 # them without Spark.
 class DataLossError(ClientError):
-    """Messages of a requested range are damaged, or not in the broker (deleted, or not yet
-    stored)."""
+    """Raised when messages of a requested range are damaged or not in the broker.
+
+    Messages that are not there are deleted, or not stored yet.
+    """
 
 
 class WriteError(ClientError):
-    """No broker accepted some rows. The text has the first of them, the reason, and the number of
-    the task's rows that are stored."""
+    """Raised when no broker has accepted some rows that Spark writes.
+
+    The text has the first of these rows, the reason, and the number of the task's rows that are
+    stored.
+    """
 
 
 class LakeError(TurbopumpError):
-    """A lake cannot be read or written as requested. The text says what to do."""
+    """Raised when a lake cannot be read or written as requested. The text says what to do."""
 
 
 class LakeInUseError(LakeError):
-    """Another process writes to the lake."""
+    """Raised when another process is writing to the lake."""
 
 
 class OffsetGapError(LakeError):
-    """A batch does not begin at the end of the table: rows would be missing or duplicated."""
+    """Raised when a batch does not begin at the end of the table.
+
+    Rows would be missing or duplicated.
+    """
 
 
 class PipelineError(TurbopumpError):
-    """Spark failed. The text has the reason in one sentence."""
+    """Raised when a run of Spark has failed. The text has the reason in one sentence."""
 
 
 class MissingExtraError(TurbopumpError, ModuleNotFoundError):
-    """A package of an extra is not installed; ``name`` is its module."""
+    """Raised when a package of an optional extra is not installed.
+
+    ``name`` is the module of the package.
+    """

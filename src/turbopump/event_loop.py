@@ -16,8 +16,11 @@ from types import BuiltinFunctionType
 
 
 class PureThreads(ThreadPoolExecutor):
-    """Thread pool for pure functions. A simulation runs these functions in its own loop instead.
-    The threads end when the last reference is gone."""
+    """Thread pool for functions that only compute a value from their arguments.
+
+    A simulation runs these functions in its own loop instead. The threads end when the last
+    reference to the pool is gone.
+    """
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -31,8 +34,9 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Return a new loop for a thread within another program's process. uvloop is not used in two
-    kinds of processes:
+    """Return a new event loop for a thread within another program's process.
+
+    The loop is one of uvloop, except in two kinds of processes:
 
     - Processes with closed standard descriptors. libuv aborts when it closes one of their
       numbers.

@@ -1,8 +1,8 @@
-"""Numbers of things in texts for people."""
+"""Numbers of things, written for people."""
 
 
 def counted(number: int, what: str) -> str:
-    """Return a number of things, such as ``1 queue`` and ``1,000 queues``."""
+    """Return a number with the name of the things, such as ``1 queue`` and ``1,000 queues``."""
     if number == 1:
         return f"1 {what}"
     return f"{number:,} {what}s"

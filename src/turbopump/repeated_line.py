@@ -1,5 +1,5 @@
-"""Log lines that peers or user functions can cause any number of times: a bad frame, a failed
-request, a handler that raises.
+"""Log lines that peers or user functions can cause any number of times, for example by a bad frame,
+a failed request, or a handler that raises.
 
 The first line is logged at once. Further lines within ``PERIOD_S`` seconds are counted, and the
 last of them is logged with their number. A line that continues is logged in full again after
@@ -18,18 +18,20 @@ from typing import Final
 PERIOD_S: Final = 10.0
 PERIODS_MAX: Final = 60
 KINDS_MAX: Final = 1000
-"""Maximum number of kinds of one line that are counted separately at the same time; further kinds
+"""Maximum number of kinds of one line that are counted separately at the same time. Further kinds
 are counted together."""
 KEPT_SIZE: Final = 512
-"""Maximum number of characters kept of each argument of a counted line."""
+"""Maximum number of characters that are kept of each argument of a counted line."""
 
 _lines: weakref.WeakSet[RepeatedLine] = weakref.WeakSet()
 
 
 @dataclass(slots=True)
 class _Counted:
-    """Number of lines of one kind since the last logged line, and the newest of them. ``periods``
-    counts periods since the last line in full."""
+    """Number of lines of one kind that were not logged, and the arguments of the newest of them.
+
+    - ``periods``: number of periods since the last line that was logged in full.
+    """
 
     count: int = 0
     periods: int = 0
@@ -37,13 +39,15 @@ class _Counted:
 
 
 class RepeatedLine:
-    """One log statement that may repeat::
+    """Log statement that counts its lines instead of logging each, if there are many.
+
+    It is called like a function::
 
         _bad_frame = RepeatedLine(log, logging.WARNING, "bad frame peer=%s cause=%s")
         …
         _bad_frame(peer, error)
 
-    Call it inside a running loop, which later logs the counted lines.
+    Call it inside a running event loop, which later logs the counted lines.
     """
 
     def __init__(self, log: logging.Logger, level: int, text: str) -> None:
@@ -57,11 +61,11 @@ class RepeatedLine:
     def __call__(
         self, *args: object, kind: object = None, exc_info: bool | BaseException = False
     ) -> None:
-        """Log the line, or count it if a line of the same ``kind`` (anything hashable) was logged a
-        moment ago.
+        """Log the line, or count it if a line of the same kind was logged a moment ago.
 
-        ``exc_info`` adds the traceback of this exception (True means the exception being handled)
-        to a logged line.
+        - ``kind``: anything hashable.
+        - ``exc_info``: exception whose traceback is added to a logged line. True means the
+          exception being handled.
         """
         if not self._log.isEnabledFor(self._level):
             return
@@ -82,7 +86,7 @@ class RepeatedLine:
         self._log.log(self._level, self._text, *args, exc_info=exc_info, stacklevel=2)
 
     def report(self) -> None:
-        """Log the counted lines now and reset the count."""
+        """Log the counted lines of this statement now, and start to count from 0."""
         for counted in self._counted.values():
             self._report(counted)
         self._counted.clear()

@@ -18,19 +18,22 @@ T = TypeVar("T")
 
 _building = threading.RLock()
 _known: set[Any] = set()
-"""Types that ``convert`` has already prepared."""
+"""Types for which ``convert`` has finished a first call."""
 
 
 @cache
 def decoder_of(type_: Any, *, strict: bool = False) -> msgspec.json.Decoder[Any]:
-    """Return a JSON decoder for this type."""
+    """Return a JSON decoder for this type, the same one in each call."""
     with _building:
         return msgspec.json.Decoder(type_, strict=strict)
 
 
 def convert(value: Any, type_: type[T]) -> T:
-    """Convert a value like ``msgspec.convert`` with ``strict=False``: numbers may be text. Raise
-    msgspec.ValidationError if the value does not fit."""
+    """Convert a value to this type, and accept text where the type has a number.
+
+    The function works like ``msgspec.convert`` with ``strict=False``. Raises
+    msgspec.ValidationError if the value does not fit.
+    """
     if type_ in _known:
         return msgspec.convert(value, type_, strict=False)
     with _building:

@@ -1,4 +1,4 @@
-"""Client for code without an event loop: the same Producer, consumers and MessageFinder, with
+"""Clients for code without an event loop: the same Producer, consumers and MessageFinder, with
 methods that block.
 
 One rule: there is one implementation, the asyncio one. Each call runs on one background thread,

@@ -1,4 +1,5 @@
-"""Blocking clients, except the push consumer. Each method calls the asyncio one and waits."""
+"""Blocking clients, except the push consumer. Each method calls the asyncio method and waits for
+its result."""
 
 from __future__ import annotations
 
@@ -31,12 +32,12 @@ from turbopump.message.message import MessageQueue, ReceivedMessage
 
 
 class Producer(ClientOfGroup[producer.Producer]):
-    """Blocking ``turbopump.client.producer.Producer``: ``with Producer("127.0.0.1:9876") as
-    producer: producer.send("t", b"x")``.
+    """Producer whose methods block the calling thread, for code without an event loop.
 
-    Settings, methods and errors are the same. Many threads may use one producer. ``start_send``
-    returns a ``concurrent.futures.Future``, which cannot be cancelled. Its callbacks run on the
-    client's thread, must be quick and must not call the blocking client.
+    Use it as ``with Producer("127.0.0.1:9876") as producer: producer.send("t", b"x")``. Settings,
+    methods and errors are those of ``turbopump.client.producer.Producer``. Many threads may use one
+    producer. ``start_send`` returns a ``concurrent.futures.Future``, which cannot be cancelled. Its
+    callbacks run on the client's thread, must be quick and must not call the blocking client.
     """
 
     @made_as(producer.Producer)
@@ -68,11 +69,12 @@ class Producer(ClientOfGroup[producer.Producer]):
 
 
 class TransactionProducer(Producer):
-    """Blocking ``turbopump.client.transaction_producer.TransactionProducer``; settings, methods and
-    errors are the same.
+    """Producer of transactional messages whose methods block the calling thread.
 
-    A plain executor or checker runs in a separate thread and may call this producer. A coroutine
-    function runs on the client's thread and must not call it.
+    Settings, methods and errors are those of
+    ``turbopump.client.transaction_producer.TransactionProducer``. A plain executor or checker runs
+    in a separate thread and may call this producer. A coroutine function runs on the client's
+    thread and must not call it.
     """
 
     @made_as(transaction_producer.TransactionProducer)
@@ -82,7 +84,10 @@ class TransactionProducer(Producer):
 
 
 class PullConsumer(ClientOfGroup[pull_consumer.PullConsumer]):
-    """Blocking ``client.pull_consumer.PullConsumer``; settings, methods and errors are the same."""
+    """Pull consumer whose methods block the calling thread.
+
+    Settings, methods and errors are those of ``turbopump.client.pull_consumer.PullConsumer``.
+    """
 
     @made_as(pull_consumer.PullConsumer)
     def __init__(self, _settings: Mapping[str, Any]) -> None: ...
@@ -97,8 +102,10 @@ class PullConsumer(ClientOfGroup[pull_consumer.PullConsumer]):
 
 
 class LitePullConsumer(ClientOfGroup[lite_pull_consumer.LitePullConsumer]):
-    """Blocking ``client.lite_pull_consumer.LitePullConsumer``; settings and methods are the
-    same."""
+    """Lite pull consumer whose methods block the calling thread.
+
+    Settings and methods are those of ``turbopump.client.lite_pull_consumer.LitePullConsumer``.
+    """
 
     _survives_fork = False
 
@@ -128,8 +135,10 @@ class LitePullConsumer(ClientOfGroup[lite_pull_consumer.LitePullConsumer]):
 
 
 class SimpleConsumer(ClientOfGroup[simple_consumer.SimpleConsumer]):
-    """Blocking ``client.simple_consumer.SimpleConsumer``; settings, methods and errors are the
-    same."""
+    """Simple consumer whose methods block the calling thread.
+
+    Settings, methods and errors are those of ``turbopump.client.simple_consumer.SimpleConsumer``.
+    """
 
     _survives_fork = False
 
@@ -149,8 +158,10 @@ class SimpleConsumer(ClientOfGroup[simple_consumer.SimpleConsumer]):
 
 
 class MessageFinder(OnLoopThread[message_finder.MessageFinder]):
-    """Blocking ``client.message_finder.MessageFinder``; settings, methods and errors are the
-    same."""
+    """Finder of single messages whose methods block the calling thread.
+
+    Settings, methods and errors are those of ``turbopump.client.message_finder.MessageFinder``.
+    """
 
     @made_as(message_finder.MessageFinder)
     def __init__(self, _settings: Mapping[str, Any]) -> None: ...
@@ -164,19 +175,23 @@ class MessageFinder(OnLoopThread[message_finder.MessageFinder]):
 
 
 class IdempotentConsumer(idempotence.IdempotentConsumer):
-    """Blocking ``client.idempotence.IdempotentConsumer``; settings and guarantees are the same."""
+    """Wrapper of message handlers for the blocking consumers, which handles each business key once.
+
+    Settings and guarantees are those of ``turbopump.client.idempotence.IdempotentConsumer``.
+    """
 
     def close(self) -> None:
-        """Close the store with its files and connections."""
+        """Close the store of the keys, with its files and connections."""
         the_loop_thread().call(self._store.close)
 
     @contextmanager
     def handling(self, message: ReceivedMessage) -> Iterator[bool]:  # type: ignore[override]
-        """Guard one message of ``for message in consumer``: ``with idempotent.handling(message) as
-        first: if first: …``.
+        """Return a context manager whose value is True if a message has to be handled.
 
-        An exception in the block means that the message is not done. Raises TwinWaitError if
-        another consumer has held the key for longer than ``wait``.
+        Use it as ``with idempotent.handling(message) as first: if first: …``. The key of the
+        message is claimed until the block ends. An exception in the block means that the message is
+        not done. Raises TwinWaitError if another consumer has claimed the key for longer than
+        ``wait``.
         """
         if self.key_of(message) is None:
             yield True

@@ -1,7 +1,7 @@
 """Tools that make a blocking client from an asyncio client on the loop thread.
 
-``waits``, ``waits_anytime`` and ``on_loop`` make a blocking method from one of the asyncio class.
-``made_as`` does the same for the constructor. Parameters and result keep their types
+``waits``, ``waits_anytime`` and ``on_loop`` make a blocking method from a method of the asyncio
+class. ``made_as`` does the same for the constructor. Parameters and result keep their types
 (``ParamSpec``), so type checkers, editors and ``help()`` show the same as for the asyncio class.
 """
 
@@ -47,29 +47,29 @@ FaceT = TypeVar("FaceT", bound="OnLoopThread[Any]")
 def waits(
     method: Callable[Concatenate[SelfT, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Any, P], T]:
-    """Make a blocking method from a coroutine method of an asyncio client."""
-    # It has one parameter: with more, mypy keeps only the first overload of ``method``.
+    """Return a blocking method that runs this coroutine method of an asyncio client."""
+    # A second parameter would make mypy keep only the first overload of ``method``.
     return _face(method, OnLoopThread._call)
 
 
 def waits_anytime(
     method: Callable[Concatenate[SelfT, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Any, P], T]:
-    """Make a blocking method from a coroutine method that may be called before ``start``."""
+    """Return a blocking method that runs this coroutine method, even before ``start``."""
     return _face(method, lambda _, *args, **kwargs: the_loop_thread().call(*args, **kwargs))
 
 
 def on_loop(method: Callable[Concatenate[SelfT, P], T]) -> Callable[Concatenate[Any, P], T]:
-    """Make a method that runs a plain method of the asyncio client on its loop and waits for the
-    result."""
+    """Return a blocking method that runs this plain method of the asyncio client on the client's
+    event loop."""
     return _face(method, lambda self, *args, **kwargs: self._call(now, *args, **kwargs))
 
 
 def starts(
     method: Callable[Concatenate[SelfT, P], Coroutine[Any, Any, asyncio.Future[T]]],
 ) -> Callable[Concatenate[Any, P], Future[T]]:
-    """Make a method that returns a ``concurrent.futures.Future`` from one that returns an asyncio
-    future."""
+    """Return a method that converts the asyncio future of ``method`` to a
+    ``concurrent.futures.Future``."""
     name = method.__name__
 
     @wraps(method)
@@ -105,15 +105,18 @@ def _face(method: Callable[..., Any], call: Callable[..., Any]) -> Callable[...,
 
 
 async def now(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    """Call a plain function as a coroutine."""
+    """Call a plain function, where a coroutine function is required, and return its result."""
     return function(*args, **kwargs)
 
 
 def made_as(
     client: Callable[P, ClientT],
 ) -> Callable[[Callable[[FaceT, Mapping[str, Any]], None]], Callable[Concatenate[FaceT, P], None]]:
-    """Decorate a blocking class's constructor: it gets the signature of the asyncio client's
-    constructor. The decorated function is called afterwards with the keywords."""
+    """Return a decorator for the constructor of a blocking class, with the signature of the asyncio
+    client.
+
+    The decorated function is called afterwards with the keywords.
+    """
 
     def decorate(
         then: Callable[[FaceT, Mapping[str, Any]], None],
@@ -129,22 +132,26 @@ def made_as(
 
 
 class OnLoopThread(Generic[ClientT]):
-    """Asyncio client on the loop thread. In a forked child a started client is created again, if
-    its class allows that."""
+    """Client with blocking methods, whose asyncio client runs on the loop thread.
+
+    In a forked child a started client is created again, if its class allows that.
+    """
 
     _survives_fork = True
 
     def __init__(self, make: Callable[[], ClientT]) -> None:
         self._make = make
-        self._client = make()  # complains about settings now
+        self._client = make()  # raises ConfigError now for unusable settings
         self._state = "new"
         self._pid = os.getpid()
         self._thread: LoopThread | None = None
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """Start the client; later calls do nothing. Raises the errors of the asyncio client's
-        ``start``."""
+        """Start the client. Later calls do nothing.
+
+        Raises the errors of the asyncio client's ``start``.
+        """
         self._heal_after_fork()
         with self._lock:
             if self._state == "new":
@@ -153,7 +160,8 @@ class OnLoopThread(Generic[ClientT]):
         self._call(self._client.start)
 
     def close(self) -> None:
-        """Close the asyncio client. May be called twice; does nothing in a forked child."""
+        """Close the client. A second call does nothing, and neither does a call in a forked
+        child."""
         if self._state == "started" and self._pid == os.getpid():
             self._call(self._client.close)
         self._state = "closed"
@@ -189,7 +197,8 @@ class OnLoopThread(Generic[ClientT]):
         return self._client
 
     def _heal_after_fork(self) -> None:
-        """Create the client again, once, in a forked child. Other threads of the child wait."""
+        """Create the asyncio client again in a forked child, once. Other threads of the child
+        wait."""
         if self._pid == os.getpid():
             return
         if not self._survives_fork and self._state != "new":
@@ -197,7 +206,7 @@ class OnLoopThread(Generic[ClientT]):
                 f"this {type(self).__name__} was started in process {self._pid} and is used in "
                 f"its fork {os.getpid()}; start a new one after the fork"
             )
-        refuse_on_loop_thread()  # it would wait for the healing, which waits for it
+        refuse_on_loop_thread()  # the new client starts on the loop, which must not wait
         with _healing:
             if self._pid == os.getpid():
                 return
@@ -209,7 +218,7 @@ class OnLoopThread(Generic[ClientT]):
             self._thread = the_loop_thread() if self._state == "started" else None
             if self._thread is not None:
                 self._call(self._client.start)
-            self._pid = os.getpid()  # last: from now on nobody waits for the healing
+            self._pid = os.getpid()  # last: from now on other threads do not wait
 
 
 class ClientOfGroup(OnLoopThread[MemberT]):
@@ -231,7 +240,7 @@ _healing = threading.Lock()
 
 
 def _after_fork() -> None:
-    """Create a new lock in the child, because no thread would release one that was held in the
+    """Create a new lock in a forked child, because the old one may belong to a thread of the
     parent."""
     global _healing
     _healing = threading.Lock()

@@ -1,4 +1,4 @@
-"""Blocking ``turbopump.client.push_consumer``, with messages as a plain iterator."""
+"""Push consumer with blocking methods, whose messages are a plain iterator."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from turbopump.client.consumer.ready_messages import NoMoreMessages
 from turbopump.message.message import MessageQueue
 
 SETTLE_AT_ONCE: Final = 16
-"""Number of finished messages that a reader reports together, because each report costs a thread
-switch."""
+"""Number of finished messages that a reader reports to the event loop together, because each report
+costs a thread switch."""
 SETTLE_INTERVAL_S: Final = 0.05
-"""Seconds after which a reader's finished messages are reported, even if the reader is busy."""
+"""Time in seconds after which a reader's finished messages are reported, even if the reader is
+busy."""
 
 
 class PushConsumer(ClientOfGroup[asyncio_push_consumer.PushConsumer]):
-    """Blocking ``turbopump.client.push_consumer.PushConsumer``: ``for message in consumer:``, or a
-    ``handler`` and ``wait_closed``.
+    """Push consumer whose methods block the calling thread, for code without an event loop.
 
-    Settings, methods and errors are the same. Several threads may iterate; each message goes to one
-    of them. A plain handler runs in a thread of the consumer's pool, a coroutine function on the
-    client's loop.
+    Read it as ``for message in consumer:``, or pass a ``handler`` and call ``wait_closed``.
+    Settings, methods and errors are those of ``turbopump.client.push_consumer.PushConsumer``.
+    Several threads may iterate; each message goes to one of them. A plain handler runs in a thread
+    of the consumer's pool, a coroutine function on the client's loop.
     """
 
     _survives_fork = False
@@ -39,7 +40,8 @@ class PushConsumer(ClientOfGroup[asyncio_push_consumer.PushConsumer]):
         # an ordered queue waits for this message
         self._settle_at_once = 1 if settings.get("ordered") else SETTLE_AT_ONCE
         self._unreported: set[_Finished] = set()
-        """Readers' finished messages that wait for their timer. Used by the loop's thread only."""
+        """Finished messages of readers that are waiting for their timer. Only the loop's thread
+        uses the set."""
 
     set_concurrency = on_loop(asyncio_push_consumer.PushConsumer.set_concurrency)
     pause = on_loop(asyncio_push_consumer.PushConsumer.pause)
@@ -66,7 +68,10 @@ class PushConsumer(ClientOfGroup[asyncio_push_consumer.PushConsumer]):
         return self._ready().queues
 
     def commit(self, *, acknowledged: bool = False) -> None:
-        """Commit finished messages now."""
+        """Commit the offsets of finished messages now.
+
+        With ``acknowledged`` the call waits until the brokers have stored the offsets.
+        """
         client = self._ready()
 
         async def commit() -> None:
@@ -76,10 +81,10 @@ class PushConsumer(ClientOfGroup[asyncio_push_consumer.PushConsumer]):
         self._call(commit)
 
     def close(self) -> None:
-        """Close the asyncio consumer. May be called twice; does nothing in a forked child.
+        """Close the consumer, and commit the finished messages of all readers.
 
-        A plain handler may call this: then the call returns at once, and the close continues when
-        the handler ends. Finished messages of all readers are committed.
+        A second call does nothing, and neither does a call in a forked child. If a plain handler
+        calls this method, the call returns at once, and the close continues when the handler ends.
         """
         caller = threading.get_ident()
 
@@ -94,22 +99,23 @@ class PushConsumer(ClientOfGroup[asyncio_push_consumer.PushConsumer]):
         return _Messages(self)
 
     def _on_loop(self, function: Callable[[], object]) -> None:
-        """Schedule ``function`` on the loop without waiting. May be called from any thread."""
+        """Schedule ``function`` on the event loop without waiting. Any thread may call this
+        method."""
         if self._thread is not None and self._pid == os.getpid():
             self._thread.loop.call_soon_threadsafe(function)
 
     def _settle_finished(self) -> None:
-        """Settle the finished messages of all readers. Runs on the loop."""
+        """Mark the finished messages of all readers as done. This runs on the event loop."""
         for finished in list(self._unreported):
             finished.settle_messages()
 
 
 class _Finished:
-    """Finished messages of one reader that are not reported yet.
+    """Finished messages of one reader that are not reported to the event loop yet.
 
-    Many are reported at once, few after ``SETTLE_INTERVAL_S``. No lock is needed: the reader's
-    thread only adds messages, and the loop only removes them. Each flag is cleared before the work
-    that it announces.
+    Many messages are reported at once, few after ``SETTLE_INTERVAL_S``. No lock is needed: the
+    reader's thread only adds messages, and the loop only removes them. Each flag is cleared before
+    the work that it announces.
     """
 
     def __init__(self, consumer: PushConsumer) -> None:
@@ -120,7 +126,7 @@ class _Finished:
         self._called = False
 
     def add_message(self, message: Delivery) -> None:
-        """Add a finished message. Runs in the reader's thread."""
+        """Add a finished message. This runs in the reader's thread."""
         self._messages.append(message)
         if len(self._messages) >= self._consumer._settle_at_once:
             self.report_soon()
@@ -129,7 +135,8 @@ class _Finished:
             self._consumer._on_loop(self._set_timer)
 
     def report_soon(self) -> None:
-        """Ask the loop to report the messages now. Runs in the reader's thread."""
+        """Ask the event loop to report the finished messages now. This runs in the reader's
+        thread."""
         if self._messages and not self._called:
             self._called = True
             self._consumer._on_loop(self._report_called)
@@ -153,11 +160,11 @@ class _Finished:
 
 
 class _Messages(Iterator[Delivery]):
-    """One blocking reader.
+    """Iterator over the messages of a push consumer, for one thread.
 
-    The reader gets ready messages in its own thread, and waits on the loop only if there is none.
-    Finished messages are reported when the reader waits, when there are many, or after 50 ms. With
-    ``ordered`` they are reported at once.
+    The iterator gets ready messages in its own thread, and waits on the loop only if there is none.
+    Finished messages are reported when the iterator waits, when there are many, or after 50 ms.
+    With ``ordered`` they are reported at once.
     """
 
     def __init__(self, consumer: PushConsumer) -> None:

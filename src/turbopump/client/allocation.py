@@ -1,9 +1,8 @@
-"""Division of queues among a group's members: Apache's allocation strategies, as pure functions of
-sorted lists.
+"""Strategies that divide queues among the members of a consumer group, as pure functions.
 
-One rule: every member of a group computes the same division from the same lists, so each function
-must be exactly Apache's. A strategy uses only the order and the names of queues and clients.
-Source: apache/rocketmq ``client/…/consumer/rebalance/*``.
+One rule: every member computes the same division from the same sorted lists, so each function must
+give exactly the result of Apache's client. A strategy uses only the order and the names of queues
+and clients. Source: apache/rocketmq ``client/…/consumer/rebalance/*``.
 """
 
 from __future__ import annotations
@@ -25,8 +24,11 @@ from turbopump.message.rules import RETRY_PREFIX
 
 
 def allocate_consistent_hash(virtual_nodes: int = VIRTUAL_NODES) -> Strategy:
-    """Assign queues by a hash ring of clients: a client that joins or leaves moves only its own
-    share (``AllocateMessageQueueConsistentHash``)."""
+    """Return a strategy that assigns queues by a hash ring of the clients.
+
+    A client that joins or leaves the group moves only its own share of the queues. Source:
+    apache/rocketmq ``AllocateMessageQueueConsistentHash``.
+    """
 
     def allocate(queues: Queues, clients: Clients, client_id: str) -> list[MessageQueue]:
         ring = Ring({client: client for client in clients}, virtual_nodes)
@@ -36,12 +38,12 @@ def allocate_consistent_hash(virtual_nodes: int = VIRTUAL_NODES) -> Strategy:
 
 
 def allocate_by_configuration(ours: Collection[MessageQueue]) -> Strategy:
-    """Assign exactly these queues to this client, independently of the other members
-    (``AllocateMessageQueueByConfig``).
+    """Return a strategy that always assigns the queues in ``ours`` to this client.
 
-    The group's retry topic is divided by ``allocate_average``, unless ``ours`` contains queues of
-    it. Without that, no member would have its queues, and failed messages would not be delivered
-    again, as in Java.
+    The queues of the other members have no influence. The group's retry topic is divided by
+    ``allocate_average``, unless ``ours`` contains queues of the retry topic. In Java no member
+    would have the retry topic's queues, and failed messages would not be delivered again. Source:
+    apache/rocketmq ``AllocateMessageQueueByConfig``.
     """
     fixed = list(ours)
     named = {queue.topic for queue in fixed}
@@ -56,8 +58,11 @@ def allocate_by_configuration(ours: Collection[MessageQueue]) -> Strategy:
 
 
 def allocate_by_machine_room(rooms: Collection[str]) -> Strategy:
-    """Assign only queues of brokers named ``room@…`` with one of ``rooms``, in equal shares; the
-    remainder goes to the first clients (``AllocateMessageQueueByMachineRoom``)."""
+    """Return a strategy that assigns only queues of brokers in these machine rooms.
+
+    The broker's name is ``room@…``. Every client gets an equal share, and the first clients get the
+    remainder. Source: apache/rocketmq ``AllocateMessageQueueByMachineRoom``.
+    """
     wanted = frozenset(rooms)
 
     def allocate(queues: Queues, clients: Clients, client_id: str) -> list[MessageQueue]:
@@ -77,10 +82,12 @@ def allocate_nearby(
     room_of_queue: Callable[[MessageQueue], str],
     room_of_client: Callable[[str], str],
 ) -> Strategy:
-    """Apply ``inner`` separately to each room's queues and clients. A room without clients is
-    divided among all clients (``AllocateMachineRoomNearby``).
+    """Return a strategy that applies ``inner`` to each machine room's queues and clients
+    separately.
 
-    The returned strategy raises ValueError if the name of a room is empty.
+    The queues of a room without clients are divided among all clients. The returned strategy raises
+    ValueError if the name of a room is empty. Source: apache/rocketmq
+    ``AllocateMachineRoomNearby``.
     """
 
     def allocate(queues: Queues, clients: Clients, client_id: str) -> list[MessageQueue]:
@@ -121,12 +128,14 @@ STRATEGIES: Final[Mapping[str, Strategy]] = {
     "AVG_BY_CIRCLE": allocate_by_circle,
     "CONSISTENT_HASH": allocate_consistent_hash(),
 }
-"""Strategies by the names that brokers use."""
+"""Allocation strategies by the names that brokers use."""
 
 
 def strategy_of(allocation: str | Strategy) -> Strategy:
-    """Return the strategy with this name, or ``allocation`` itself if it is a function. Raises
-    ConfigError for an unknown name."""
+    """Return the allocation strategy with this name, or ``allocation`` itself if it is a function.
+
+    Raises ConfigError for an unknown name.
+    """
     if not isinstance(allocation, str):
         return allocation
     if allocation not in STRATEGIES:

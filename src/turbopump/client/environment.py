@@ -1,4 +1,4 @@
-"""Environment of a client: clocks, random numbers, its address, its process.
+"""Clock, random numbers, network address and process of a client.
 
 One rule: client code gets these only from its ``Environment``, so that a test or a simulation can
 replace them.
@@ -24,7 +24,8 @@ from turbopump.message.ids import UniqueIds
 
 SYSTEM_CLOCK: Final = SystemClock()
 SYSTEM_RANDOM: Final = random.SystemRandom()
-"""Random numbers without a state: a forked child does not repeat those of its parent."""
+"""Random numbers from the operating system, so that a forked child does not repeat those of its
+parent."""
 
 
 def _is_address(value: object) -> bool:
@@ -55,8 +56,11 @@ _NAME_SERVERS: Final = SettingRule(
 
 
 def program_name() -> str:
-    """Return this program's name in characters that a group may have. It is the module of ``python
-    -m``, or the file's name without suffix, or ``python``."""
+    """Return the name of the running program, in characters that the name of a group may have.
+
+    This is the module of ``python -m``, or the name of the script without its suffix, or
+    ``python``.
+    """
     main = sys.modules.get("__main__")
     spec = getattr(main, "__spec__", None)
     name = spec.name.removesuffix(".__main__") if spec is not None else Path(sys.argv[0]).stem
@@ -65,13 +69,13 @@ def program_name() -> str:
 
 @dataclass(slots=True)
 class Environment:
-    """Clock, random numbers, address and process of a client.
+    """Clock, random numbers, network address and process of a client.
 
     - ``clock``: for timestamps and intervals.
     - ``random``: for starting points and ids.
-    - ``local_ip``: used in the client id and in message ids. None: the address of the
-      interface with the default route, looked up at first use.
-    - ``pid``: distinguishes processes.
+    - ``local_ip``: used in the client id and in message ids. If None, the address of the
+      interface with the default route is looked up at first use.
+    - ``pid``: function that returns the process id.
     """
 
     clock: Clock = SYSTEM_CLOCK
@@ -81,7 +85,7 @@ class Environment:
 
     @property
     def ip(self) -> str:
-        """Address of this machine for other machines."""
+        """IP address under which other machines reach this one."""
         if self.local_ip is None:
             self.local_ip = outward_address()
         return self.local_ip
@@ -93,12 +97,13 @@ class Environment:
         return self.pid(), self.ip, self.clock, self.random
 
     def unique_ids(self) -> UniqueIds:
-        """Return a source of message ids that no other client uses."""
+        """Return a new source of message ids, which no other client uses."""
         token = self.random.getrandbits(32)
         return UniqueIds(self.clock, ip=self.ip, token=token, pid=self.pid())
 
     def new_instance_name(self) -> str:
-        """Return ``<pid>#<64 random bits>``, which is unique over all containers and threads.
+        """Return a new name of the form ``<pid>#<64 random bits>``, unique over all containers and
+        threads.
 
         RocketMQ: ``ClientConfig.changeInstanceNameToPID`` uses the nanosecond clock for the second
         part.
@@ -107,8 +112,11 @@ class Environment:
 
 
 def name_server_addresses(namesrv: str | list[str] | tuple[str, ...] | None) -> tuple[str, ...]:
-    """Return the name servers in ``"a:9876"``, ``"a:9876;b:9876"`` or a list. None: those of the
-    variable NAMESRV_ADDR. Raises ConfigError if there is none or one is not HOST:PORT."""
+    """Return the addresses of the name servers in a user's setting, without duplicates.
+
+    The setting is ``"a:9876"``, ``"a:9876;b:9876"`` or a list. If it is None, the variable
+    NAMESRV_ADDR is used. Raises ConfigError if there is no address, or one is not HOST:PORT.
+    """
     if namesrv is None:
         namesrv = os.environ.get("NAMESRV_ADDR", "")
     _NAME_SERVERS.check("namesrv", namesrv)

@@ -1,4 +1,7 @@
-"""Heartbeats: the request body with a client's groups and subscriptions. Values in, a value out."""
+"""Heartbeats, which tell a broker the groups and subscriptions of a client.
+
+The functions of this module take values and return values; they send nothing.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +25,15 @@ def _ignore(_: object = None) -> None:
 class InstanceMember:
     """Producer or consumer as part of a client instance.
 
-    ``consumer`` returns the current consumer data (None: a producer). The other functions are
-    called when the group has changed, a route has changed, a connection has ended, or a broker asks
-    about a transaction (None: no transactions).
-
-    - ``exclusive``: a producer that allows no other of its group in the same instance.
+    - ``group``: name of the group.
+    - ``produces``: True for a producer.
+    - ``consumer``: returns the current consumer data. None for a producer.
+    - ``on_group_change``: called when members have joined or left the group.
+    - ``on_route_change``: called with the new route of a topic.
+    - ``on_disconnect``: called with the address of a closed connection.
+    - ``on_transaction_check``: called when a broker asks for the state of a transaction. None
+      without transactions.
+    - ``exclusive``: True for a producer that allows no other of its group in the same instance.
     - ``announced``: False for a member that is in no heartbeat yet.
     - ``left``: set when the member has left its instance.
     - ``operated``: a consumer's functions for operators.
@@ -51,8 +58,11 @@ class InstanceMember:
         return "producer" if self.consumer is None else "consumer"
 
     def clashes_with(self, other: InstanceMember) -> bool:
-        """Return True if one heartbeat cannot contain both: two consumers of a group, or an
-        exclusive producer."""
+        """Return True if one heartbeat cannot contain both members.
+
+        These are two consumers of one group, and an exclusive producer with another producer of its
+        group.
+        """
         if self.group != other.group:
             return False
         if self.consumer is not None or other.consumer is not None:
@@ -63,7 +73,7 @@ class InstanceMember:
 def heartbeat_data(
     client_id: str, members: Iterable[InstanceMember], *, unit_mode: bool = False
 ) -> HeartbeatData:
-    """Return the body of a heartbeat, which is always the client's whole state."""
+    """Return the body of a heartbeat, which always contains all announced members of the client."""
     members = [member for member in members if member.announced]
     producers = dict.fromkeys(member.group for member in members if member.produces)
     consumers = tuple(member.consumer() for member in members if member.consumer is not None)
@@ -78,12 +88,14 @@ def heartbeat_data(
 
 @dataclass(frozen=True, slots=True)
 class Operated:
-    """Functions that an operator can call on a consumer. Queues have the names that brokers know.
+    """Functions of a consumer that an operator can call through a broker.
 
-    - ``done_offsets``: end of the finished messages of each queue.
-    - ``reset``: continue assigned queues at these offsets, and commit them.
-    - ``running_info``: settings and queues.
-    - ``consume_directly``: handle this message now.
+    Queues have the names that brokers know.
+
+    - ``done_offsets``: returns the offset after the finished messages of each queue.
+    - ``reset``: continues assigned queues at the given offsets, and commits them.
+    - ``running_info``: returns the settings and queues.
+    - ``consume_directly``: handles the given message now.
     """
 
     done_offsets: Callable[[], Mapping[MessageQueue, int]]

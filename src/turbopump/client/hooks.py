@@ -1,7 +1,6 @@
-"""Hooks for users' code in sending: a check that may forbid an attempt, and calls before and after
-it.
+"""Hooks that run a user's code before and after each attempt to send a message.
 
-One rule: an exception of a hook before or after an attempt is logged and changes nothing; an
+One rule: an exception of a hook before or after an attempt is logged and changes nothing, but an
 exception of ``forbid`` ends the send. Source: apache/rocketmq ``SendMessageHook``,
 ``CheckForbiddenHook``, ``EndTransactionHook``.
 """
@@ -24,7 +23,7 @@ _hook_failed = RepeatedLine(log, logging.WARNING, "send hook failed hook=%s caus
 
 
 class MessageKind(IntEnum):
-    """Apache's ``MessageType``; traces contain the number."""
+    """Kind of a message, with the numbers that Apache's ``MessageType`` has in traces."""
 
     NORMAL = 0
     TRANSACTION_HALF = 1
@@ -35,12 +34,14 @@ class MessageKind(IntEnum):
 
 @dataclass(slots=True)
 class SendContext:
-    """One attempt, under the user's names (without ``namespace%``).
+    """One attempt to send a message or a batch, as a hook sees it.
 
-    - ``body_size``: size of the sent body, after compression.
-    - ``batch``: body of a batch (``message/batch.py``); None for a single message.
-    - ``result``, ``error``: set after the attempt.
-    - ``state``: free for the hook to use, from before to after.
+    Group, topic and queue have the user's names, without ``namespace%``.
+
+    - ``body_size``: size of the sent body in bytes, after compression.
+    - ``batch``: body of a batch (``message/batch.py``). None for a single message.
+    - ``result``, ``error``: outcome, set after the attempt.
+    - ``state``: values that a hook stores before the attempt and reads after it.
     """
 
     group: str
@@ -62,9 +63,14 @@ class SendContext:
 
 @dataclass(frozen=True, slots=True)
 class EndTransactionContext:
-    """Report of a transaction's state to the broker at ``address``, under the user's names.
-    ``state``: COMMIT_MESSAGE, ROLLBACK_MESSAGE or UNKNOW. ``from_check``: True if the broker has
-    asked."""
+    """Report of a transaction's state to a broker, as a hook sees it.
+
+    Group and topic have the user's names, without ``namespace%``.
+
+    - ``address``: the broker.
+    - ``state``: COMMIT_MESSAGE, ROLLBACK_MESSAGE or UNKNOW.
+    - ``from_check``: True if the broker has asked for the state.
+    """
 
     group: str
     topic: str
@@ -77,15 +83,19 @@ class EndTransactionContext:
 
 
 class SendHook:
-    """Base of hooks. Override the methods you need."""
+    """Base class of hooks, whose methods do nothing. Override the methods that you need."""
 
     def forbid(self, context: SendContext) -> None:
-        """Raise to forbid the attempt: the send ends with your exception."""
+        """Check whether an attempt may be made. Raise an exception to end the send with this
+        exception."""
 
     def before(self, context: SendContext) -> None:
-        """Called before an attempt. Changes of ``context.properties`` are sent with this and later
-        attempts, but not with a batch. A property that cannot be encoded is left out and logged.
-        The id (``UNIQ_KEY``) cannot be changed, because the result contains it."""
+        """Called before an attempt to send, and may change the properties of the message.
+
+        Changes of ``context.properties`` are sent with this and later attempts, but not with a
+        batch. A property that cannot be encoded is left out and logged. The id (``UNIQ_KEY``)
+        cannot be changed, because the result contains it.
+        """
 
     def after(self, context: SendContext) -> None:
         """Called after an attempt has ended, or after a oneway message was written."""
@@ -95,7 +105,10 @@ class SendHook:
 
 
 class SendHooks:
-    """Hooks of a producer, in the given order. They are called with names as sent to brokers."""
+    """All hooks of a producer, called in the given order.
+
+    Callers pass names as brokers know them; the hooks get the user's names.
+    """
 
     def __init__(self, hooks: Sequence[SendHook], namespace: str | None = None) -> None:
         self._hooks = tuple(hooks)

@@ -1,9 +1,9 @@
-"""Client instance: the connections, routes and heartbeats that producers and consumers of one
+"""Client instance: the connections, routes and heartbeats that producers and consumers with one
 client id share.
 
-One rule: before a request that needs it, a broker gets a heartbeat on the open connection, so that
-it knows this client. When the connection ends, the broker must get another one. This module must
-not know sending or consuming.
+One rule: before a broker gets a request for which it must know this client, the broker gets a
+heartbeat on the same connection. When the connection ends, the broker must get another heartbeat.
+This module must not know sending or consuming.
 """
 
 from __future__ import annotations
@@ -41,8 +41,10 @@ from turbopump.repeated_line import RepeatedLine
 
 
 class ForkCount:
-    """Number of forks up to this process. Every send compares ``count``, because reading the pid
-    costs a system call."""
+    """Number of forks that led to this process.
+
+    Every send compares ``count``, because reading the process id costs a system call.
+    """
 
     count = 0
 
@@ -62,14 +64,14 @@ _unreadable_question = RepeatedLine(
 
 PENDING_MAX: Final = 10_000
 _MAGICS: Final = (bytes.fromhex("04224d18"), bytes.fromhex("28b52ffd"))
-"""First bytes of an LZ4 frame and of ZSTD. A zlib stream is recognised by the checksum in its first
-two bytes."""
+"""First bytes of an LZ4 frame and of a Zstandard frame. A zlib stream is recognised by the checksum
+in its first two bytes."""
 
 
 class PendingRequests:
-    """Requests of one client id that wait for their reply, by correlation id.
+    """Requests of one client that are waiting for the reply of a consumer, by correlation id.
 
-    A reply (326) is passed to its request, once. Other replies are dropped and counted; the broker
+    A reply (326) is passed to its request, once. Other replies are dropped and counted. The broker
     still gets a success, because the replier made no mistake. Source: apache/rocketmq
     ``RequestFutureHolder``, ``ClientRemotingProcessor.receiveReplyMessage``.
     """
@@ -85,7 +87,10 @@ class PendingRequests:
         return len(self._waiting)
 
     def add(self, correlation_id: str) -> asyncio.Future[ReceivedMessage]:
-        """Return the future of the reply. Raises RequestError if too many requests wait."""
+        """Register a request, and return the future that gets the reply.
+
+        Raises RequestError if too many requests are waiting.
+        """
         if len(self._waiting) >= self.limit:
             raise errors.RequestError(
                 f"{len(self._waiting)} requests of this client wait for replies, and that is the "
@@ -113,7 +118,8 @@ class PendingRequests:
 def _reply_of(
     push: PushReplyMessageToClient, properties: str, body: bytes, now_ms: int
 ) -> ReceivedMessage:
-    """Return the message in a reply. A compressed body is decompressed when it is read."""
+    """Return the message that a broker pushed as a reply. A compressed body is decompressed when it
+    is read."""
     if properties and properties[-1] != names.PAIR_END:
         properties += names.PAIR_END
     sys_flag = push.sys_flag
@@ -140,15 +146,18 @@ def _reply_of(
 
 
 def _may_be_compressed(body: bytes) -> bool:
-    """Return True if the body starts like a compressed one. Go's client sets the flag also on long
-    replies that are not compressed."""
+    """Return True if the body starts like compressed data.
+
+    The flag of the message is not enough, because Go's client sets it also on long replies that are
+    not compressed.
+    """
     return body[:4] in _MAGICS or (
         len(body) > 1 and body[0] & 0x0F == 8 and int.from_bytes(body[:2]) % 31 == 0
     )
 
 
 def _host(text: str) -> tuple[str, int]:
-    """Split ``ip:port`` as Java writes it, with an IPv6 address without brackets."""
+    """Split ``ip:port`` as Java writes it, where an IPv6 address has no brackets."""
     ip, _, port = text.rpartition(":")
     return ip.strip("[]"), int(port) if port.isascii() and port.isdigit() else 0
 
@@ -156,13 +165,16 @@ def _host(text: str) -> tuple[str, int]:
 ROUTE_INTERVAL_S: Final = 30.0
 """Default of ``route_interval``, in seconds."""
 SILENCE_S: Final = 1.0
-"""Minimum seconds without a received byte, during which calls have timed out, before a connection
-is closed."""
+"""Minimum time in seconds without a received byte before a connection with timed-out calls is
+closed."""
 FAREWELL_TIMEOUT_S: Final = 1.0
 
 
 def this_loop() -> asyncio.AbstractEventLoop:
-    """Return the running event loop. Raises NotStartedError outside of asyncio."""
+    """Return the running event loop.
+
+    Raises NotStartedError if the caller runs outside of asyncio.
+    """
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
@@ -175,9 +187,10 @@ def this_loop() -> asyncio.AbstractEventLoop:
 class ClientInstance:
     """Connections, routes and heartbeats under one client id, ``ip@instance_name[@unit_name]``.
 
-    Use it only in the event loop and the process that started it; ``check_usable`` enforces that.
+    The instance works only in the event loop and the process that started it; ``check_usable``
+    enforces this rule.
 
-    - ``instance_name``: None makes a new name.
+    - ``instance_name``: part of the client id. If None, a new name is made.
     - ``signer``: adds the client's credentials and namespace to every request.
     - ``on_end``: called when the close begins.
     """
@@ -190,8 +203,8 @@ class ClientInstance:
         self.route_interval = settings.route_interval
         self.commit_interval = settings.commit_interval
         self.call_timeout = settings.call_timeout
-        """Timeout in seconds of the client's internal requests: heartbeats, routes, offsets,
-        locks."""
+        """Timeout in seconds of the client's internal requests, such as heartbeats, routes, offsets
+        and locks."""
         self._heartbeat_interval = settings.heartbeat_interval
         self.header_form = ROCKETMQ if settings.header_form == "ROCKETMQ" else JSON
         self.on_end: Callable[[], None] = lambda: None
@@ -222,27 +235,30 @@ class ClientInstance:
         )
         self._members: list[InstanceMember] = []
         self._membership = 0
-        """Number of changes among the members. A heartbeat that was built before the last change is
+        """Number of changes of the members so far. A heartbeat built before the last change is
         outdated."""
         self._introduced: set[str] = set()
         self._introducing: dict[str, asyncio.Task[None]] = {}
         self._languages: dict[str, int] = {}
-        """Programming language of each broker by address, from its answer to a heartbeat."""
+        """Programming language of each broker by address, from the broker's answer to a
+        heartbeat."""
         self._warned: dict[str, str] = {}
         """Last complaint of each broker about a heartbeat, by address."""
         self._silent: dict[str, float] = {}
-        """By address: loop time since which calls have timed out without a received byte."""
+        """Loop time since which calls to an address have timed out and no byte was received, by
+        address."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = 0
         self._forks = 0
         self._closed = False
-        self.stalls: LoopStalls  # from the start on
+        self.stalls: LoopStalls  # set by start()
 
     # --- start and close
 
     def start(self) -> None:
-        """Start heartbeats and route polling. The first request for a route opens a connection."""
+        """Start to send heartbeats and to refresh routes. The first request for a route opens a
+        connection."""
         assert self._loop is None
         self._loop = this_loop()
         self._pid = self.environment.pid()
@@ -255,7 +271,7 @@ class ClientInstance:
         self.spawn(self._watch_stalls(), name="stalls")
 
     async def close(self) -> None:
-        """Unregister from the brokers, then close every connection. May be called twice."""
+        """Unregister from the brokers, then close every connection. A second call does nothing."""
         if self._closed or self._loop is None:
             return
         self._closed = True
@@ -273,8 +289,11 @@ class ClientInstance:
         await self.remoting.close()
 
     def check_usable(self, what: str, member: InstanceMember | None = None) -> None:
-        """Raise NotStartedError if ``what`` (for example ``"Producer"``) is closed, or is used in a
-        forked child or on another event loop."""
+        """Raise NotStartedError if a client of this instance cannot be used by the caller.
+
+        This is so after the close, in a forked child and on another event loop. ``what`` is the
+        name of a class for the error, for example ``"Producer"``.
+        """
         if self._closed or (member is not None and member.left):
             raise errors.NotStartedError(f"this {what} is closed; start a new one")
         if ForkCount.count != self._forks:
@@ -290,7 +309,7 @@ class ClientInstance:
             )
 
     def spawn(self, work: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
-        """Run ``work`` until it ends or the instance is closed."""
+        """Run ``work`` as a task until it ends or the instance is closed."""
         task = asyncio.get_running_loop().create_task(work, name=f"turbopump {name}")
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -314,7 +333,8 @@ class ClientInstance:
     # --- members
 
     def join(self, member: InstanceMember) -> None:
-        """Add ``member`` to the instance, and to heartbeats if it is announced."""
+        """Add a producer or consumer to the instance, and to the heartbeats if the member is
+        announced."""
         self._members.append(member)
         if member.announced:
             self._members_changed()
@@ -322,19 +342,21 @@ class ClientInstance:
                 self._introduce(address)
 
     def announce(self, member: InstanceMember) -> None:
-        """Include ``member`` in heartbeats from now on. Each broker gets one before its next
-        request."""
+        """Include ``member`` in heartbeats from now on. Each broker gets a heartbeat before its
+        next request."""
         if not member.announced:
             member.announced = True
             self._members_changed()
 
     def admits(self, member: InstanceMember) -> bool:
-        """Return True if heartbeats can include ``member`` together with the present members."""
+        """Return True if one heartbeat can include ``member`` together with the present members."""
         return not any(member.clashes_with(other) for other in self._members)
 
     async def leave(self, member: InstanceMember) -> None:
-        """Remove ``member`` from the instance, and unregister it from the brokers. The last member
-        to leave closes the instance. May be called twice."""
+        """Remove ``member`` from the instance, and unregister the member from the brokers.
+
+        The last member to leave closes the instance. A second call does nothing.
+        """
         if member.left:
             return
         member.left = True
@@ -390,7 +412,7 @@ class ClientInstance:
     def _route_changed(self, route: TopicRoute) -> None:
         for member in self._members:
             member.on_route_change(route)
-        if not self._announced:  # a client that only asks questions need not be known
+        if not self._announced:  # a client without announced members sends no heartbeats
             return
         for address in sorted(route.every_address(slaves=self._consumes)):
             if address not in self._introduced:
@@ -414,31 +436,39 @@ class ClientInstance:
         return any(member.announced and member.consumer is not None for member in self._members)
 
     async def introduced(self, address: str) -> None:
-        """Wait until the broker has this client's heartbeat on the open connection. Raises
-        RemotingError."""
+        """Wait until the broker has received this client's heartbeat on the open connection.
+
+        Raises RemotingError if the heartbeat fails.
+        """
         while address not in self._introduced:
             await asyncio.shield(self._introduce(address))
 
     async def language(self, address: str) -> int | None:
-        """Return the broker's programming language (``LanguageCode``) from its answer to a
-        heartbeat, which needs no permission. Raises RemotingError without an answer."""
+        """Return the programming language of a broker (``LanguageCode``), or None if it is not
+        known.
+
+        The number comes from the answer to a heartbeat, which needs no permission. Raises
+        RemotingError if the broker does not answer.
+        """
         if address not in self._languages:
             with suppress(errors.ResponseError):
                 await asyncio.shield(self._introduce(address))
         return self._languages.get(address)
 
     def forget_introduction(self, address: str) -> None:
-        """Send a heartbeat before the next request, because the broker does not know this
-        client."""
+        """Send a heartbeat before the next request to this broker, because the broker does not know
+        this client."""
         self._introduced.discard(address)
 
     async def abandon_if_silent(self, address: str, since: float) -> None:
-        """Close a connection after a time-out if its peer is silent. No byte was received since
-        ``since`` (loop time, the start of the call), and calls have timed out for a second.
+        """Close the connection to a peer that has sent nothing while calls to it timed out.
+
+        The connection is closed if no byte was received since ``since`` (loop time, the start of
+        the call), and calls have timed out for a second.
 
         A host without power, or a firewall that has dropped the connection, sends no reset. TCP
-        alone would notice that after a quarter of an hour. A call with a timeout of a few
-        milliseconds proves nothing about its peer, and other calls may be waiting on the
+        alone would notice that after a quarter of an hour. A single call with a timeout of a few
+        milliseconds proves nothing about the peer, and other calls may be waiting on the
         connection.
         """
         if self.remoting.is_connected(address):
@@ -453,7 +483,8 @@ class ClientInstance:
 
     def _introduce(self, address: str) -> asyncio.Task[None]:
         task = self._introducing.get(address)
-        # done, but its callback has not run yet; awaiting it would not let the loop run
+        # A task that is done may still be in the table, because its callback has not run yet.
+        # Awaiting such a task would not let the loop run.
         if task is None or task.done():
             task = asyncio.get_running_loop().create_task(
                 self._heartbeat(address), name=f"turbopump heartbeat to {address}"
@@ -474,8 +505,10 @@ class ClientInstance:
             self._introduce(address)
 
     async def introduce_all(self) -> None:
-        """Send a heartbeat to every known broker now, after subscriptions have changed. Failures
-        are logged."""
+        """Send a heartbeat to every known broker now, because subscriptions have changed.
+
+        Failures are logged.
+        """
         self._members_changed()
         await self._heartbeat_all()
 
@@ -489,7 +522,7 @@ class ClientInstance:
     async def _introduce_anew(self, address: str) -> None:
         running = self._introducing.get(address)
         if running is not None:
-            await asyncio.wait({running})  # it may have been written before the last change
+            await asyncio.wait({running})  # its heartbeat may be from before the last change
         await asyncio.shield(self._introduce(address))
 
     async def _heartbeat(self, address: str) -> None:
@@ -516,8 +549,10 @@ class ClientInstance:
             self._introduced.add(address)
 
     def _log_complaint(self, address: str, remark: str) -> None:
-        """Log a broker's complaint about this client's groups once. Our brokers add it to a
-        successful answer."""
+        """Log the complaint that a broker added to a successful answer to a heartbeat.
+
+        The same text is not logged again. Our brokers complain this way about the client's groups.
+        """
         if remark and remark != self._warned.get(address):
             log.warning("broker warns broker=%s client_id=%s: %s", address, self.client_id, remark)
         self._warned[address] = remark

@@ -19,7 +19,10 @@ from turbopump.errors import NotStartedError
 
 
 class Running(Protocol):
-    """Object that exists from start to close. ``closing``: True once the close has begun."""
+    """Internal object of a consumer that exists from start to close.
+
+    - ``closing``: True once the close has begun.
+    """
 
     instance: ClientInstance
     member: InstanceMember
@@ -32,48 +35,64 @@ RunningT = TypeVar("RunningT", bound=Running)
 
 
 def not_started(what: str, name: str) -> NotStartedError:
-    """Return the error of a ``what`` that is used before its start. ``name``: a variable's name for
-    the advice."""
+    """Return the error for a client that is used before its start.
+
+    - ``what``: name of the client's class.
+    - ``name``: name of a variable for the code in the advice.
+    """
     return NotStartedError(
         f"this {what} is not started; use `async with {what}(...)` or `await {name}.start()`"
     )
 
 
 class Lifecycle(Generic[RunningT]):
-    """State of one consumer. ``what``: name of its class, for errors."""
+    """State of one consumer, which is not started, started or closed.
+
+    - ``what``: name of the consumer's class, for errors.
+    """
 
     def __init__(self, what: str) -> None:
         self._what = what
         self.running: RunningT | None = None
-        """Object set by the start. It stays after the close, but is removed after a failed
-        start."""
+        """Object that the start has created, or None. A failed start removes the object, a close
+        does not."""
         self._close: asyncio.Task[None] | None = None
 
     def may_start(self) -> bool:
-        """Return True if the consumer is not started yet, False if it is. Raises NotStartedError if
-        it was started and is not ``ready``."""
+        """Return True if the consumer is not started yet, and False if it is running.
+
+        Raises NotStartedError if the consumer is closed, or was started in another process or event
+        loop.
+        """
         if self.running is None:
             return True
         self.ready()
         return False
 
     def started(self) -> RunningT:
-        """Return the running object, also after the close. Raises NotStartedError before the
-        start."""
+        """Return the running object, even after the close.
+
+        Raises NotStartedError before the start.
+        """
         if self.running is None:
             raise not_started(self._what, "consumer")
         return self.running
 
     def ready(self) -> RunningT:
-        """Return the running object. Raises NotStartedError before the start, after the close, in a
-        forked child and on another event loop."""
+        """Return the running object, if the consumer can be used now.
+
+        Raises NotStartedError before the start, after the close, in a forked child and on another
+        event loop.
+        """
         running = self.started()
         running.instance.check_usable(self._what, running.member)
         return running
 
     async def undo_start(self) -> None:
-        """Close the object of a failed start. The consumer may be started again, unless it was
-        closed meanwhile."""
+        """Close the running object after a failed start.
+
+        The consumer may be started again, unless it was closed in the meantime.
+        """
         closed = self._close is not None
         await self.close_once()
         if not closed:
@@ -81,9 +100,11 @@ class Lifecycle(Generic[RunningT]):
             self._close = None
 
     async def close_once(self, *, wait: bool = True) -> None:
-        """Close the running object, if any, exactly once. A second call waits for the same close.
-        If a caller is cancelled (a time-out), the close continues. ``wait`` False: return once the
-        close has begun."""
+        """Close the running object exactly once, if there is one.
+
+        A second call waits for the same close. If a caller is cancelled, for example by a time-out,
+        the close continues. With ``wait=False`` the call returns once the close has begun.
+        """
         if self.running is None:
             return
         if self._close is None:
@@ -98,7 +119,7 @@ class Lifecycle(Generic[RunningT]):
 
 
 def no_copy(client: object) -> TypeError:
-    """Return the error for pickling or copying a client."""
+    """Return the error for an attempt to pickle or copy a client."""
     return TypeError(
         f"a {type(client).__name__} cannot be pickled or copied, because its connections "
         "belong to one process: create it where it is used, as in a function that each "
@@ -115,7 +136,7 @@ class InContext(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Close the client. May be called twice."""
+        """Close the client. A second call is harmless."""
 
     def __reduce__(self) -> NoReturn:
         raise no_copy(self)

@@ -1,10 +1,9 @@
-"""Lite pull consumer: its user polls messages and may seek to any offset. The group divides the
-queues, or the user names them.
+"""Lite pull consumer, whose user polls for messages and may seek to any offset.
 
-One rule: reading starts at the group's offset, leaves no gap and never goes back, except after a
-seek or a reset. This file holds the consumer's start, close and user calls. It must not know how a
-queue is pulled. Source: apache/rocketmq ``DefaultLitePullConsumer``,
-``DefaultLitePullConsumerImpl``.
+Either the group divides the queues among its members, or the user names the queues. One rule:
+reading starts at the group's offset, leaves no gap and never goes back, except after a seek or a
+reset. This file holds the consumer's start, close and user calls. It must not know how a queue is
+pulled. Source: apache/rocketmq ``DefaultLitePullConsumer``, ``DefaultLitePullConsumerImpl``.
 """
 
 from __future__ import annotations
@@ -42,13 +41,12 @@ _MESSAGES: Final = whole_from(1)
 
 
 class LitePullConsumer(GroupConsumer["RunningLitePull"]):
-    """Poll messages as a member of ``group``. Use it as ``async with
-    LitePullConsumer("127.0.0.1:9876", group="g", topic="t") as consumer:`` and then ``await
-    consumer.poll()``.
+    """Consumer that returns messages when its user calls ``poll``.
 
-    The keywords are the fields of ``LitePullConsumerSettings``; docs/reference/client-settings.md
-    explains them. Call ``assign`` to name the queues instead of subscribing. Raises ConfigError for
-    unusable settings.
+    Use it as ``async with LitePullConsumer("127.0.0.1:9876", group="g", topic="t") as consumer:``
+    and then ``await consumer.poll()``. The keywords are the fields of ``LitePullConsumerSettings``;
+    docs/reference/client-settings.md explains them. Call ``assign`` to name the queues instead of
+    subscribing to topics. Raises ConfigError for unusable settings.
 
     Every method may raise NotStartedError. Methods that ask a broker may raise a RemotingError or
     RouteNotFoundError. Call ``poll`` from one task only.
@@ -60,7 +58,7 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
     def __init__(self, settings: LitePullConsumerSettings) -> None:
         super().__init__(settings)
         self._named: list[MessageQueue] | None = None
-        """Queues passed to ``assign``, under the names that brokers know. None: the group assigns
+        """Queues passed to ``assign``, under the names that brokers know. None if the group assigns
         queues by subscription."""
         self._listeners = QueueListeners(self._namespace)
         self.lifecycle: Lifecycle[RunningLitePull] = Lifecycle("LitePullConsumer")
@@ -68,18 +66,19 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
     # --- start and close
 
     async def start(self) -> None:
-        """Join the group and start prefetching. Topics and queues may be added later. A topic that
-        does not exist yet is no error.
+        """Join the group and start to prefetch messages.
+
+        Topics and queues may be added later. A topic that does not exist yet is no error.
 
         Raises RouteNotFoundError if no name server answers, and NotStartedError if the consumer is
-        closed before or meanwhile. A start that fails or is cancelled leaves the group, and may be
-        called again.
+        closed before or during the start. A start that fails or is cancelled leaves the group, and
+        may be called again.
         """
         if self.lifecycle.may_start():
             await self._start()
 
     async def close(self) -> None:
-        """Commit and leave the group. May be called twice.
+        """Commit offsets and leave the group. A second call is harmless.
 
         With ``auto_commit`` all polled messages are committed, except those of the last poll.
         Without ``auto_commit`` only offsets passed to ``commit`` are sent, if the brokers do not
@@ -90,21 +89,23 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
     # --- subscriptions and queues
 
     async def subscribe(self, topic: str, tags: Wanted = ALL) -> None:
-        """Add ``topic`` to the subscription, or change its tags. May be called before and after
-        ``start``. Raises ConfigError after ``assign``."""
+        """Subscribe to ``topic``, or change the tags of its subscription.
+
+        This method may be called before and after ``start``. Raises ConfigError after ``assign``.
+        """
         before = self._subscriptions.get(wrap(self._namespace, topic))
         self._subscribe(topic, tags)
         if self.lifecycle.running is None:
             return
         running = self.lifecycle.ready()
-        if before is not None:  # what was pulled ahead was filtered otherwise
+        if before is not None:  # prefetched messages were filtered by the old tags
             ours = list(running.prefetching.of_topic(before.topic))
             await running.prefetching.apply(QueueChange(ours, ours))
         await running.instance.introduce_all()
         running.balancer.wake()
 
     async def unsubscribe(self, topic: str) -> None:
-        """Remove ``topic`` from the subscription. An unknown topic is no error."""
+        """Stop reading ``topic`` and remove its subscription. An unknown topic is no error."""
         topic = wrap(self._namespace, topic)
         if (
             self._named is not None
@@ -117,8 +118,11 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         await running.instance.introduce_all()
 
     async def assign(self, queues: Collection[MessageQueue], tags: Wanted = ALL) -> None:
-        """Read exactly these queues, even if other members read them. May be called before and
-        after ``start``. Raises ConfigError after ``subscribe``."""
+        """Read exactly these queues, even if other members of the group read them too.
+
+        This method may be called before and after ``start``. Raises ConfigError after
+        ``subscribe``.
+        """
         if self._named is None and self._subscriptions:
             raise ConfigError(
                 "this LitePullConsumer subscribes, so the group divides the queues; make another "
@@ -157,14 +161,17 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         return sorted(unwrapped(self._namespace, queue) for queue in running.prefetching.queues)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """Return the readable queues of a topic, sorted."""
+        """Return the queues of a topic that can be read, sorted."""
         route = await self.lifecycle.ready().instance.routes.refresh(wrap(self._namespace, topic))
         return [unwrapped(self._namespace, queue) for queue in route.subscribe_queues]
 
     async def on_queue_change(self, topic: str, listener: QueueListener) -> None:
-        """Call ``listener(topic, queues)`` when the readable queues of ``topic`` change. The
-        consumer checks every 30 s. May be called before and after ``start``. A plain function runs
-        in a thread."""
+        """Call ``listener(topic, queues)`` whenever the set of readable queues of ``topic``
+        changes.
+
+        The consumer checks every 30 s. This method may be called before and after ``start``. A
+        listener that is a plain function runs in a thread.
+        """
         await self._listeners.add_listener(wrap(self._namespace, topic), listener)
 
     # --- reading
@@ -172,11 +179,11 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
     async def poll(
         self, timeout: float = POLL_TIMEOUT_S, *, max_messages: int = POLL_BATCH
     ) -> list[ReceivedMessage]:
-        """Wait for a message, and return at most ``max_messages``. Return an empty list after
-        ``timeout`` seconds, or once closed.
+        """Wait for at least one message, and return at most ``max_messages``.
 
-        Messages of one queue arrive in order. With ``auto_commit`` this call marks the messages of
-        the previous poll as done.
+        The list is empty if no message arrives within ``timeout`` seconds, or the consumer is
+        closed. Messages of one queue arrive in order. With ``auto_commit`` this call marks the
+        messages of the previous poll as done.
         """
         _POLL_TIMEOUT.check("timeout", timeout)
         _MESSAGES.check("max_messages", max_messages)
@@ -187,8 +194,10 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         return messages
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Set the offset of the next message that ``poll`` returns from ``queue``. Raises
-        ConfigError if the queue is not assigned to this consumer or has no such offset."""
+        """Set the offset of the next message that ``poll`` returns from ``queue``.
+
+        Raises ConfigError if the queue is not assigned to this consumer or has no such offset.
+        """
         OFFSET.check("offset", offset)
         self._assigned_queue(queue)
         store = self.lifecycle.ready().offsets
@@ -202,35 +211,47 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         self._assigned_queue(queue).seek(offset)
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
-        """Seek to the oldest message of the queue. Raises ConfigError if the queue is not assigned
-        to this consumer."""
+        """Continue to read the queue at its oldest message.
+
+        Raises ConfigError if the queue is not assigned to this consumer.
+        """
         offsets = self.lifecycle.ready().offsets
         wire = self._assigned_queue(queue).queue
         self._assigned_queue(queue).seek(await offsets.min_offset(wire))
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
-        """Seek behind the newest message of the queue. Raises ConfigError if the queue is not
-        assigned to this consumer."""
+        """Continue to read the queue after its newest message.
+
+        Raises ConfigError if the queue is not assigned to this consumer.
+        """
         offsets = self.lifecycle.ready().offsets
         wire = self._assigned_queue(queue).queue
         self._assigned_queue(queue).seek(await offsets.max_offset(wire))
 
     def pause(self, queues: Collection[MessageQueue]) -> None:
-        """Stop returning messages of these queues until ``resume``. Prefetched messages are kept.
-        Raises ConfigError if one is not assigned to this consumer."""
+        """Stop returning messages of these queues until ``resume`` is called.
+
+        Prefetched messages are kept. Raises ConfigError if a queue is not assigned to this
+        consumer.
+        """
         for prefetched in [self._assigned_queue(queue) for queue in queues]:
             prefetched.paused = True
 
     def resume(self, queues: Collection[MessageQueue]) -> None:
-        """Start returning messages of these queues again. Raises ConfigError if one is not assigned
-        to this consumer."""
+        """Return messages of these queues again, after ``pause``.
+
+        Raises ConfigError if a queue is not assigned to this consumer.
+        """
         for prefetched in [self._assigned_queue(queue) for queue in queues]:
             prefetched.paused = False
         self.lifecycle.ready().prefetching.wake_polls()
 
     def position(self, queue: MessageQueue) -> int | None:
-        """Return the offset of the next message that ``poll`` returns from the queue. Return None
-        until the group's offset is known."""
+        """Return the offset of the next message that ``poll`` returns from the queue.
+
+        The result is None until the group's offset is known. Raises ConfigError if the queue is not
+        assigned to this consumer.
+        """
         return self._assigned_queue(queue).position
 
     # --- offsets
@@ -238,14 +259,14 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
     async def commit(
         self, offsets: Mapping[MessageQueue, int] | None = None, *, acknowledged: bool = True
     ) -> None:
-        """Commit all polled messages, or the given offsets. An offset is that of the next message
-        to read.
+        """Commit all polled messages, or the given offsets of queues.
 
-        ``acknowledged``: wait until the brokers have stored the offsets. Otherwise they are sent
-        without waiting, and sent again at ``close`` if necessary.
+        - ``offsets``: offset of the next message to read, by queue.
+        - ``acknowledged``: wait until the brokers have stored the offsets. Otherwise the offsets
+          are sent without waiting, and sent again at ``close`` if necessary.
 
         Raises ConfigError for a queue that is not assigned to this consumer, for an offset before
-        finished messages, and for one beyond polled messages. Use ``seek`` for these.
+        finished messages, and for an offset beyond polled messages. Use ``seek`` for such offsets.
         """
         prefetching = self.lifecycle.ready().prefetching
         if offsets is None:
@@ -271,13 +292,18 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         await prefetching.commit_these(chosen, acknowledged=acknowledged)
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Return the group's committed offset in the queue, as stored at the broker. Return None if
-        there is none."""
+        """Return the offset of the next message for the group in this queue, as committed at the
+        broker.
+
+        The result is None if the group has committed no offset.
+        """
         return await (await self._offsets_of(queue)).committed(wrapped(self._namespace, queue))
 
     async def offset_for_time(self, queue: MessageQueue, when: Time) -> int:
-        """Return the offset of the first message stored at or after ``when``: ms since 1970 UTC, or
-        a datetime."""
+        """Return the offset of the first message of a queue stored at or after ``when``.
+
+        ``when`` is in ms since 1970 UTC, or a datetime.
+        """
         return await (await self._offsets_of(queue)).offset_at(
             wrapped(self._namespace, queue), as_ms(when)
         )
@@ -326,7 +352,8 @@ class RunningLitePull(RunningConsumer):
     """State of a lite pull consumer from start to close.
 
     - ``subscriptions``: current subscriptions by topic.
-    - ``named``: queues passed to ``assign``. None: the group divides the queues of its topics.
+    - ``named``: returns the queues passed to ``assign``. The result is None if the group divides
+      the queues of its topics.
     - ``tracing``: None if nothing is traced.
     """
 
@@ -361,7 +388,7 @@ class RunningLitePull(RunningConsumer):
         self._spawn(self._listeners.run(self.instance), "queue listeners")
 
     def _divided_topics(self) -> Sequence[str]:
-        """Return the topics whose queues the group divides."""
+        """Return the topics whose queues are divided among the members of the group."""
         if self._named() is not None:
             return ()
         return list(self._subscriptions)
@@ -373,7 +400,7 @@ class RunningLitePull(RunningConsumer):
         return await self.prefetching.apply(QueueChange(named, ()))
 
     async def close(self) -> None:
-        """Commit and leave the group. Each step is made even if an earlier one fails."""
+        """Commit offsets and leave the group, even if one of these actions fails."""
         for task in self._tasks:
             task.cancel()
         self.prefetching.close()

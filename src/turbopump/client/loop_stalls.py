@@ -1,7 +1,8 @@
-"""Detection of stalls of a client's event loop, for error texts. Code that blocks the loop (a plain
-call in a coroutine, a long computation) makes answers seem late that arrived in time.
+"""Detection of stalls of a client's event loop, for the texts of errors.
 
-Values in, values out: the loop's time is passed in. This module must not know who waits.
+Code that blocks the event loop (a plain call in a coroutine, a long computation) makes answers seem
+late that arrived in time. Values in, values out: the loop's time is passed in. This module must not
+know who waits.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ _stood_still = RepeatedLine(
 
 LOOK_INTERVAL_S: Final = 1.0
 STALL_S: Final = 1.0
-"""Delay of a check, in seconds, from which it counts as a stall."""
+"""Delay of a check in seconds from which the delay counts as a stall of the event loop."""
 
 
 class LoopStalls:
-    """Stalls of one loop. Call ``look`` every ``LOOK_INTERVAL_S``. ``now``: returns the loop's time
-    in seconds."""
+    """Detector of times during which the event loop could not run.
+
+    Call ``measure_delay`` every ``LOOK_INTERVAL_S``. ``now`` returns the loop's time in seconds.
+    """
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -35,7 +38,7 @@ class LoopStalls:
         self._seconds = 0.0
 
     def measure_delay(self) -> None:
-        """Record and log a stall that has just ended."""
+        """Record and log a stall of the event loop that has just ended."""
         late = self._lateness()
         self._looked = self._now()
         if late > STALL_S:
@@ -44,8 +47,11 @@ class LoopStalls:
             _stood_still(late)
 
     def explanation(self, began: float) -> str:
-        """Return a sentence for the error of a call that ``began`` then and timed out. Return an
-        empty text if the loop did not stall meanwhile."""
+        """Return a sentence about a recent stall, for the error of a call that timed out.
+
+        The text is empty if the loop did not stall since ``began``, the loop time at which the call
+        began.
+        """
         late = self._lateness()
         if late <= STALL_S and self._ended >= began:
             late = self._seconds

@@ -32,12 +32,12 @@ _ENDED: Final = (
 
 
 class LoopThread:
-    """Background thread and its loop. It is started by the first call and ends with the process."""
+    """Background thread that runs an event loop until the process ends."""
 
     def __init__(self) -> None:
         self.loop = new_event_loop()
         self.ended = False
-        """True if the loop was stopped. It runs nothing any more."""
+        """True if the event loop was stopped. Nothing runs on the loop any more."""
         self._called: set[_PendingCall] = set()
         self._posted: deque[Callable[[], None]] = deque()
         self._wake = self._waker()
@@ -45,8 +45,11 @@ class LoopThread:
         self._thread.start()
 
     def _waker(self) -> Callable[[], object]:
-        """Function that wakes the loop after a post. It uses an eventfd where available, because
-        asyncio's own socket pair makes a send with its answer a tenth slower."""
+        """Return a function that wakes the event loop when another thread has posted a call.
+
+        The function uses an eventfd where the system has one. With asyncio's own socket pair, a
+        send with its answer takes a tenth longer.
+        """
         if not hasattr(os, "eventfd"):
             return lambda: self.loop.call_soon_threadsafe(self._do_posted)
         number = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -61,7 +64,7 @@ class LoopThread:
         return lambda: os.eventfd_write(number, 1)
 
     def post(self, call: Callable[[], None]) -> None:
-        """Schedule ``call`` on the loop, after all earlier posts."""
+        """Schedule ``call`` on the event loop, after all earlier posts. Any thread may post."""
         self._posted.append(call)
         self._wake()
 
@@ -81,8 +84,10 @@ class LoopThread:
                 call.fail(RuntimeError(_ENDED))
 
     def _has_run(self) -> bool:
-        """Run the loop. Return True if it was stopped. An exception that ends it otherwise is
-        logged."""
+        """Run the event loop, and return True if it was stopped.
+
+        The result is False if an exception ended the loop, which is logged.
+        """
         try:
             self.loop.run_forever()
         except (SystemExit, KeyboardInterrupt) as error:
@@ -100,7 +105,8 @@ class LoopThread:
         return True
 
     def refuse_itself(self) -> None:
-        """Raise RuntimeError on the loop thread itself, which must not wait for itself."""
+        """Raise RuntimeError if the caller is on the loop thread, which must not wait for
+        itself."""
         if threading.current_thread() is self._thread:
             raise RuntimeError(
                 "a handler on the client's own loop called the blocking client, which would wait "
@@ -108,11 +114,16 @@ class LoopThread:
             )
 
     def call(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> T:
-        """Run ``function(*args)`` on the loop and return its result. An interrupt (Ctrl-C) cancels
-        it. Raises RuntimeError if the loop was stopped."""
+        """Run ``function(*args, **kwargs)`` on the event loop, wait for the result and return it.
+
+        An interrupt of the waiting thread (Ctrl-C) cancels the call. Raises RuntimeError if the
+        loop was stopped.
+        """
         self.refuse_itself()
         call = _PendingCall(function, args, kwargs)
-        self._called.add(call)  # before it looks: the end of the thread looks in the other order
+        # The call is added before ``ended`` is read. The thread sets ``ended`` before it reads the
+        # calls, so at least one of the two notices the other.
+        self._called.add(call)
         if self.ended:
             self._called.discard(call)
             raise RuntimeError(_ENDED)
@@ -128,20 +139,24 @@ class LoopThread:
             try:
                 raise call.error
             finally:
-                call.error = None  # no cycle through the traceback
+                call.error = None  # otherwise the traceback and the call form a cycle
         return call.value  # type: ignore[no-any-return]
 
 
 @dataclass(slots=True, eq=False)
 class _PendingCall:
-    """Call that waits for its result. A bare lock wakes the caller, because a concurrent Future
-    costs three times as much."""
+    """Call of a coroutine function by a thread that is waiting for the result.
+
+    The thread waits on a bare lock: a ``concurrent.futures.Future`` would make the wait three times
+    as expensive.
+    """
 
     _function: Callable[..., Coroutine[Any, Any, Any]]
     _args: Any
     _kwargs: Any
     _context: contextvars.Context = field(default_factory=contextvars.copy_context)
-    """Context of the caller, whose trace span is the parent of the client's."""
+    """Context of the calling thread, so that spans of the client become children of the caller's
+    span."""
     _task: asyncio.Task[Any] | None = None
     value: Any = None
     error: BaseException | None = None
@@ -168,9 +183,10 @@ class _PendingCall:
             self.ready.release()
 
     def fail(self, error: Exception) -> None:
-        """End a call that will never be completed with ``error``."""
+        """End a pending call with ``error``, because the event loop will never complete the
+        call."""
         self.error = error
-        with contextlib.suppress(RuntimeError):  # it has ended at this very moment
+        with contextlib.suppress(RuntimeError):  # the call has just ended
             self.ready.release()
 
     def cancel(self) -> None:
@@ -185,7 +201,7 @@ _stopped: Final[weakref.WeakSet[asyncio.AbstractEventLoop]] = weakref.WeakSet()
 
 
 def the_loop_thread() -> LoopThread:
-    """Return the process's loop thread. Start one if none is running."""
+    """Return the loop thread of this process. A new thread is started if none is running."""
     global _loop_thread
     with _loop_thread_lock:
         if _loop_thread is None or _loop_thread.ended:
@@ -206,13 +222,15 @@ def refuse_on_loop_thread() -> None:
 
 def leave_behind(inherited: object) -> None:
     """Keep an object that a fork has copied from being finalized, because its sockets and epoll
-    belong to the parent."""
+    belong to the parent process."""
     _left_behind.append(inherited)
 
 
 def _after_fork() -> None:
-    """Forget the loop thread in a forked child, where it does not exist. Its loop must not be used
-    or finalized."""
+    """Forget the loop thread in a forked child, where this thread does not exist.
+
+    The loop must be neither used nor finalized in the child.
+    """
     global _loop_thread, _loop_thread_lock
     leave_behind(_loop_thread)
     _loop_thread = None

@@ -1,8 +1,8 @@
-"""Find single messages by id, key, queue offset or time.
+"""Finder of single messages by id, key, queue offset or time.
 
-One rule: a finder joins no group and changes nothing on a broker: no heartbeat, no offset. A
-broker's index may also return messages with another key of the same hash, so the finder checks each
-message and its CRC. This module must not know its callers.
+One rule: a finder joins no group and changes nothing on a broker; it sends no heartbeat and no
+offset. A broker's index may also return messages with another key of the same hash, so the finder
+checks each message and its CRC. This module must not know its callers.
 """
 
 from __future__ import annotations
@@ -69,13 +69,14 @@ _KEY: Final = SettingRule(
 _COUNT: Final = whole_from(1)
 PORT_MAX: Final = 65535
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
-"""Group for tools, which exists on every broker. Apache's mqadmin reads under this name."""
+"""Consumer group for tools, which exists on every broker. Apache's mqadmin reads under this
+name."""
 TIMEOUT_S: Final = 10.0
 """Timeout of a pull, in seconds."""
 
 
 class FoundMessages(msgspec.Struct, frozen=True):
-    """Result of a search.
+    """Messages that a search has found, and the brokers that could not be asked.
 
     - ``messages``: found messages, oldest first.
     - ``missing``: brokers or queues that could not be asked, with the reason. They may have
@@ -90,8 +91,10 @@ class FoundMessages(msgspec.Struct, frozen=True):
 
 
 class MessageFinder(InContext):
-    """Find stored messages. Use it as ``async with MessageFinder("127.0.0.1:9876") as finder:``.
-    The keywords are the fields of ``ClientSettings``.
+    """Client that finds stored messages by id, key, queue offset or time.
+
+    Use it as ``async with MessageFinder("127.0.0.1:9876") as finder:``. The keywords are the fields
+    of ``ClientSettings``.
 
     Every method asks the name server for the topic's route first, and raises RouteNotFoundError if
     there is none. Methods for one message raise MessageNotFoundError, whose text names the searched
@@ -107,7 +110,7 @@ class MessageFinder(InContext):
     # --- start and close
 
     async def start(self) -> None:
-        """Start the finder. The first request opens connections. A second ``start`` does
+        """Start the finder. The first request opens connections, and a second ``start`` does
         nothing."""
         if self._instance is not None:
             self._instance.check_usable("MessageFinder")
@@ -118,23 +121,25 @@ class MessageFinder(InContext):
         self._instance = instance
 
     async def close(self) -> None:
-        """Close the connections. May be called twice."""
+        """Close the connections of the finder. A second call does nothing."""
         if self._instance is not None:
             await self._instance.close()
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """Return the readable queues of a topic, sorted."""
+        """Return the queues of a topic that can be read, sorted."""
         return list((await self._route(topic)).subscribe_queues)
 
     # --- one message
 
     async def view(self, topic: str, msg_id: str) -> ReceivedMessage:
-        """Return the message with this id. Raises MessageNotFoundError, or the RemotingError of a
-        broker that may have the message and cannot be asked.
+        """Return the message of a topic with this id.
 
         ``msg_id`` is either the unique id from the producer (``SendResult.msg_id``), or the offset
-        message id (``SendResult.offset_msg_id``). The latter holds the broker's address and the
+        message id (``SendResult.offset_msg_id``). The latter contains the broker's address and the
         offset in its log.
+
+        Raises MessageNotFoundError. Raises a RemotingError if a broker that may have the message
+        cannot be asked.
         """
         _MESSAGE_ID.check("msg_id", msg_id)
         route = await self._route(topic)
@@ -176,8 +181,10 @@ class MessageFinder(InContext):
         )
 
     async def at(self, queue: MessageQueue, offset: int) -> ReceivedMessage:
-        """Return the message at a queue offset. Raises MessageNotFoundError, whose text names the
-        queue's offsets, or a RemotingError."""
+        """Return the message at this offset of a queue.
+
+        Raises MessageNotFoundError, whose text names the queue's offsets, or a RemotingError.
+        """
         _QUEUE.check("queue", queue)
         OFFSET.check("offset", offset)
         await self._route(queue.topic)
@@ -200,11 +207,10 @@ class MessageFinder(InContext):
         begin: Time | None = None,
         end: Time | None = None,
     ) -> FoundMessages:
-        """Return the newest messages of a topic with this key, from all of its brokers. ``begin``
-        and ``end`` limit the store time; both are included.
+        """Return the newest messages of a topic with this key, from all brokers of the topic.
 
-        A broker returns at most 64, unless its ``maxMsgsNumBatch`` differs. Raises ConfigError for
-        an unusable key.
+        ``begin`` and ``end`` limit the store time; both are included. A broker returns at most 64
+        messages, unless its ``maxMsgsNumBatch`` differs. Raises ConfigError for an unusable key.
         """
         _KEY.check("key", key)
         _COUNT.check("max_messages", max_messages)
@@ -218,8 +224,11 @@ class MessageFinder(InContext):
     async def by_unique_id(
         self, topic: str, unique_id: str, max_messages: int = 32
     ) -> FoundMessages:
-        """Return every message with this unique id. There may be several: a repeated send may be
-        stored twice, and all messages of a batch may share one id."""
+        """Return every message of a topic with this unique id.
+
+        There may be several: a repeated send may be stored twice, and all messages of a batch may
+        share one id.
+        """
         _MESSAGE_ID.check("unique_id", unique_id)
         _COUNT.check("max_messages", max_messages)
         return await self._query(
@@ -229,8 +238,11 @@ class MessageFinder(InContext):
     async def by_time(
         self, topic: str, begin: Time, end: Time | None = None, max_messages: int = 32
     ) -> FoundMessages:
-        """Return the first messages of a topic, from all of its queues, with a store time from
-        ``begin`` to ``end`` (both included)."""
+        """Return the first messages of a topic stored between ``begin`` and ``end``, from all
+        queues.
+
+        Both times are included.
+        """
         _TIME.check("begin", begin)
         _TIME.check("end", end)
         _COUNT.check("max_messages", max_messages)
@@ -286,7 +298,7 @@ class MessageFinder(InContext):
             topic=route.topic,
             key=key,
             max_num=max_messages,
-            # RocketMQ's index has times to the second
+            # RocketMQ's index rounds times to seconds
             begin_timestamp=max(begin_ms - SECOND_MS, 0),
             end_timestamp=end_ms,
             unique_key=unique,
@@ -304,8 +316,11 @@ class MessageFinder(InContext):
     async def _query_broker(
         self, route: TopicRoute, broker_name: str, request: QueryMessage, remarks: dict[str, str]
     ) -> list[ReceivedMessage]:
-        """Send the request to the master, or to a slave if the master cannot be reached. Add the
-        remark of an empty answer to ``remarks``."""
+        """Ask one broker for messages by key, and return the found ones.
+
+        The request goes to a slave if the master cannot be reached. If the broker finds nothing,
+        the remark of its answer is added to ``remarks``.
+        """
         failure: errors.RemotingError = errors.ConnectError(
             f"no address is known for broker {broker_name}"
         )
@@ -350,9 +365,11 @@ class MessageFinder(InContext):
 async def pull_now(
     instance: ClientInstance, queue: MessageQueue, offset: int, count: int
 ) -> tuple[Sequence[ReceivedMessage], PullMessageReply]:
-    """Pull once, without waiting. Return the undamaged messages from ``offset`` on, and the reply
-    with the next offset and the queue's offsets. A broker returns at most 32 messages by default.
-    Raises a RemotingError."""
+    """Read messages of a queue from ``offset`` on, without waiting for new ones.
+
+    Returns the undamaged messages, and the broker's reply with the next offset and the limits of
+    the queue. A broker returns at most 32 messages by default. Raises a RemotingError.
+    """
     address = (await instance.routes.get(queue.topic)).readable_address(queue.broker_name)
     if address is None:
         raise errors.ConnectError(
@@ -366,8 +383,10 @@ async def pull_now(
 
 
 async def each_answer(asked: Mapping[str, Awaitable[list[ReceivedMessage]]]) -> FoundMessages:
-    """Collect the messages of all answers, and the error of each broker or queue that could not be
-    asked."""
+    """Wait for the answers of several brokers or queues, and return all found messages.
+
+    The result also has the error of each broker or queue that could not be asked.
+    """
     outcomes = await asyncio.gather(*asked.values(), return_exceptions=True)
     messages: list[ReceivedMessage] = []
     missing: dict[str, str] = {}
@@ -382,7 +401,7 @@ async def each_answer(asked: Mapping[str, Awaitable[list[ReceivedMessage]]]) -> 
 
 
 def good_messages(body: bytes, broker_name: str, address: str) -> list[ReceivedMessage]:
-    """Return the messages in a broker's answer. Damaged ones are logged and left out."""
+    """Return the undamaged messages in a broker's answer. Damaged messages are logged."""
     messages = []
 
     def report(fault: object) -> None:
@@ -400,7 +419,11 @@ def good_messages(body: bytes, broker_name: str, address: str) -> list[ReceivedM
 
 
 def is_meant(message: ReceivedMessage, request: QueryMessage, begin_ms: int) -> bool:
-    """Return True if the message matches the request and was stored at or after ``begin_ms``."""
+    """Return True if a message has the requested topic and key and was stored in the requested
+    period.
+
+    The store time lies between ``begin_ms`` and the end in the request.
+    """
     if (
         message.topic != request.topic
         or not begin_ms <= message.store_timestamp <= request.end_timestamp
@@ -419,10 +442,10 @@ def in_order(messages: Iterable[ReceivedMessage]) -> list[ReceivedMessage]:
 
 
 def log_offset_of(msg_id: str) -> tuple[str, int] | None:
-    """Return the address and log offset in an offset message id. Return None for any other id.
+    """Return the broker's address and the log offset in an offset message id.
 
-    Both kinds of id look alike. Offset message ids have a 0 where a unique id has the low half of a
-    process id: the high half of the port.
+    The result is None for any other id. Both kinds of id look alike. Offset message ids have a 0
+    where a unique id has the low half of a process id, namely in the high half of the port.
     """
     try:
         ip, port, offset = decode_offset_msg_id(msg_id)

@@ -1,8 +1,10 @@
-"""Namespaces of the first kind: a prefix ``ns%`` of topics and groups, after ``%RETRY%`` and
-``%DLQ%``. (The second kind is two header fields, see ``auth/signatures.py``.)
+"""Namespaces of the first kind, which are a prefix ``ns%`` of topics and groups.
 
-One rule: a name that has the prefix already, is empty, or belongs to the system is not changed.
-Pure. Source: apache/rocketmq ``NamespaceUtil``.
+The prefix comes after ``%RETRY%`` and ``%DLQ%``. The second kind is two header fields, see
+``auth/signatures.py``.
+
+One rule: a name that already has the prefix, is empty, or belongs to the system is not changed. The
+functions of this module only compute values. Source: apache/rocketmq ``NamespaceUtil``.
 """
 
 from __future__ import annotations
@@ -15,11 +17,11 @@ from turbopump.message.rules import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 SEPARATOR: Final = "%"
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 INSTANCE_ID: Final = "INSTANCE_ID"
-"""Message property with the name of its namespace."""
+"""Name of the message property that contains the message's namespace."""
 
 
 def wrap(namespace: str | None, resource: str) -> str:
-    """Add the namespace to a name: ``ns%topic``, ``%RETRY%ns%group``."""
+    """Add the namespace to the name of a topic or group: ``ns%topic``, ``%RETRY%ns%group``."""
     if not namespace or not resource or is_system_topic(resource):
         return resource
     if resource.startswith(SYSTEM_GROUP_PREFIX):
@@ -31,8 +33,10 @@ def wrap(namespace: str | None, resource: str) -> str:
 
 
 def unwrap(namespace: str | None, resource: str) -> str:
-    """Return the name without this namespace, as the user knows it. A name in another namespace is
-    not changed."""
+    """Return the name of a topic or group without this namespace, as the user knows it.
+
+    A name in another namespace is not changed.
+    """
     if not namespace or not resource:
         return resource
     prefix, name = _split(resource)
@@ -40,14 +44,14 @@ def unwrap(namespace: str | None, resource: str) -> str:
 
 
 def unwrapped(namespace: str | None, queue: MessageQueue) -> MessageQueue:
-    """Return the queue under the name that the user knows."""
+    """Return the queue with the topic's name that the user knows."""
     if not namespace:
         return queue
     return MessageQueue(unwrap(namespace, queue.topic), queue.broker_name, queue.queue_id)
 
 
 def wrapped(namespace: str | None, queue: MessageQueue) -> MessageQueue:
-    """Return the queue under the name that brokers know."""
+    """Return the queue with the topic's name that brokers know."""
     if not namespace:
         return queue
     return MessageQueue(wrap(namespace, queue.topic), queue.broker_name, queue.queue_id)

@@ -1,6 +1,8 @@
-"""OpenTelemetry spans by the semantic conventions for messaging and RocketMQ. There is one span for
-each attempt to send, and one for each handled message. The context is carried in message properties
-(``traceparent``), as by Java's and Go's instrumentations of RocketMQ.
+"""OpenTelemetry spans for sent and handled messages.
+
+There is one span for each attempt to send, and one for each handled message, by the semantic
+conventions for messaging and RocketMQ. The context travels in message properties (``traceparent``),
+as with Java's and Go's instrumentations of RocketMQ.
 
 Needs ``turbopump[otel]``. One rule: tracing only observes. Without a configured SDK nothing is
 recorded, and no error here fails a send. This module must not know how sending or consuming works.
@@ -47,10 +49,13 @@ _TYPES: Final = {
 
 
 class OpenTelemetry(SendHook):
-    """Trace sends and handling. Pass it to producers, ``hooks=[telemetry]``, and wrap handlers with
-    it: ``handler=telemetry.traced(handle, group="g")``.
+    """Hook that records an OpenTelemetry span for each send and each call of a handler.
 
-    ``provider``: replaces the process's own (``opentelemetry.trace.set_tracer_provider``).
+    Pass the object to producers as ``hooks=[telemetry]``, and wrap handlers with it:
+    ``handler=telemetry.traced(handle, group="g")``.
+
+    - ``provider``: tracer provider to use. By default it is that of the process
+      (``opentelemetry.trace.set_tracer_provider``).
     """
 
     def __init__(self, provider: TracerProvider | None = None) -> None:
@@ -59,8 +64,8 @@ class OpenTelemetry(SendHook):
     # --- sending
 
     def before(self, context: SendContext) -> None:
-        """Start the span of an attempt, which is the parent of all spans that the message
-        causes."""
+        """Start the span of an attempt to send, which becomes the parent of all spans that the
+        message causes."""
         properties = context.properties
         span = self._tracer.start_span(
             f"send {context.topic}",
@@ -89,8 +94,10 @@ class OpenTelemetry(SendHook):
         span.end()
 
     def carrying(self, message: Message) -> Message:
-        """Return a copy of the message with the current context. Use it for messages of a batch,
-        which have no span each."""
+        """Return a copy of the message with the current trace context in its properties.
+
+        Use it for the messages of a batch, because there is no span for each of them.
+        """
         carrier = dict(message.properties)
         inject(carrier)
         return Message.as_it_is(message.topic, message.body, carrier, message.flag)
@@ -101,11 +108,11 @@ class OpenTelemetry(SendHook):
     def processing(
         self, message: ReceivedMessage | Sequence[ReceivedMessage], *, group: str | None = None
     ) -> Iterator[Span]:
-        """Open a span for the handling of a message: ``with telemetry.processing(message):``. Its
-        parent is the span of the send.
+        """Open a span for the handling of a message, as in ``with telemetry.processing(message):``.
 
-        An exception marks the span as failed and is raised again. For several messages of a queue
-        (at least one), the span is linked to the spans of their sends.
+        The parent of the span is the span of the send. If ``message`` is a sequence of at least one
+        message of a queue, the span is linked to the spans of their sends instead. An exception
+        marks the span as failed and is raised again.
         """
         several: list[ReceivedMessage] = []
         if isinstance(message, ReceivedMessage):
@@ -144,8 +151,11 @@ class OpenTelemetry(SendHook):
     def traced(
         self, handler: Handler | BatchHandler, *, group: str | None = None
     ) -> Callable[[Any], object]:
-        """Wrap ``handler`` with a span for each call. A coroutine function stays one, and so does a
-        plain function. The handler may accept lists of messages (``handler_batch``)."""
+        """Return a handler that opens a span and calls ``handler``.
+
+        The result is a coroutine function if ``handler`` is one, and a plain function otherwise.
+        The handler may accept lists of messages (``handler_batch``).
+        """
         if is_coroutine_function(handler):
 
             async def awaited(message: Any) -> object:
@@ -162,7 +172,7 @@ class OpenTelemetry(SendHook):
 
 
 def _links(messages: Sequence[ReceivedMessage]) -> list[Link]:
-    """Return links to the spans of the messages' sends."""
+    """Return links to the spans in which the messages were sent."""
     spans = [get_current_span(extract(one.properties, Context())) for one in messages]
     return [Link(span.get_span_context()) for span in spans if span.get_span_context().is_valid]
 
@@ -171,7 +181,7 @@ def _single_attributes(message: ReceivedMessage) -> dict[str, AttributeValue]:
     kind = _kind_of(message)
     properties = dict(message.properties)
     if message.reconsume_times:
-        properties.pop(names.DELAY_TIME_LEVEL, None)  # the broker's
+        properties.pop(names.DELAY_TIME_LEVEL, None)  # set by the broker
     return {
         "messaging.message.body.size": len(message.stored_body),
         **_message_attributes(message.topic, message.msg_id, properties, kind),
@@ -224,8 +234,10 @@ _NUMBERS: Final = {
 
 
 def _kind_of(message: ReceivedMessage) -> MessageKind:
-    """Return the kind of message, from the properties that brokers keep. In a retried message,
-    ``DELAY`` was set by the broker, not by the sender."""
+    """Return the kind of a received message, from the properties that brokers keep.
+
+    In a retried message, ``DELAY`` was set by the broker, not by the sender.
+    """
     properties = message.properties
     if message.sys_flag & names.TRANSACTION_MASK == names.SysFlag.TRANSACTION_COMMIT:
         return MessageKind.TRANSACTION_COMMIT
@@ -238,7 +250,7 @@ def _kind_of(message: ReceivedMessage) -> MessageKind:
 def _server(address: str) -> dict[str, AttributeValue]:
     try:
         host, port = parse_address(address)
-    except ConfigError:  # none is known
+    except ConfigError:  # no address is known
         return {}
     return {"server.address": host, "server.port": port}
 

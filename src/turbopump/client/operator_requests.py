@@ -1,10 +1,10 @@
-"""Operators' requests to a running consumer, which a broker passes on. Codes: 220 reset offsets,
-221 report offsets, 307 report the state (with stacks of threads and tasks), 309 handle a message
-now.
+"""Requests of operators to a running consumer, which a broker passes on.
 
-One rule: a reset takes effect at once and overrides commits that are being sent. This module must
-not know how a consumer works. Source: apache/rocketmq ``ClientRemotingProcessor``,
-``MQClientInstance.resetOffset``, ``ConsumerRunningInfo``.
+The codes are 220 (reset offsets), 221 (report offsets), 307 (report the state, with stacks of
+threads and tasks) and 309 (handle a message now). One rule: a reset takes effect at once and
+overrides commits that are being sent. This module must not know how a consumer works. Source:
+apache/rocketmq ``ClientRemotingProcessor``, ``MQClientInstance.resetOffset``,
+``ConsumerRunningInfo``.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from turbopump.remoting.response import Refusal, Response, refusal
 from turbopump.remoting.router import RequestContext, Router
 
 STACK_MAX: Final = 256 * 1024
-"""Maximum number of characters of stacks in an answer."""
+"""Maximum number of characters in the stacks that an answer contains."""
 
 
 def add_operator_requests(router: Router, members: Callable[[], Sequence[InstanceMember]]) -> None:
-    """Register the handlers of operators' requests for the consumers among ``members``."""
+    """Register the handlers of operators' requests to the consumers among ``members``."""
 
     def find(group: str) -> Operated | Refusal:
         for member in members():
@@ -117,7 +117,8 @@ def running_info(
     started_ms: int,
     statuses: Mapping[str, consumers.ConsumeStatus],
 ) -> consumers.ConsumerRunningInfo:
-    """Return the state of a consumer, under Apache's names."""
+    """Return the settings, queues and statistics of a consumer, under the names that Apache's tools
+    expect."""
     subscriptions = consumer.subscription_data_set
     return consumers.ConsumerRunningInfo(
         properties={
@@ -152,7 +153,8 @@ def running_info(
 
 
 def stacks() -> str:
-    """Return the stacks of all threads of this process and all tasks of this loop."""
+    """Return the stacks of all threads of this process and of all tasks of the running event loop,
+    as text."""
     out = StringIO()
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     for ident, frame in sys._current_frames().items():

@@ -1,4 +1,4 @@
-"""Producer of messages: start, close and the send calls. ``send_attempts.py`` holds the sending
+"""Producer of messages, with its start, close and send calls. ``sending/`` does the sending
 itself."""
 
 from __future__ import annotations
@@ -48,12 +48,13 @@ from turbopump.remoting.permits import Permits
 
 
 class Producer(InContext):
-    """Send messages. Use it as ``async with Producer("127.0.0.1:9876") as producer: await
-    producer.send("topic", b"body")``.
+    """Client that sends messages to brokers.
 
-    The keywords are the fields of ``ProducerSettings``; docs/reference/client-settings.md explains
-    them. Many tasks may send at once. Use a producer only in the event loop and the process that
-    started it. Raises ConfigError for unusable settings.
+    Use it as ``async with Producer("127.0.0.1:9876") as producer: await producer.send("topic",
+    b"body")``. The keywords are the fields of ``ProducerSettings``;
+    docs/reference/client-settings.md explains them. Many tasks may send at once. Use a producer
+    only in the event loop and the process that started it. Raises ConfigError for unusable
+    settings.
     """
 
     @keywords_of(ProducerSettings)
@@ -82,7 +83,7 @@ class Producer(InContext):
                 settings.auto_batch, self._send_together, settings.body_size_max, self.statistics
             )
         self._sender: Sender | None = None
-        self._pack: Packer  # from the start on
+        self._pack: Packer  # set by start()
         self._tracing: Tracing | None = None
         self._requester: Requester | None = None
         self._replier: Replier | None = None
@@ -91,12 +92,16 @@ class Producer(InContext):
 
     @property
     def client_id(self) -> str:
-        """Name under which brokers know this client. Raises NotStartedError before ``start``."""
+        """Name under which brokers know this client.
+
+        Raises NotStartedError before ``start``.
+        """
         return self._started().instance.client_id
 
     async def start(self) -> None:
-        """Start the producer and fetch the routes of ``topics``. The first send opens connections
-        to brokers. A second call does nothing.
+        """Start the producer and fetch the routes of the topics in the setting ``topics``.
+
+        The first send opens connections to brokers. A second ``start`` does nothing.
 
         Raises RouteNotFoundError if one of ``topics`` has no queue to send to. Raises ConfigError
         if another client uses the ``instance_name`` and the two cannot share an instance
@@ -168,11 +173,12 @@ class Producer(InContext):
             raise
 
     async def close(self) -> None:
-        """Wait at most ``send_timeout`` for unfinished sends, replies and recalls. Then unregister
-        from the brokers and close the connections that no other client shares. May be called twice.
+        """Wait for unfinished sends, replies and recalls, then close the producer.
 
-        After that time an unwritten send fails with a SendError, a reply with a ReplyError, and a
-        recall with a RemotingError.
+        The wait lasts at most ``send_timeout``. After that time an unwritten send fails with a
+        SendError, a reply with a ReplyError, and a recall with a RemotingError. The producer then
+        unregisters from the brokers, and closes the connections that no other client shares. A
+        second call does nothing.
         """
         sender = self._sender
         if sender is None or self._member.left:
@@ -297,9 +303,12 @@ class Producer(InContext):
         queue: MessageQueue | None = None,
         timeout: float | None = None,
     ) -> SendResult:
-        """Send messages of one topic to one queue in one request. The broker stores all of them or
-        none. Raises MessageError for a batch that is too large: it is not split. Other errors as
-        for ``send``."""
+        """Send messages of one topic to one queue in one request, and wait until a broker has
+        stored them.
+
+        The broker stores all of the messages or none. Raises MessageError for a batch that is too
+        large, because a batch is not split. Other errors are those of ``send``.
+        """
         check_timeout(timeout)
         sender = self._ready()
         batch = self._pack.pack_batch(messages)
@@ -328,9 +337,12 @@ class Producer(InContext):
         sharding_key: object = None,
         timeout: float | None = None,
     ) -> asyncio.Future[SendResult]:
-        """Start to send one message, and return once ``back_pressure`` has room for the message.
-        The future gets the result or error of ``send``. Raises MessageError, NotStartedError, and
-        SendError if there is no room in time."""
+        """Start to send one message, and return a future of the result.
+
+        The call returns once the message is within the limits of ``back_pressure``. The future gets
+        the result or error of ``send``. Raises MessageError, NotStartedError, and SendError if
+        there is no room for the message in time.
+        """
         check_timeout(timeout)
         sender = self._ready()
         if (
@@ -353,7 +365,8 @@ class Producer(InContext):
         task = asyncio.get_running_loop().create_task(
             self._limiter.deliver_entered(sender, outgoing, target, timeout)
         )
-        await asyncio.sleep(0)  # let it begin: a close waits for what has begun
+        # Let the send begin, because a close waits only for sends that have begun.
+        await asyncio.sleep(0)
         return task
 
     @overload
@@ -391,11 +404,11 @@ class Producer(InContext):
         sharding_key: object = None,
         **parts: Unpack[MessageParts],
     ) -> None:
-        """Send one message without waiting for an answer. The caller does not learn if the broker
-        stored the message.
+        """Send one message without waiting for an answer of the broker.
 
-        Raises MessageError, RouteNotFoundError, NotStartedError, and SendError if there is no
-        connection or the broker has not read earlier data for ``send_timeout``.
+        The caller does not learn whether the broker stored the message. Raises MessageError,
+        RouteNotFoundError, NotStartedError, and SendError if there is no connection or the broker
+        has not read earlier data for ``send_timeout``.
         """
         message = as_message(message, body, parts)
         sender = self._ready()
@@ -438,7 +451,7 @@ class Producer(InContext):
         properties: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> SendResult:
-        """Reply to a request that another consumer received. See ``PushConsumer.reply``."""
+        """Send a reply to a request that another consumer received. See ``PushConsumer.reply``."""
         sender = self._ready()
         if self._replier is None:
             self._replier = Replier(sender.instance, group=sender.group, beside=sender)
@@ -450,16 +463,22 @@ class Producer(InContext):
         return self._started().instance.requests.late
 
     async def recall(self, topic: str, recall_handle: str, *, timeout: float | None = None) -> str:
-        """Recall a delayed message before its delivery, and return its id. ``recall_handle``: from
-        ``SendResult.recall_handle``. ``client/recall.py`` lists the errors."""
+        """Recall a delayed message before its delivery, and return the id of the message.
+
+        ``recall_handle`` is the handle in ``SendResult.recall_handle``. ``client/recall.py`` lists
+        the errors.
+        """
         check_timeout(timeout)
         timeout = self._rules.timeout if timeout is None else timeout
         topic = self._wire_topic(topic)
         return await recall_message(self._ready(), topic, recall_handle, timeout, self._tracing)
 
     async def publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Return the queues of ``topic`` that a producer may send to, for ``queue=``. Raises
-        RouteNotFoundError, and ConfigError for an illegal topic name."""
+        """Return the queues of ``topic`` that a producer may send to.
+
+        One of them can be passed to ``send`` as ``queue``. Raises RouteNotFoundError, and
+        ConfigError for an illegal topic name.
+        """
         topic = self._wire_topic(topic)
         fault = topic_fault(topic)
         if fault is not None:

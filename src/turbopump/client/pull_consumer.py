@@ -1,6 +1,7 @@
-"""Pull consumer: reads queues at offsets that its user passes, and can commit a group's offsets.
+"""Pull consumer, which reads queues at offsets that its user passes.
 
-One rule: every fetch and every commit is a call of the user. This module must not know rebalancing.
+It can also commit offsets of a group. One rule: every fetch and every commit is a call of the user.
+This module must not know rebalancing.
 """
 
 from __future__ import annotations
@@ -57,12 +58,12 @@ _MESSAGES: Final = whole_from(1)
 
 
 class PullConsumer(InContext):
-    """Read queues by offset. Use it as ``async with PullConsumer("127.0.0.1:9876", group="g") as
-    consumer:``.
+    """Consumer that reads messages from a queue at an offset that its user chooses.
 
-    The keywords are the fields of ``GroupSettings``; docs/reference/client-settings.md explains
-    them. Every method that asks a broker may raise a RemotingError, RouteNotFoundError or
-    NotStartedError. A ResponseError holds the code and remark of a broker that refused.
+    Use it as ``async with PullConsumer("127.0.0.1:9876", group="g") as consumer:``. The keywords
+    are the fields of ``GroupSettings``; docs/reference/client-settings.md explains them. Every
+    method that asks a broker may raise a RemotingError, RouteNotFoundError or NotStartedError. A
+    ResponseError contains the code and remark of a broker that refused the request.
     """
 
     @keywords_of(GroupSettings)
@@ -80,7 +81,7 @@ class PullConsumer(InContext):
     # --- start and close
 
     async def start(self) -> None:
-        """Start the consumer. The first request opens connections. A second ``start`` does
+        """Start the consumer. The first request opens connections, and a second ``start`` does
         nothing."""
         if self._instance is not None:
             self._instance.check_usable("PullConsumer", self._member)
@@ -90,20 +91,25 @@ class PullConsumer(InContext):
         self._instance = instance
 
     async def close(self) -> None:
-        """Leave the group and close the connections. No offset is committed. May be called
-        twice."""
+        """Leave the group and close the connections, without committing an offset.
+
+        A second call does nothing.
+        """
         if self._instance is not None:
             await self._instance.leave(self._member)
 
     @property
     def client_id(self) -> str:
-        """Name under which brokers know this client. Raises NotStartedError before ``start``."""
+        """Name under which brokers know this client.
+
+        Raises NotStartedError before ``start``.
+        """
         return self._ready().client_id
 
     # --- reading
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """Return the readable queues of a topic, sorted."""
+        """Return the queues of a topic that can be read, sorted."""
         route = await self._ready().routes.refresh(wrap(self._namespace, topic))
         return [unwrapped(self._namespace, queue) for queue in route.subscribe_queues]
 
@@ -117,8 +123,9 @@ class PullConsumer(InContext):
         wait: float = 0.0,
         timeout: float = 10.0,
     ) -> PullResult:
-        """Return at most ``max_messages`` messages of ``queue``, starting at ``offset``. Brokers
-        return at most 32 by default, fewer if the messages are large.
+        """Return at most ``max_messages`` messages of ``queue``, starting at ``offset``.
+
+        Brokers return at most 32 messages by default, fewer if the messages are large.
 
         - ``tags``: ``*``, ``A || B``, ``Tags`` or ``Sql``.
         - ``wait``: seconds that the broker may wait for the first message.
@@ -168,27 +175,36 @@ class PullConsumer(InContext):
         return await store.max_offset(queue)
 
     async def offset_at(self, queue: MessageQueue, when: int | datetime) -> int:
-        """Return the offset of the first message stored at or after ``when``: ms since 1970 UTC, or
-        a datetime. RocketMQ: 4.9's brokers return the message nearest to it, which may be the one
-        before (``ConsumeQueue.getOffsetInQueueByTime``)."""
+        """Return the offset of the first message of a queue stored at or after ``when``.
+
+        ``when`` is in ms since 1970 UTC, or a datetime. RocketMQ: brokers of version 4.9 return the
+        message nearest to this time, which may be the one before
+        (``ConsumeQueue.getOffsetInQueueByTime``).
+        """
         _TIME.check("when", when)
         store, queue = await self._offsets_of(queue)
         return await store.offset_at(queue, as_ms(when))
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Return the group's committed offset in the queue, that of its next message. Return None
-        if there is none."""
+        """Return the offset of the next message for the group in this queue, as committed at the
+        broker.
+
+        The result is None if the group has committed no offset.
+        """
         store, queue = await self._offsets_of(queue)
         return await store.committed(queue)
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
-        """Set the group's committed offset, that of its next message. Returns when the broker has
-        stored the offset."""
+        """Commit the offset of the group's next message in this queue, and wait until the broker
+        has stored the offset.
+
+        ``offset`` is that of the next message to read.
+        """
         OFFSET.check("offset", offset)
         store, queue = await self._offsets_of(queue)
         instance = self._ready()
         instance.announce(self._member)
-        # a broker creates the group when it first hears of it
+        # a broker creates the group at the first heartbeat with its name
         await instance.introduced(await self._address(queue))
         await store.commit(queue, offset)
 
@@ -213,7 +229,8 @@ class PullConsumer(InContext):
         return address
 
     async def _offsets_of(self, queue: MessageQueue) -> tuple[OffsetStore, MessageQueue]:
-        """Return the offset store, and the queue under the name that brokers know."""
+        """Return the store of the group's offsets, and the queue under the name that brokers
+        know."""
         _QUEUE.check("queue", queue)
         queue = wrapped(self._namespace, queue)
         await self._address(queue)

@@ -1,4 +1,4 @@
-"""Push consumer: a member of a group that receives its share of the messages by ``async for`` or a
+"""Push consumer, a member of a group that receives its share of the messages by ``async for`` or a
 handler.
 
 One rule: an offset is committed only when every message before it is done. A message that is not
@@ -59,13 +59,13 @@ _COUNT: Final = whole_from(1, " of messages")
 
 
 class PushConsumer(GroupConsumer["RunningPush"]):
-    """Consume as a member of ``group``. Use it as ``async with PushConsumer("127.0.0.1:9876",
-    group="g", topic="t") as consumer:`` and then ``async for message in consumer:``, or pass a
-    ``handler``.
+    """Consumer to which messages are delivered, as a member of a group.
 
-    The keywords are the fields of ``PushConsumerSettings``; docs/reference/client-settings.md
-    explains them. Two consumers of a group must not have the same ``instance_name`` and
-    ``unit_name``. Raises ConfigError for unusable settings.
+    Use it as ``async with PushConsumer("127.0.0.1:9876", group="g", topic="t") as consumer:`` and
+    then ``async for message in consumer:``, or pass a ``handler``. The keywords are the fields of
+    ``PushConsumerSettings``; docs/reference/client-settings.md explains them. Two consumers of a
+    group must not have the same ``instance_name`` and ``unit_name``. Raises ConfigError for
+    unusable settings.
 
     A message is done when its handler returns (also None). With ``async for`` it is done when the
     loop asks for the next message; see docs/guide/consuming.md.
@@ -83,9 +83,12 @@ class PushConsumer(GroupConsumer["RunningPush"]):
     # --- subscriptions
 
     async def subscribe(self, topic: str, tags: Wanted = ALL) -> None:
-        """Add ``topic`` to the subscription, or change its tags. May be called before and after
-        ``start``. All members of a group must have the same subscription, or messages are missed.
-        Raises ConfigError."""
+        """Subscribe to ``topic``, or change the tags of its subscription.
+
+        All members of a group must have the same subscription, or messages are missed. This method
+        may be called before and after ``start``. Raises ConfigError for an unusable topic or
+        filter.
+        """
         self._subscribe(topic, tags)
         if self.lifecycle.running is not None:
             running = self.lifecycle.ready()
@@ -93,14 +96,14 @@ class PushConsumer(GroupConsumer["RunningPush"]):
             running.balancer.wake()
 
     async def unsubscribe(self, topic: str) -> None:
-        """Remove ``topic`` from the subscription. An unknown topic is no error. May be called
-        before and after ``start``, also in a handler.
+        """Stop consuming ``topic`` and remove its subscription. An unknown topic is no error.
 
-        The consumer releases the topic's queues at once and commits finished messages. Messages in
-        handlers are delivered again to the next member that reads the queue. An ordered queue is
-        released when its running handler ends; this method does not wait for that. Messages that
-        failed before still arrive through the group's retry topic. All members of a group should
-        unsubscribe together.
+        This method may be called before and after ``start``, also in a handler. The consumer
+        releases the topic's queues at once and commits finished messages. Messages in handlers are
+        delivered again to the next member that reads the queue. An ordered queue is released when
+        its running handler ends; this method does not wait for that. Messages that failed before
+        still arrive through the group's retry topic. All members of a group should unsubscribe
+        together.
         """
         topic = wrap(self._namespace, topic)
         if self.lifecycle.running is None:
@@ -122,25 +125,32 @@ class PushConsumer(GroupConsumer["RunningPush"]):
         )
 
     def statistics(self) -> dict[str, ConsumeStatus]:
-        """Return times and rates of pulls and handling in the last minute, by topic
-        (docs/reference/statistics.md). Raises NotStartedError."""
+        """Return times and rates of pulls and handling in the last minute, by topic.
+
+        docs/reference/statistics.md explains the numbers. Raises NotStartedError before ``start``.
+        """
         statuses = self.lifecycle.started().consumption.statuses()
         return {unwrap(self._namespace, topic): status for topic, status in statuses.items()}
 
     @property
     def client_id(self) -> str:
-        """Name under which brokers know this client. Raises NotStartedError before ``start``."""
+        """Name under which brokers know this client.
+
+        Raises NotStartedError before ``start``.
+        """
         return self.lifecycle.started().instance.client_id
 
     # --- start and close
 
     async def start(self) -> None:
-        """Join the group and start consuming. Returns after the first assignment of queues. A topic
-        that does not exist yet is no error.
+        """Join the group and start to consume messages.
+
+        The call returns after the first assignment of queues. A topic that does not exist yet is no
+        error.
 
         Raises RouteNotFoundError if no name server answers, ConfigError without a subscription, and
-        NotStartedError if the consumer is closed before or meanwhile. A start that fails or is
-        cancelled leaves the group, and may be called again.
+        NotStartedError if the consumer is closed before or during the start. A start that fails or
+        is cancelled leaves the group, and may be called again.
         """
         if not self.lifecycle.may_start():
             return
@@ -171,40 +181,49 @@ class PushConsumer(GroupConsumer["RunningPush"]):
         )
 
     async def close(self) -> None:
-        """Stop pulling, wait at most ``close_timeout`` for running handlers, commit, and leave the
-        group.
+        """Stop pulling, wait for running handlers, commit offsets, and leave the group.
 
-        May be called twice. If the caller is cancelled (``asyncio.wait_for``), the close continues.
-        In a coroutine handler the call returns at once. The close then continues when the handler
-        ends, and the handler's message is done.
+        The consumer waits at most ``close_timeout`` for handlers. A second call waits for the same
+        close. If the caller is cancelled (``asyncio.wait_for``), the close continues. In a
+        coroutine handler the call returns at once. The close then continues when the handler ends,
+        and the handler's message is done.
         """
         await self._close(None)
 
     async def _close(self, thread: int | None) -> bool:
-        """Close for a caller in ``thread``. Return False if a handler called it, because the close
-        then ends later."""
+        """Close the consumer, and return True once it is closed.
+
+        If a handler is the caller, the result is False, because the close ends only after the
+        handler. ``thread`` is the id of the calling thread, or None.
+        """
         running = self.lifecycle.running
         in_handler = running is not None and running.is_handling(asyncio.current_task(), thread)
         await self.lifecycle.close_once(wait=not in_handler)
         return not in_handler
 
     async def wait_closed(self) -> None:
-        """Wait until the consumer is closed. A program with a handler waits here."""
+        """Wait until the consumer is closed. A program with a handler can wait here."""
         await self.lifecycle.started().closed.wait()
 
     def __aiter__(self) -> MessageStream:
         return MessageStream(self._readable())
 
     async def take(self, count: int) -> list[Delivery]:
-        """Wait for a message, and return between one and ``count`` of them. Settle each with
-        ``done()`` or ``retry()``. Use it for batches; ``async for`` is simpler. Raises
-        NoMoreMessages when the consumer is closed, ConfigError for an unusable ``count``."""
+        """Wait for messages, and return at least one and at most ``count`` of them.
+
+        The caller settles each message with ``done()`` or ``retry()``. Use this method for batches;
+        ``async for`` is simpler. Raises NoMoreMessages when the consumer is closed, and ConfigError
+        for an unusable ``count``.
+        """
         _COUNT.check("count", count)
         return await self._readable().take_some(count)
 
     def _begin_message(self) -> Delivery | None:
-        """Return the next message for the blocking client without waiting; safe in any thread.
-        Return None if no message is ready or the consumer has a handler."""
+        """Return the next message that is ready, without waiting, for the blocking client.
+
+        The result is None if no message is ready or the consumer has a handler. Any thread may call
+        this method.
+        """
         running = self.lifecycle.running
         if running is None or self._settings.handler is not None:
             return None
@@ -221,8 +240,10 @@ class PushConsumer(GroupConsumer["RunningPush"]):
                     running.ready.give_back(message)
 
     def set_concurrency(self, concurrency: int) -> None:
-        """Change the number of concurrent handler calls. Running handlers continue. Raises
-        ConfigError, also if the consumer has no handler."""
+        """Change the maximum number of concurrent handler calls. Running handlers continue.
+
+        Raises ConfigError for an unusable number, and if the consumer has no handler.
+        """
         CONCURRENCY.check("concurrency", concurrency)
         if self._settings.handler is None:
             raise ConfigError(
@@ -235,8 +256,10 @@ class PushConsumer(GroupConsumer["RunningPush"]):
             running.handlers.resize(concurrency)
 
     def pause(self) -> None:
-        """Stop pulling and delivering messages until ``resume``. Running handlers continue. The
-        queues stay assigned."""
+        """Stop pulling and delivering messages until ``resume`` is called.
+
+        Running handlers continue. The queues stay assigned to this consumer.
+        """
         self.lifecycle.started().ready.pause()
 
     def resume(self) -> None:
@@ -255,12 +278,14 @@ class PushConsumer(GroupConsumer["RunningPush"]):
         properties: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> SendResult:
-        """Reply to a message that a producer sent with ``request``. Returns when the producer has
-        the reply.
+        """Send a reply to a message that a producer sent with ``request``, and wait until the
+        producer has the reply.
 
-        ``properties``: your own properties of the reply. ``timeout``: seconds, 3 by default. Raises
-        ReplyError if the reply did not arrive, MessageError if the message is no request or the
-        body is empty or too long, and NotStartedError.
+        - ``properties``: your own properties of the reply.
+        - ``timeout``: seconds, 3 by default.
+
+        Raises ReplyError if the reply did not arrive, MessageError if the message is no request or
+        the body is empty or too long, and NotStartedError.
         """
         running = self.lifecycle.ready()
         return await running.replier().reply(request, body, properties, timeout)
@@ -278,7 +303,7 @@ class PushConsumer(GroupConsumer["RunningPush"]):
     # --- joining
 
     def consumer_data(self) -> ConsumerData:
-        """Return this consumer's entry in the heartbeat."""
+        """Return this consumer's entry in the heartbeat to brokers."""
         settings = self._settings
         model = MessageModel.BROADCASTING if settings.broadcast else MessageModel.CLUSTERING
         return self._data(
@@ -293,8 +318,10 @@ class PushConsumer(GroupConsumer["RunningPush"]):
     # --- committing
 
     async def commit(self, *, acknowledged: bool = False) -> None:
-        """Commit finished messages now instead of within five seconds. ``acknowledged``: wait until
-        the brokers have the offsets."""
+        """Commit the offsets of finished messages now, instead of within five seconds.
+
+        With ``acknowledged`` the call waits until the brokers have stored the offsets.
+        """
         running = self.lifecycle.started()
         if acknowledged:
             await running.assignment.commit(final=True)
@@ -305,7 +332,7 @@ class PushConsumer(GroupConsumer["RunningPush"]):
 class RunningPush(RunningConsumer):
     """State of a push consumer from start to close.
 
-    - ``ready``: messages that wait for a handler or reader.
+    - ``ready``: messages that are waiting for a handler or reader.
     - ``subscriptions``: current subscriptions by topic.
     - ``tracing``: None if nothing is traced.
     - ``concurrency``: maximum number of concurrent handler calls.
@@ -374,8 +401,10 @@ class RunningPush(RunningConsumer):
     # --- start and close
 
     async def begin_consuming(self) -> None:
-        """Assign queues to this member and start handling their messages. Raises NotStartedError if
-        the consumer is closed meanwhile."""
+        """Assign queues to this member and start handling their messages.
+
+        Raises NotStartedError if the consumer is closed in the meantime.
+        """
         await super().begin_consuming()
         if self.assignment.locks is not None:
             self._spawn(self.assignment.locks.renew_for_ever(), "locks")
@@ -386,8 +415,11 @@ class RunningPush(RunningConsumer):
                 self._spawn(late, "late handlers")
 
     async def give_up(self, topic: str) -> None:
-        """Stop consuming a topic: commit finished messages and release its queues. An ordered queue
-        is released when its running handler ends; this method does not wait for that."""
+        """Commit the finished messages of a topic and release its queues.
+
+        An ordered queue is released when its running handler ends; this method does not wait for
+        that.
+        """
         for name in (topic, pop_retry_topic(topic, self.member.group)):
             if name in self._subscriptions:
                 self.assignment.stop(name)
@@ -395,7 +427,7 @@ class RunningPush(RunningConsumer):
                 await self.assignment.release_topic(name)
 
     def is_handling(self, task: asyncio.Task[Any] | None, thread: int | None) -> bool:
-        """Return True if this task or thread is running the handler."""
+        """Return True if the handler is running in this task or thread."""
         return (
             self.handlers is not None
             and task is not None
@@ -403,19 +435,22 @@ class RunningPush(RunningConsumer):
         )
 
     def replier(self) -> Replier:
-        """Return the sender of replies, made at the first one."""
+        """Return the object that sends replies. The first call creates it."""
         if self._replier is None:
             self._replier = Replier(self.instance, group=INNER_PRODUCER)
         return self._replier
 
     def resume(self) -> None:
-        """Start delivering and pulling messages again."""
+        """Deliver and pull messages again, after a pause."""
         self.ready.resume()
         self.assignment.wake_loops()
 
     async def close(self) -> None:
-        """Stop pulling, wait at most ``close_timeout`` for running handlers, commit, and leave the
-        group. Each step is made even if an earlier one fails."""
+        """Stop pulling, wait for running handlers, commit offsets, and leave the group.
+
+        The wait lasts at most ``close_timeout``. The group is left and the replier is closed even
+        if something before fails.
+        """
         for task in self._tasks:
             task.cancel()
         try:

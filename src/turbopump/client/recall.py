@@ -1,4 +1,4 @@
-"""Recall of a delayed message at the broker that holds it. Source: apache/rocketmq
+"""Recall of a delayed message at the broker that stores it. Source: apache/rocketmq
 ``DefaultMQProducerImpl.recallMessage``.
 
 One rule: only the broker named in the handle is asked, because no other has the message. The
@@ -28,7 +28,9 @@ _NOT_KNOWN: Final = "whether the message was recalled is not known: ask again"
 async def recall_message(
     sender: Sender, topic: str, handle: str | None, timeout: float, tracing: Tracing | None
 ) -> str:
-    """Recall a delayed message, and return its unique id. ``topic`` includes the namespace.
+    """Recall a delayed message, and return the unique id of the message.
+
+    ``topic`` includes the namespace.
 
     Raises MessageError for an invalid topic or handle, RouteNotFoundError, ResponseError if the
     broker refused (most likely too late), and RemotingError if the broker did not answer. In the
@@ -47,7 +49,7 @@ async def recall_message(
         raise errors.MessageError(
             f"messages of {shown}, a retry or dead-letter topic, cannot be recalled"
         )
-    if handle is None:  # of a SendResult, whose type says that it may be
+    if handle is None:  # ``SendResult.recall_handle`` is None without a handle
         raise errors.MessageError(
             "recall_handle is None: only a message with a future delivery time has a "
             "handle (delay= or deliver_at=, not delay_level=), from a broker with "
@@ -80,7 +82,10 @@ async def recall_message(
 async def _broker_address(
     sender: Sender, topic: str, broker_name: str, deadline: float
 ) -> tuple[TopicRoute, str]:
-    """Return the topic's route and the broker's address in it. Raises RouteNotFoundError."""
+    """Return the route of the topic, and the address of the named broker in this route.
+
+    Raises RouteNotFoundError if the broker has no address, even in a newer route.
+    """
     loop = asyncio.get_running_loop()
     # a message can be recalled from a topic that accepts no sends
     route = await sender.route(topic, deadline - loop.time(), writable=False)

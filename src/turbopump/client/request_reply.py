@@ -1,10 +1,13 @@
-"""Request and reply: a message that waits for an answer, and the path of the answer.
+"""Requests, which are messages whose producer waits for a reply, and the replies to them.
 
 ::
 
-    producer ── request (CORRELATION_ID, REPLY_TO_CLIENT = its client id, TTL) ──► broker ──►
-    consumer producer ◄── 326, pushed on the connection of its heartbeats ── broker ◄── 325, to the
-    topic <cluster>_REPLY_TOPIC ── consumer
+    producer ─── request ────► broker ────────────────► consumer
+    producer ◄── 326, reply ── broker ◄── 325, reply ── consumer
+
+The request has the properties CORRELATION_ID, REPLY_TO_CLIENT (the client id of the producer) and
+TTL. The reply is a message for the topic ``<cluster>_REPLY_TOPIC``. The broker pushes the reply on
+the connection on which the producer's heartbeats arrive.
 
 One rule: a request is sent only to a broker that knows its producer, because that broker has to
 push the reply. The reply is sent first to the broker that the request came from. A request or reply
@@ -47,7 +50,7 @@ _CLOSED: Final = "the producer was closed while a request of it waited for the r
 
 
 class Requester:
-    """Requests of one producer with its ``member`` and ``sender``."""
+    """Sender of a producer's requests, which waits for the replies."""
 
     def __init__(self, sender: Sender, member: InstanceMember, pack: Packer) -> None:
         self._sender = sender.introducing()
@@ -97,7 +100,7 @@ class Requester:
             sending.cancel()
 
     def close(self) -> None:
-        """Raise RequestError in waiting callers."""
+        """End all waiting requests with a RequestError."""
         self._closed = True
         for reply in self._waiting:
             if not reply.done():
@@ -130,13 +133,14 @@ class Requester:
         )
 
     async def _meet_cluster(self, route: TopicRoute, timeout: float) -> None:
-        """Send heartbeats from now on to every broker that may push a reply."""
+        """Fetch the route of each cluster's reply topic, so that all brokers that may push a reply
+        get heartbeats."""
         for cluster in sorted(route.clusters):
             try:
                 async with asyncio.timeout(timeout):
                     await self._instance.routes.get(cluster + REPLY_TOPIC_END)
             except (TimeoutError, errors.RouteNotFoundError):
-                pass  # then replies come by the brokers of the topic
+                pass  # then the brokers of the topic push the replies
 
     def _too_late(
         self, outgoing: Outgoing, broker: str, spent_ms: float
@@ -154,8 +158,7 @@ class Requester:
         )
 
     def _disconnected(self, address: str) -> None:
-        """Connect again at once instead of at the next heartbeat, because replies arrive on that
-        connection."""
+        """Open a new connection to a broker at once, because replies arrive on this connection."""
         if self._waiting and address not in self._returning:
             name = f"return to {address}"
             task = self._returning[address] = self._instance.spawn(
@@ -174,13 +177,16 @@ class Requester:
 
 
 class Replier:
-    """Replies of one consumer or producer. ``group``: group in whose name replies are sent."""
+    """Sender of the replies of one consumer or producer, in the name of ``group``."""
 
     def __init__(
         self, instance: ClientInstance, *, group: str, beside: Sender | None = None
     ) -> None:
-        """Create a replier. ``beside``: sender of a producer; replies use its rules and hooks, and
-        its close waits for them."""
+        """Create the sender of replies.
+
+        - ``beside``: sender of a producer. The replies use its rules and hooks, and its close waits
+          for the replies. None for a consumer.
+        """
         environment = instance.environment
         faults = FaultStrategy(None)
         self._pack = Packer(environment.unique_ids())
@@ -199,8 +205,10 @@ class Replier:
         )
 
     def close(self) -> None:
-        """Refuse new replies; one in flight still gets its answer. Used for consumers, because a
-        producer closes its own sender."""
+        """Refuse new replies, while a reply that is being sent still gets its answer.
+
+        Only consumers use this method, because a producer closes its own sender.
+        """
         self._sender.close()
 
     async def reply(
@@ -223,8 +231,11 @@ class Replier:
 def reply_to(
     request: ReceivedMessage, body: bytes | str, properties: Mapping[str, str] | None = None
 ) -> Message:
-    """Return the reply message to ``request``. A broker passes it on only if it is sent as request
-    325. Raises MessageError if ``request`` expects no reply."""
+    """Return the message that replies to ``request``.
+
+    A broker passes the reply on only if it is sent as request 325. Raises MessageError if
+    ``request`` expects no reply.
+    """
     asked = request.properties
     missing = [name for name in (REPLY_TO_CLIENT, CORRELATION_ID, CLUSTER) if name not in asked]
     if missing:
@@ -254,4 +265,4 @@ def _undelivered(
 
 def _have_seen(ended: asyncio.Future[Any]) -> None:
     if ended.done() and not ended.cancelled():
-        ended.exception()  # the caller that waits has it, or an answer already
+        ended.exception()  # asyncio would warn of an exception that nobody has read

@@ -1,8 +1,8 @@
 """Cache of topic routes from the name servers.
 
 One rule: a known route is used until a newer one replaces it. A name server that is down or has
-lost its data says nothing about the brokers. Name servers are asked in turn until one knows the
-topic. This module must not know who uses a route.
+lost its data says nothing about the brokers. Name servers are asked one after another until one
+knows the topic. This module must not know who uses a route.
 """
 
 from __future__ import annotations
@@ -42,20 +42,26 @@ _differ = RepeatedLine(
 )
 
 SHRUNK_S: Final = 5.0
-"""Seconds after which a route that has lost a broker is fetched again. All brokers register with a
-restarted name server within this time."""
+"""Time in seconds after which a route that has lost a broker is fetched again. All brokers register
+with a restarted name server within this time."""
 DOUBT_S: Final = 1.0
-"""Minimum seconds between two requests for the same route because of failed calls."""
+"""Minimum time in seconds between two requests for the same route because of failed calls."""
 
 
 class NameServersSilentError(errors.RouteNotFoundError):
-    """No name server knew the route, and at least one did not answer. A repeated request may
-    succeed."""
+    """Raised if no name server knew the route, and at least one did not answer.
+
+    A repeated request may succeed.
+    """
 
 
 class Routes:
-    """Cache of routes. ``on_change`` is called with each route that has changed. Asking all name
-    servers once takes at most ``timeout`` seconds; a caller with more time asks again."""
+    """Cache of the routes that a client knows.
+
+    - ``on_change``: called with each new or changed route.
+    - ``timeout``: maximum time in seconds to ask all name servers once. A caller with more time
+      asks again.
+    """
 
     def __init__(
         self,
@@ -74,23 +80,25 @@ class Routes:
         self._first = random.randrange(len(name_servers))
         self._on_change = on_change
         self.known: dict[str, TopicRoute] = {}
-        """Known routes, by topic."""
+        """Known routes by topic."""
         self._asking: dict[str, asyncio.Task[TopicRoute]] = {}
         self._asked_at: dict[str, float] = {}
         """Loop time of the last request for each known topic."""
         self._shrunk: dict[str, asyncio.TimerHandle] = {}
         self._meant: dict[str, str] = {}
-        """By topic that does not exist: a sentence that suggests a similar topic."""
+        """Sentence that suggests a similar topic, by topic that does not exist."""
 
     def addresses(self, *, slaves: bool) -> set[str]:
-        """Return the addresses in all known routes: masters, and with ``slaves`` every broker."""
+        """Return the addresses of all masters in the known routes, or of all brokers with
+        ``slaves``."""
         each = (route.every_address(slaves=slaves) for route in self.known.values())
         return set().union(*each)
 
     def address_of(
         self, broker_name: str, broker_id: int = MASTER_ID, *, topic: str | None = None
     ) -> str | None:
-        """Return a broker's address from the route of ``topic``, or else from any route."""
+        """Return the address of a broker from the route of ``topic``, or else from any known
+        route."""
         for route in self._routes_from(topic):
             address = route.readable_address(broker_name, broker_id)
             if address is not None:
@@ -100,15 +108,21 @@ class Routes:
     def require_address(
         self, broker_name: str, broker_id: int = MASTER_ID, *, topic: str | None = None
     ) -> str:
-        """Return the address as ``address_of`` does. Raises ConnectError if none is known."""
+        """Return the same address as ``address_of``.
+
+        Raises ConnectError if no address is known.
+        """
         address = self.address_of(broker_name, broker_id, topic=topic)
         if address is None:
             raise errors.ConnectError(f"no address is known for broker {broker_name}")
         return address
 
     def require_master(self, broker_name: str, topic: str) -> str:
-        """Return the address of the broker's master by the route of ``topic``, or of any other
-        topic. Raises ConnectError if there is no master now."""
+        """Return the address of a broker's master from the route of ``topic``, or else from any
+        known route.
+
+        Raises ConnectError if there is no master now.
+        """
         for route in self._routes_from(topic):
             address = route.master(broker_name)
             if address is not None:
@@ -116,17 +130,16 @@ class Routes:
         raise errors.ConnectError(f"no master of broker {broker_name} is known")
 
     def _routes_from(self, topic: str | None) -> Iterator[TopicRoute]:
-        """Iterate over all known routes, that of ``topic`` first."""
+        """Iterate over all known routes, beginning with that of ``topic``."""
         if topic in self.known:
             yield self.known[topic]
         yield from self.known.values()
 
     async def get(self, topic: str, *, inherit: bool = False) -> TopicRoute:
-        """Return the route of ``topic``, and fetch an unknown one. Raises RouteNotFoundError with
-        the cause and the remedy.
+        """Return the route of ``topic``. An unknown route is fetched from a name server.
 
-        ``inherit``: if the topic does not exist, return the route that the default topic gives to
-        new ones.
+        With ``inherit``, a topic that does not exist has the route that the default topic gives to
+        new topics. Raises RouteNotFoundError with the cause and the remedy.
         """
         route = self.known.get(topic)
         if route is not None and (inherit or not route.inherited):
@@ -134,8 +147,10 @@ class Routes:
         return await self.refresh(topic, inherit=inherit)
 
     async def refresh(self, topic: str, *, inherit: bool = False) -> TopicRoute:
-        """Fetch the route now. Concurrent callers share one request. Raises the errors of
-        ``get``."""
+        """Fetch the route of ``topic`` from a name server now, and return it.
+
+        Concurrent callers share one request. Raises the errors of ``get``.
+        """
         task = self._question(topic, inherit)
         return await outcome_of(
             task,
@@ -147,10 +162,10 @@ class Routes:
     async def renewed(
         self, doubtful: TopicRoute, timeout: float, *, pause: float = DOUBT_S
     ) -> TopicRoute:
-        """Return a newer route after a call with ``doubtful`` has failed. Return the same route if
-        none arrives within ``timeout`` seconds.
+        """Return a newer route of a topic after a call with the route ``doubtful`` has failed.
 
-        Name servers are asked unless they were asked within the last ``pause`` seconds. The request
+        If no newer route arrives within ``timeout`` seconds, the result is ``doubtful``. Name
+        servers are not asked if they were asked within the last ``pause`` seconds. The request
         continues after the timeout.
         """
         if not self._is_in_doubt(doubtful, pause):
@@ -162,20 +177,21 @@ class Routes:
             return doubtful
 
     def renew_soon(self, doubtful: TopicRoute) -> None:
-        """Fetch a newer route for the next call, without waiting."""
+        """Start to fetch a newer route for later calls, without waiting for the answer."""
         if self._is_in_doubt(doubtful, DOUBT_S):
             self._question(doubtful.topic, inherit=True)
 
     def _is_in_doubt(self, doubtful: TopicRoute, pause: float) -> bool:
-        # A broker that dies makes thousands of sends fail at once, each with the same route in
-        # hand. Without a limit, each of them would ask the name servers. A route that was replaced
-        # since needs no request: the caller gets the newer one. A request that is in flight is
-        # shared, because its answer is newer than the failure. Else one request a pause must do.
+        # A broker that dies makes thousands of sends fail at once, each with the same route. A
+        # limit keeps each of them from asking the name servers. A route that was replaced since
+        # needs no request: the caller gets the newer one. A request that is in flight is shared,
+        # because its answer is newer than the failure. Otherwise there is one request for each
+        # ``pause``.
         topic = doubtful.topic
         if self.known.get(topic, doubtful) is not doubtful:
             return False
         if f"{topic}\nTrue" in self._asking:
-            return True  # the question that is under way is shared
+            return True  # the request in flight is shared
         return asyncio.get_running_loop().time() - self._asked_at.get(topic, -inf) >= pause
 
     def _question(self, topic: str, inherit: bool) -> asyncio.Task[TopicRoute]:
@@ -191,7 +207,7 @@ class Routes:
         return task
 
     async def refresh_all(self) -> None:
-        """Fetch every known route again. A route without an answer is kept."""
+        """Fetch every known route again. The old route is kept if no name server has a new one."""
         for topic, route in list(self.known.items()):
             try:
                 await self.refresh(topic, inherit=route.inherited)
@@ -207,7 +223,7 @@ class Routes:
     def _question_ended(self, key: str, task: asyncio.Task[TopicRoute]) -> None:
         del self._asking[key]
         if not task.cancelled():
-            task.exception()  # the callers have it
+            task.exception()  # asyncio would warn of an exception that nobody has read
 
     async def _ask_for_route(self, topic: str, inherit: bool) -> TopicRoute:
         answers = await self._ask_name_servers(topic)
@@ -268,7 +284,7 @@ class Routes:
         count = len(self.name_servers)
         timeout = max(
             self._timeout / count, 1.0
-        )  # one that hangs must not use up a send's whole time
+        )  # a server that hangs must not use up the time of a send
         request = GetRouteInfo(topic=topic)
         for turn in range(count):
             index = (self._first + turn) % count
@@ -278,7 +294,7 @@ class Routes:
                 command = await self._remoting.exchange(address, request, timeout=timeout)
                 if command.code == ResponseCode.TOPIC_NOT_EXIST:
                     ignorant.append(address)
-                    if unreachable:  # the next question must not wait for those again
+                    if unreachable:  # the next request must not wait for them again
                         self._first = index
                     continue
                 refuse_other_than_name_server(address, command)
@@ -289,7 +305,7 @@ class Routes:
                 unusable = isinstance(error, errors.BodyError)
                 unreachable[address] = f"{address}: {error}" if unusable else str(error)
                 answered |= unusable or _is_denial(error)
-                silent |= loop.time() - began >= 0.9 * timeout  # of the call, or of the connecting
+                silent |= loop.time() - began >= 0.9 * timeout  # in the call or the connect
                 if isinstance(error, errors.CallTimeoutError):
                     # the connection may be dead; the next request uses a new one
                     self._remoting.disconnect(address)
@@ -303,8 +319,10 @@ class Routes:
         return RouteFailure(unreachable, ignorant, silent, answered)
 
     async def find_routes(self, topics: Collection[str]) -> None:
-        """Fetch these topics' routes. Topics that do not exist are skipped. Raises
-        RouteNotFoundError if no name server answers."""
+        """Fetch the routes of these topics, except of those that do not exist.
+
+        Raises RouteNotFoundError if no name server answers.
+        """
         for topic in topics:
             try:
                 await self.get(topic)
@@ -352,9 +370,11 @@ class Routes:
         )
 
     async def _similar_topic(self, topic: str, name_server: str) -> str:
-        """Return a sentence that suggests a similar topic. Each missing topic is looked up once,
-        because the list of all topics may be long, and a client that waits for a topic asks every
-        second."""
+        """Return a sentence that suggests an existing topic with a similar name.
+
+        Each missing topic is looked up only once, because the list of all topics may be long, and a
+        client that waits for a topic asks every second.
+        """
         if topic not in self._meant:
             self._meant[topic] = ""
             namespace, percent, name = topic.rpartition("%")
@@ -382,8 +402,7 @@ class Routes:
 
 
 def refuse_other_than_name_server(address: str, answer: Command) -> None:
-    """Raise RemotingError if the server at this address does not support a name server's
-    request."""
+    """Raise RemotingError if a server's answer shows that the server is not a name server."""
     if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
         remark = (answer.remark or "").strip()
         raise errors.RemotingError(
@@ -397,11 +416,12 @@ def _is_denial(error: Exception) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RouteFailure:
-    """Failures of a request to the name servers: servers that could not answer (address -> reason),
-    and servers that know no such topic.
+    """Reasons why a request to all name servers has found no route.
 
-    - ``silent``: a server timed out.
-    - ``answered``: a server refuses this client, or its answer is unusable.
+    - ``unreachable``: reason by address, for name servers that could not answer.
+    - ``ignorant``: addresses of name servers that do not know the topic.
+    - ``silent``: True if a name server timed out.
+    - ``answered``: True if a name server refuses this client, or its answer is unusable.
     """
 
     unreachable: Mapping[str, str]

@@ -1,5 +1,5 @@
-"""Selectors: choose a message's queue by a key's hash, at random, by machine room, or on a hash
-ring.
+"""Selectors, which choose the queue of a message by a key's hash, at random, by machine room, or on
+a hash ring.
 
 A selector is any function of (queues, message) that returns one of the queues. The functions here
 return selectors. One rule: a selector by key chooses the same queue as Apache's selector of that
@@ -27,12 +27,15 @@ Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 VIRTUAL_NODES: Final = 10
 """Default number of points of each queue on a ring."""
 ROOM_END: Final = "@"
-"""Separator between room and name in a broker's name, as in ``room-1@broker-a``."""
+"""Separator between the machine room and the rest of a broker's name, as in ``room-1@broker-a``."""
 
 
 def by_hash(key: object) -> Selector:
-    """Select queue ``abs(key.hashCode() % n)`` as in Java. ``key``: str, int, bool or float. An int
-    is hashed as ``Integer``, or as ``Long`` if it is too large."""
+    """Return a selector that chooses queue ``abs(key.hashCode() % n)``, as in Java.
+
+    ``key`` is a str, int, bool or float. An int is hashed as ``Integer``, or as ``Long`` if it is
+    too large.
+    """
     hash_code = abs(java_hash_code(key))
 
     def select(queues: Sequence[MessageQueue], _message: Message) -> MessageQueue:
@@ -42,7 +45,7 @@ def by_hash(key: object) -> Selector:
 
 
 def at_random(random: random_module.Random | None = None) -> Selector:
-    """Select a queue at random, each with the same probability."""
+    """Return a selector that chooses a queue at random, each with the same probability."""
     source = random or random_module.SystemRandom()
 
     def select(queues: Sequence[MessageQueue], _message: Message) -> MessageQueue:
@@ -52,8 +55,9 @@ def at_random(random: random_module.Random | None = None) -> Selector:
 
 
 def in_rooms(*rooms: str) -> Selector:
-    """Select in turn among the queues of brokers named ``room@…`` with one of these rooms. Without
-    any such broker, select among all queues.
+    """Return a selector that uses the queues of brokers in these machine rooms one after another.
+
+    Such a broker is named ``room@…``. If there is none, all queues are used.
 
     RocketMQ: ``SelectMessageQueueByMachineRoom`` is a stub that selects nothing; the naming is that
     of its machine room allocation.
@@ -81,10 +85,10 @@ _RING_KEY: Final = SettingRule(is_text, "must be text, as in str(order_id)")
 
 
 class HashRing:
-    """Consistent-hash ring: when queues are added or removed, only the keys of those queues move.
-    Keep one ring and call ``by(key)`` for each send.
+    """Consistent-hash ring of queues, which chooses a queue by key.
 
-    Raises ConfigError if there is less than one virtual node.
+    When queues are added or removed, only the keys of those queues move. Keep one ring and call
+    ``by(key)`` for each send. Raises ConfigError if there is less than one virtual node.
     """
 
     def __init__(self, virtual_nodes: int = VIRTUAL_NODES) -> None:
@@ -94,8 +98,12 @@ class HashRing:
         self._ring = Ring[MessageQueue]({}, virtual_nodes)
 
     def by(self, key: str) -> Selector:
-        """Select the queue with the first point at or after the key's hash. Raises ConfigError if
-        the key is no text."""
+        """Return a selector that chooses the queue to which the ring maps this key.
+
+        This is the queue with the first point at or after the key's hash.
+
+        Raises ConfigError if the key is no text.
+        """
         _RING_KEY.check("key", key)
 
         def select(queues: Sequence[MessageQueue], _message: Message) -> MessageQueue:
@@ -111,7 +119,10 @@ class HashRing:
 
 
 class Ring(Generic[T]):
-    """Points on a ring, each with its owner. ``owners``: owner by name."""
+    """Hash ring of points, each with its owner.
+
+    - ``owners``: owners by name.
+    """
 
     def __init__(self, owners: Mapping[str, T], virtual_nodes: int) -> None:
         numbers = range(virtual_nodes)
@@ -120,14 +131,15 @@ class Ring(Generic[T]):
         self._owners = [ring[point] for point in self._points]
 
     def owner_of(self, key: str) -> T | None:
-        """Return the owner of the first point at or after the key's hash; None without points."""
+        """Return the owner of the first point at or after the key's hash, or None without
+        points."""
         if not self._points:
             return None
         return self._owners[bisect_left(self._points, ring_hash(key)) % len(self._points)]
 
 
 def node_key(queue: MessageQueue) -> str:
-    """Return a queue's name on a ring (Java's ``MessageQueue.toString``)."""
+    """Return the name by which a queue is hashed onto a ring (Java's ``MessageQueue.toString``)."""
     return (
         f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, "
         f"queueId={queue.queue_id}]"
@@ -135,6 +147,8 @@ def node_key(queue: MessageQueue) -> str:
 
 
 def ring_hash(text: str) -> int:
-    """Return the first four bytes of the text's MD5 as an unsigned number
-    (``ConsistentHashRouter.MD5Hash``)."""
+    """Return the position of a text on a hash ring (``ConsistentHashRouter.MD5Hash``).
+
+    The position is the first four bytes of the text's MD5, as an unsigned number.
+    """
     return int.from_bytes(md5(text.encode(), usedforsecurity=False).digest()[:4])

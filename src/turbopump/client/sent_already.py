@@ -1,4 +1,4 @@
-"""Messages that a target has already from a sender that was killed or got no answer.
+"""Messages that a target already has from a sender that was killed or got no answer.
 
 Resent dead letters and keyed rows of Spark are sent once each. Two properties of a message name its
 sender and its id there. Before the sender sends again, it reads the target's queues and records the
@@ -17,15 +17,19 @@ from turbopump.message.message import MessageQueue
 
 
 class SenderMark(NamedTuple):
-    """Rule that recognises the messages of one sender. ``sender``: name of a property whose value
-    begins with ``prefix``. ``id``: name of the property with the message's id."""
+    """Rule that recognises the messages of one sender by their properties.
+
+    - ``sender``: name of the property that names the sender.
+    - ``prefix``: beginning of the property's value in messages of this sender.
+    - ``id``: name of the property with the message's id.
+    """
 
     sender: str
     prefix: str
     id: str
 
     def id_of(self, properties: Mapping[str, str]) -> str | None:
-        """Return the id of this sender's message; None for another sender's."""
+        """Return the id of a message of this sender, or None for a message of another sender."""
         if not properties.get(self.sender, "").startswith(self.prefix):
             return None
         return properties.get(self.id, "")
@@ -33,8 +37,11 @@ class SenderMark(NamedTuple):
 
 @dataclass(eq=False)
 class SentAlready:
-    """Messages found in a target. ``ids``: number of copies by id. ``read_to``: offset up to which
-    each queue was read, so that no message is counted twice."""
+    """Messages of a sender that were found in a target.
+
+    - ``ids``: number of copies by id.
+    - ``read_to``: offset up to which each queue was read, so that no message is counted twice.
+    """
 
     ids: Counter[str] = field(default_factory=Counter)
     read_to: dict[MessageQueue, int] = field(default_factory=dict)

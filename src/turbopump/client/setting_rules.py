@@ -1,4 +1,4 @@
-"""Rules for settings: usable values, and the error text for others.
+"""Rules for settings, which tell usable values from others and contain the text of the error.
 
 A settings class declares each setting as one field: ``retries: int = setting(2, whole_from(0))``.
 The text below a field is its row in docs/reference/client-settings.md. One rule: an unusable
@@ -26,15 +26,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class SettingRule:
-    """Rule of a setting. ``fits``: returns True for a usable value. ``wants``: error text for
-    others. ``unit``: unit of numbers."""
+    """Rule that a value of a setting must fulfil.
+
+    - ``fits``: returns True for a usable value.
+    - ``wants``: text for the error about other values.
+    - ``unit``: unit of numbers.
+    """
 
     fits: Callable[[Any], bool]
     wants: str
     unit: str = ""
 
     def or_none(self) -> SettingRule:
-        """Return the same rule, which also accepts None."""
+        """Return a rule that also accepts None."""
 
         def fits(value: object) -> bool:
             return value is None or self.fits(value)
@@ -42,13 +46,13 @@ class SettingRule:
         return SettingRule(fits, f"{self.wants}, or None", self.unit)
 
     def check(self, name: str, value: object) -> None:
-        """Raise ConfigError if ``value`` is unusable."""
+        """Raise ConfigError if ``value`` is unusable for the setting ``name``."""
         if not self.fits(value):
             raise ConfigError(f"{name}={value!r:.80} {self.wants}")
 
 
 def setting(default: T, rule: SettingRule) -> T:
-    """Declare a field of a settings class."""
+    """Declare a field of a settings class, with its default and its rule."""
     return field(default=default, metadata={"rule": rule})
 
 
@@ -76,8 +80,8 @@ def is_seconds(value: object) -> bool:
 
 
 def is_number(value: object) -> bool:
-    """Return True for a number that a float can hold, including inf and nan. True and False are not
-    accepted."""
+    """Return True for a number that a float can hold, including inf and nan, except True and
+    False."""
     return isinstance(value, float) or (is_whole(value) and abs(value) < 2**1023)  # type: ignore[arg-type]
 
 
@@ -117,7 +121,7 @@ def has_methods(*names: str) -> Callable[[object], bool]:
 
 
 def whole_between(least: int, most: int) -> Callable[[object], bool]:
-    """Return a function that returns True for a whole number in this range, with both ends."""
+    """Return a function that returns True for a whole number from ``least`` to ``most``."""
 
     def fits(value: object) -> bool:
         return is_whole(value) and least <= value <= most  # type: ignore[operator]
@@ -126,7 +130,7 @@ def whole_between(least: int, most: int) -> Callable[[object], bool]:
 
 
 def number_between(least: float, most: float) -> Callable[[object], bool]:
-    """Return a function that returns True for a number in this range, with both ends."""
+    """Return a function that returns True for a number from ``least`` to ``most``."""
 
     def fits(value: object) -> bool:
         return is_number(value) and least <= value <= most  # type: ignore[operator]
@@ -147,8 +151,10 @@ def _is_generator_function(value: object) -> bool:
 
 
 def whole_from(least: int, of: str = "") -> SettingRule:
-    """Return the rule of a whole number of at least ``least``, which must fit in 32 signed bits as
-    in requests."""
+    """Return the rule of a whole number that is ``least`` or more.
+
+    The number must fit in 32 signed bits, as in requests.
+    """
     return SettingRule(
         whole_between(least, 2**31 - 1), f"must be a whole number{of}, {least} or more"
     )
@@ -174,8 +180,10 @@ TIMEOUT: Final = SettingRule(
 
 
 def check_timeout(timeout: float | None) -> None:
-    """Raise ConfigError if a call's ``timeout`` is neither a number of seconds nor None (the
-    default). A number of 0 or below is accepted: the call then times out."""
+    """Raise ConfigError if a call's ``timeout`` is neither a number of seconds nor None.
+
+    None is the default. A number of 0 or below is accepted: the call then times out.
+    """
     if timeout is not None and not TIMEOUT.fits(timeout):
         raise ConfigError(
             f"timeout={timeout!r:.80} {TIMEOUT.wants}, as in 3.0; omit it for the default"

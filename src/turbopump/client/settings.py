@@ -1,10 +1,10 @@
 """Settings that all clients share, and the decorator by which a client class accepts settings as
 keywords.
 
-A client has one settings class: this one, or one that inherits it in ``sending/settings.py`` or
-``consumer/settings.py``. Its fields are the keywords of the client's constructor, with their
-defaults, rules and texts. The blocking clients and the tables of docs/reference/client-settings.md
-use the same fields. This module must not know what a client does.
+A client has one settings class: ``ClientSettings``, or one that inherits it in
+``sending/settings.py`` or ``consumer/settings.py``. Its fields are the keywords of the client's
+constructor, with their defaults, rules and texts. The blocking clients and the tables of
+docs/reference/client-settings.md use the same fields. This module must not know what a client does.
 """
 
 from __future__ import annotations
@@ -66,35 +66,39 @@ _GROUP: Final = SettingRule(is_a(str), "must be the name of a group, as in 'bill
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """Settings of every client. Raises ConfigError for unusable ones."""
+    """Settings that every client has.
+
+    Raises ConfigError for unusable settings.
+    """
 
     namesrv: str | list[str] | tuple[str, ...] | None = None
-    """Name servers: ``"host:9876"``, several as ``"a:9876;b:9876"`` or a list. None: those of the
-    variable ``NAMESRV_ADDR``. The list cannot be changed while a client runs; use host names if
-    servers may move. No address server is asked (Java: ``fetchNameServerAddr``)."""
+    """Name servers: ``"host:9876"``, several as ``"a:9876;b:9876"`` or a list. By default those of
+    the variable ``NAMESRV_ADDR`` are used. The list cannot be changed while a client runs; use host
+    names if servers may move. No address server is asked (Java: ``fetchNameServerAddr``)."""
     _: KW_ONLY
     instance_name: str | None = setting(None, _NAME)
     """Part of the client id ``ip@instance_name[@unit_name]``: see
-    docs/explanations/clients.md#client-ids. None: one per process. Java: ``instanceName``."""
+    docs/explanations/clients.md#client-ids. By default each process has its own. Java:
+    ``instanceName``."""
     unit_name: str | None = setting(None, _NAME)
     """Part of the client id. Java: ``unitName``."""
     unit_mode: bool = setting(False, SWITCH)
-    """True: mark heartbeats and sends as unit mode: see docs/explanations/clients.md#unit-mode.
+    """True marks heartbeats and sends as unit mode: see docs/explanations/clients.md#unit-mode.
     Java: ``unitMode``."""
     async_permits: int = setting(PERMITS, whole_from(1))
     """Maximum number of sends of a producer, and of other calls of a client id, that wait for
-    answers. Further ones wait for a permit, and fail at their timeout: nothing was stored then.
-    Java: ``com.rocketmq.remoting.clientAsyncSemaphoreValue``."""
+    answers. Further calls wait for a permit. A call that gets none before its timeout fails, and
+    nothing was stored then. Java: ``com.rocketmq.remoting.clientAsyncSemaphoreValue``."""
     oneway_permits: int = setting(PERMITS, whole_from(1))
     """Maximum number of oneway sends that wait to be written. Java:
     ``com.rocketmq.remoting.clientOnewaySemaphoreValue``."""
     credentials: Credentials | None = None
-    """``Credentials(access_key, secret_key, security_token=None)``: sign each request with
-    these."""
+    """Keys for signing each request: ``Credentials(access_key, secret_key,
+    security_token=None)``."""
     namespace_v2: str | None = setting(None, _NAME)
     """Namespace in the header of each request. Java: ``namespaceV2``."""
     tls: ClientTls | bool = setting(False, _TLS)
-    """True: use TLS; servers need a certificate that this machine trusts: see docs/guide/tls.md.
+    """True uses TLS; servers need a certificate that this machine trusts: see docs/guide/tls.md.
     ``ClientTls(trust=None, certificate=None, key=None, key_password=None, verify=True,
     check_host_name=True)`` sets the details. Java: ``useTLS``."""
     route_interval: float = setting(30.0, SECONDS)
@@ -110,20 +114,20 @@ class ClientSettings:
     """Timeout of a client's internal requests: routes, heartbeats, offsets, locks, members of a
     group. Slow networks need more. Java: ``mqClientApiTimeout``."""
     header_form: str = setting("JSON", _HEADER_FORM)
-    """``ROCKETMQ``: send binary headers, as Java's client with
+    """Encoding of headers. ``ROCKETMQ`` sends binary headers, as Java's client with
     ``rocketmq.serialize.type=ROCKETMQ``."""
     clock: Clock | None = setting(None, CLOCK)
     """Replacement of the system's clock, for tests and docs/explanations/simulation.md."""
     random: Random | None = setting(None, RANDOM)
     """Replacement of the system's random numbers, for tests and docs/explanations/simulation.md."""
     local_ip: str | None = setting(None, LOCAL_IP)
-    """Address of this machine, a part of the client id. None: detected."""
+    """IP address of this machine, a part of the client id. By default it is detected."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "namesrv", name_server_addresses(self.namesrv))
         check_settings(self)
         if self.credentials is not None and not isinstance(self.credentials, Credentials):
-            # their value is not shown
+            # the error does not show the value, which may be a secret
             raise ConfigError("credentials must be made as Credentials(access_key, secret_key)")
 
     @classmethod
@@ -135,7 +139,7 @@ class ClientSettings:
         return getattr(self, name)
 
     def shared_with(self, other: type[ClientSettings]) -> dict[str, Any]:
-        """Return the settings that the class ``other`` has too."""
+        """Return those settings that the class ``other`` has too, by name."""
         return {known.name: self[known.name] for known in fields(other)}
 
     @property
@@ -145,24 +149,24 @@ class ClientSettings:
 
     @property
     def client_name(self) -> tuple[str | None, str | None]:
-        """Instance name and unit name. Brokers treat two instances with the same names as one
-        client."""
+        """Instance name and unit name of the client. Brokers treat two instances with the same
+        names as one client."""
         return self.instance_name, self.unit_name
 
     @property
     def client_tls(self) -> ClientTls | None:
-        """TLS settings; None for plain text."""
+        """TLS settings, or None for connections without TLS."""
         return meant(self.tls)
 
     def signer(self) -> RequestSigner | None:
-        """Return the signer of requests, or None if requests are not signed."""
+        """Return the object that signs requests, or None if requests are not signed."""
         if self.credentials is None and self.namespace_v2 is None:
             return None
         return RequestSigner(self.credentials, self.namespace_v2)
 
     def environment(self) -> Environment:
-        """Return a new environment with these settings' clock and random numbers, or the
-        system's."""
+        """Return a new environment with the clock and random numbers of these settings, or those of
+        the system."""
         return Environment(
             SYSTEM_CLOCK if self.clock is None else self.clock,
             SYSTEM_RANDOM if self.random is None else self.random,
@@ -172,7 +176,10 @@ class ClientSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings(ClientSettings):
-    """Settings of every client that belongs to a group. Raises ConfigError for unusable ones."""
+    """Settings that every client of a group has.
+
+    Raises ConfigError for unusable settings.
+    """
 
     group: str
     """Name of the group."""
@@ -190,7 +197,7 @@ class GroupSettings(ClientSettings):
 
     @property
     def wire_group(self) -> str:
-        """Group under the name that brokers know."""
+        """Name of the group as brokers know it, with the namespace."""
         return wrap(self.namespace, self.group)
 
 
@@ -217,11 +224,11 @@ SettingsT = TypeVar("SettingsT")
 def keywords_of(
     settings: Callable[P, SettingsT],
 ) -> Callable[[Callable[[ClientT, SettingsT], None]], Callable[Concatenate[ClientT, P], None]]:
-    """Decorate a constructor with a settings object as its argument: users pass the fields as
+    """Return a decorator for a constructor, so that users pass the fields of a settings class as
     keywords.
 
-    Type checkers, editors and ``help()`` show the fields' names, types and defaults. The
-    constructor raises TypeError for an unknown name.
+    The constructor itself gets one settings object. Type checkers, editors and ``help()`` show the
+    fields' names, types and defaults. The constructor raises TypeError for an unknown name.
     """
     known = inspect.signature(settings).parameters
 

@@ -1,7 +1,7 @@
-"""Sharing of client instances in a process: clients of one client id share connections, routes and
-heartbeats.
+"""Sharing of client instances in a process: clients with the same client id share connections,
+routes and heartbeats.
 
-One rule: a heartbeat can hold one consumer of a group, so a second consumer of that group gets
+One rule: a heartbeat can contain one consumer of a group, so a second consumer of that group gets
 another instance. A client is refused only if it names an instance that already has such a member or
 cannot be shared. Brokers would treat the two as one client. This module must not know what an
 instance does. Source: apache/rocketmq ``ClientConfig.buildMQClientId``, ``MQClientManager``.
@@ -28,21 +28,23 @@ from turbopump.client.settings import ClientSettings
 from turbopump.errors import ConfigError
 
 BROADCAST_INSTANCE: Final = "DEFAULT"
-"""Default instance name of broadcasting clients. It is the same after a restart, because offsets
-are stored under it. The second client of a group is ``DEFAULT#2``, and so on, so that two do not
-write one file."""
+"""Default instance name of broadcasting clients. The name is the same after a restart, because
+offsets are stored under it. The second client of a group is ``DEFAULT#2``, and so on, so that two
+clients do not write one file."""
 
 
 @dataclass(slots=True)
 class _Process:
-    """Instances of one process on one event loop. A test or simulation with another clock or other
-    random numbers counts as a separate process."""
+    """Client instances of one process on one event loop.
+
+    A test or simulation with another clock or other random numbers counts as a separate process.
+    """
 
     name: str
     made: int = 0
     entries: list[_Entry] = field(default_factory=list)
-    """Weak references to instances. The loop's tasks keep an instance alive, so it is freed with
-    its loop."""
+    """Weak references to instances, so that an instance is freed with its event loop. The tasks of
+    the loop keep the instance alive."""
 
     def instances(self) -> Iterator[tuple[ClientSettings, ClientInstance]]:
         for settings, entry in list(self.entries):
@@ -57,7 +59,7 @@ class _Process:
         instance.on_end = lambda: self.entries.remove(added)
 
     def next_name(self) -> str:
-        """Return ``<pid>#<random>``, then ``<pid>#<random>#2`` and so on, each only once."""
+        """Return a new instance name: ``<pid>#<random>``, then ``<pid>#<random>#2`` and so on."""
         self.made += 1
         return self.name if self.made == 1 else f"{self.name}#{self.made}"
 
@@ -66,13 +68,16 @@ _Entry = tuple[ClientSettings, weakref.ref[ClientInstance]]
 _Processes = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Any, _Process]]
 _processes: Final[_Processes] = weakref.WeakKeyDictionary()
 _joining = threading.Lock()
-"""Lock held while a client joins, because loops of several threads read each other's instances."""
+"""Lock that a joining client acquires, because event loops of several threads read each other's
+instances."""
 
 
 def join_instance(
     settings: ClientSettings, environment: Environment, member: InstanceMember
 ) -> ClientInstance:
-    """Add ``member`` to an instance, start that if needed, and return it.
+    """Add ``member`` to a client instance, and return the instance.
+
+    The instance is an existing one that the client can share, or a new one, which is started.
     ``instance.leave(member)`` removes the member.
 
     Raises ConfigError if the named instance already has such a member, has other credentials or
@@ -88,11 +93,12 @@ def join_instance(
 def join_broadcasting(
     settings: ClientSettings, environment: Environment, member: InstanceMember
 ) -> tuple[ClientSettings, ClientInstance]:
-    """Add a broadcasting consumer to an instance, whose name finds the saved offsets after a
+    """Add a broadcasting consumer to a client instance with a name that stays the same after a
     restart.
 
-    A consumer without a name gets the first of ``DEFAULT``, ``DEFAULT#2``, … that no other of its
-    group has in this process. Return the settings with that name, and the instance.
+    Saved offsets are found by this name. A consumer without a name gets the first of ``DEFAULT``,
+    ``DEFAULT#2``, … that no other of its group has in this process. Returns the settings with that
+    name, and the instance.
     """
     if settings.instance_name is not None:
         return settings, join_instance(settings, environment, member)
@@ -108,8 +114,8 @@ def join_broadcasting(
 
 
 def _collect_dropped_loop(settings: ClientSettings, environment: Environment) -> None:
-    """Free a loop that was dropped without a close, so that its instance does not block the
-    name."""
+    """Free an event loop that was dropped without closing its client, so that the instance name can
+    be used again."""
     if settings.instance_name is None:
         return
     this = this_loop()
@@ -133,7 +139,10 @@ def _shared_instance(
 def _new_instance(
     settings: ClientSettings, environment: Environment, member: InstanceMember, *, named: bool
 ) -> ClientInstance:
-    """Create an instance. ``named``: True if the user gave the name."""
+    """Create and start a client instance for ``member``.
+
+    ``named`` is True if the user gave the name of the instance.
+    """
     if named:
         _refuse_second(environment, settings, member)
     process = _process_of(environment)
@@ -178,8 +187,10 @@ def _refuse_second(
 def _named(
     environment: Environment, settings: ClientSettings
 ) -> Iterator[tuple[asyncio.AbstractEventLoop, ClientSettings, ClientInstance]]:
-    """Return this process's instances that brokers treat as the same client, on loops that are
-    still running."""
+    """Return the instances of this process that brokers would treat as the same client.
+
+    Instances on an event loop that has ended are left out.
+    """
     for loop, processes in list(_processes.items()):
         process = processes.get(environment.identity)
         if process is None or never_runs_again(loop):
@@ -190,8 +201,10 @@ def _named(
 
 
 def _one_client(one: ClientSettings, other: ClientSettings) -> bool:
-    """Return True if both have the same client id in the same cluster. Clients with a common name
-    server are in the same cluster."""
+    """Return True if both settings lead to the same client id in the same cluster.
+
+    Clients with a common name server are in the same cluster.
+    """
     servers = set(one.name_servers) & set(other.name_servers)
     return one.client_name == other.client_name and bool(servers)
 
@@ -200,7 +213,7 @@ _INTERVALS: Final = attrgetter("route_interval", "heartbeat_interval", "commit_i
 
 
 def _differences(one: ClientSettings, other: ClientSettings) -> list[str]:
-    """Return the reasons why the two cannot share an instance."""
+    """Return the reasons why clients with these two settings cannot share an instance."""
     differences = []
     if one.credentials != other.credentials:
         differences.append("with other credentials")
@@ -221,8 +234,10 @@ def _differences(one: ClientSettings, other: ClientSettings) -> list[str]:
 
 
 def _after_fork() -> None:
-    """Create a new lock in the child, because no thread would release the old one. Instances are
-    stored under the parent's pid."""
+    """Create a new lock in a forked child, because no thread there would release the old one.
+
+    The instances need no change, because they are stored under the parent's process id.
+    """
     global _joining
     _joining = threading.Lock()
 

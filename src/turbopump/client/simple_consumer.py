@@ -1,10 +1,10 @@
-"""Simple consumer: its user asks for messages, and acknowledges each. Until then a message is
-invisible to other consumers for a limited time.
+"""Simple consumer, whose user asks for messages and acknowledges each of them.
 
-One rule: the consumer acknowledges nothing by itself. A message that is not acknowledged in time is
-delivered again to any member of the group. This file holds the consumer's start, close and user
-calls. It must not know how messages are fetched. Source: apache/rocketmq-clients
-``SimpleConsumer``; on the wire, apache/rocketmq's POP.
+Until then a message is invisible to other consumers for a limited time. One rule: the consumer
+acknowledges nothing by itself. A message that is not acknowledged in time is delivered again to any
+member of the group. This file holds the consumer's start, close and user calls. It must not know
+how messages are fetched. Source: apache/rocketmq-clients ``SimpleConsumer``; on the wire,
+apache/rocketmq's POP.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ __all__ = ["PoppedMessage", "SimpleConsumer"]
 log = logging.getLogger(__name__)
 ANY_QUEUE: Final = -1
 PAUSE_S: Final = 1.0
-"""Seconds for which a broker that failed, or a topic that does not exist, is skipped."""
+"""Time in seconds for which a broker that failed, or a topic that does not exist, is skipped."""
 HASTE_S: Final = 0.05
-"""Pause in seconds before asking a broker again that announced messages but returned none."""
+"""Pause in seconds before a broker is asked again that announced messages but returned none."""
 INVISIBLE_S: Final = 60.0
 TIMEOUT_S: Final = 15.0
 CLOSE_PATIENCE_S: Final = 3.0
@@ -58,12 +58,12 @@ Error = errors.RemotingError | errors.ProtocolError | errors.RouteNotFoundError
 
 
 class SimpleConsumer(GroupConsumer["RunningSimple"]):
-    """Receive messages of ``group`` one by one. Use it as ``async with
-    SimpleConsumer("127.0.0.1:9876", group="g", topic="t") as consumer:``, then ``await
-    consumer.receive()`` and ``await consumer.ack(message)``.
+    """Consumer that receives and acknowledges messages one by one, as a member of a group.
 
-    The keywords are the fields of ``SimpleConsumerSettings``; docs/reference/client-settings.md
-    explains them. Raises ConfigError for unusable settings.
+    Use it as ``async with SimpleConsumer("127.0.0.1:9876", group="g", topic="t") as consumer:``,
+    then ``await consumer.receive()`` and ``await consumer.ack(message)``. The keywords are the
+    fields of ``SimpleConsumerSettings``; docs/reference/client-settings.md explains them. Raises
+    ConfigError for unusable settings.
 
     Brokers assign each message separately and record which ones are done. Any number of consumers
     and tasks may receive at once. Messages have no order unless ``ordered``. Apache's brokers
@@ -81,31 +81,38 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
     # --- start and close
 
     async def start(self) -> None:
-        """Start the consumer and register the group with the brokers. A topic that does not exist
-        yet is no error.
+        """Start the consumer and register the group with the brokers.
 
-        Raises RouteNotFoundError if no name server answers, and NotStartedError after ``close``. A
-        start that fails or is cancelled may be called again.
+        A topic that does not exist yet is no error. Raises RouteNotFoundError if no name server
+        answers, and NotStartedError after ``close``. A start that fails or is cancelled may be
+        called again.
         """
         if self.lifecycle.may_start():
             await self._start()
 
     async def close(self) -> None:
-        """Leave the group. Waiting ``receive`` calls return an empty list. Messages that are not
-        acknowledged are delivered again when their invisible time ends. May be called twice."""
+        """Leave the group, and end waiting ``receive`` calls with an empty list.
+
+        Messages that are not acknowledged are delivered again when their invisible time ends. A
+        second call is harmless.
+        """
         await self.lifecycle.close_once()
 
     # --- receiving
 
     async def subscribe(self, topic: str, tags: Wanted = ALL) -> None:
-        """Add ``topic`` to the subscription, or change its tags. May be called before and after
-        ``start``. Raises ConfigError."""
+        """Subscribe to ``topic``, or change the tags of its subscription.
+
+        This method may be called before and after ``start``. Raises ConfigError for an unusable
+        topic or filter.
+        """
         self._subscribe(topic, tags)
         if self.lifecycle.running is not None:
             await self.lifecycle.ready().instance.introduce_all()
 
     async def unsubscribe(self, topic: str) -> None:
-        """Remove ``topic`` from the subscription. An unknown topic is no error."""
+        """Stop receiving messages of ``topic`` and remove its subscription. An unknown topic is no
+        error."""
         self._subscriptions.pop(wrap(self._namespace, topic), None)
         if self.lifecycle.running is not None:
             await self.lifecycle.ready().instance.introduce_all()
@@ -123,12 +130,14 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
         invisible_seconds: float = INVISIBLE_S,
         timeout: float = TIMEOUT_S,
     ) -> list[PoppedMessage]:
-        """Wait for messages, and return at most ``max_messages``, all of one topic and broker.
-        Return an empty list after ``timeout`` seconds, or once closed.
+        """Wait for messages, and return at most ``max_messages`` of one topic and broker.
 
-        The messages are invisible to the rest of the group for ``invisible_seconds``. Acknowledge
-        each in that time, or extend the time. If the call is cancelled, popped messages are
-        returned to the broker. Raises ConfigError, and RemotingError or RouteNotFoundError if no
+        The list is empty if no message arrives within ``timeout`` seconds, or the consumer is
+        closed. The messages are invisible to the rest of the group for ``invisible_seconds``.
+        Acknowledge each in that time, or extend the time. If the call is cancelled, popped messages
+        are returned to the broker.
+
+        Raises ConfigError for unusable arguments, and RemotingError or RouteNotFoundError if no
         broker could be asked before the timeout.
         """
         _MESSAGES.check("max_messages", max_messages)
@@ -143,13 +152,13 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
     async def ack(
         self, messages: PoppedMessage | Iterable[PoppedMessage], *, timeout: float = CALL_TIMEOUT_S
     ) -> None:
-        """Acknowledge one or more messages, so that they are not delivered again. Returns when the
-        brokers have answered.
+        """Acknowledge one or more messages, so that brokers do not deliver them again.
 
-        Several messages go to each broker in one request, which has one answer for all. A late or
-        repeated acknowledgement is no error. Raises ResponseError if a broker refuses (code 208:
-        the queue has no such offset), or another RemotingError if the broker was not reached. The
-        message may be delivered again then.
+        The call returns when the brokers have answered. Several messages go to each broker in one
+        request, which has one answer for all. A late or repeated acknowledgement is no error.
+        Raises ResponseError if a broker refuses (code 208: the queue has no such offset), or
+        another RemotingError if the broker was not reached. The message may be delivered again
+        then.
         """
         check_timeout(timeout)
         running = self.lifecycle.ready()
@@ -161,11 +170,12 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
     async def change_invisible_time(
         self, message: PoppedMessage, seconds: float, *, timeout: float = CALL_TIMEOUT_S
     ) -> str:
-        """Deliver a message again ``seconds`` from now. Return the message's new handle, which is
-        also set as ``message.handle``.
+        """Change the time for which a message is invisible, to ``seconds`` from now.
 
-        Use this to get more time for a message, or to postpone it. The attempt is counted when the
-        message is delivered again. Raises ConfigError, RemotingError.
+        Use this to get more time for a message, or to postpone it. The message is delivered again
+        after that time, and the attempt is counted then. Returns the message's new handle, which is
+        also set as ``message.handle``. Raises ConfigError for an unusable number, and
+        RemotingError.
         """
         SECONDS.check("seconds", seconds)
         check_timeout(timeout)
@@ -196,13 +206,13 @@ def _refuse_others(message: object) -> None:
 
 
 class RunningSimple(RunningMember):
-    """State of a simple consumer from start to close. Every broker of every topic in
-    ``subscriptions`` is asked in turn.
+    """State of a simple consumer from start to close.
 
-    A message is popped only when a reader waits. If no broker has a message, long polls ask the
-    brokers to announce new ones. A pop whose reader has gone is returned to the broker. A message
-    becomes a dead letter after ``max_reconsume_times`` retries. With ``ordered`` there are no dead
-    letters, because brokers count attempts for a whole pop, not for a message.
+    Every broker of every topic in ``subscriptions`` is asked, one after another. A message is
+    popped only when a reader waits. If no broker has a message, long polls ask the brokers to
+    announce new ones. A pop whose reader has gone is returned to the broker. A message becomes a
+    dead letter after ``max_reconsume_times`` retries. With ``ordered`` there are no dead letters,
+    because brokers count attempts for a whole pop, not for a message.
     """
 
     def __init__(
@@ -228,8 +238,8 @@ class RunningSimple(RunningMember):
         self._subscriptions = subscriptions
         self._ordered = settings.ordered
         self._unanswered: dict[str, str] = {}
-        """Attempt id of an ordered pop without an answer, by source. The broker may have popped
-        messages."""
+        """Attempt id of an ordered pop that got no answer, by topic and broker. The broker may have
+        popped messages."""
         self._loop = asyncio.get_running_loop()
         self._turn = 0
         self._failed: dict[str, Error] = {}
@@ -238,22 +248,28 @@ class RunningSimple(RunningMember):
         self._closed = asyncio.Event()
 
     async def close(self) -> None:
-        """End waiting readers, finish requests being sent, return unread messages to the brokers,
-        and leave the group. Each step is made even if an earlier one fails."""
+        """End waiting readers, return unread messages to the brokers, and leave the group.
+
+        Requests that are being sent are finished first. The group is left even if something before
+        fails.
+        """
         self._closed.set()
         try:
             if self._late:
                 await asyncio.wait(self._late, timeout=CLOSE_PATIENCE_S)
-                await asyncio.sleep(0)  # their callbacks
+                await asyncio.sleep(0)  # let their callbacks run
             await self._backs.finish(CLOSE_PATIENCE_S)
             await self.requests.finish(CLOSE_PATIENCE_S)
         finally:
             await self.instance.leave(self.member)
 
     async def receive(self, count: int, invisible_s: float, timeout: float) -> list[PoppedMessage]:
-        """Wait for messages of one source and return them. Return an empty list after ``timeout``
-        seconds or once closed. If no source could be asked by then, raise the last error:
-        RemotingError, ProtocolError, or RouteNotFoundError."""
+        """Wait for messages of one topic and broker, and return at most ``count``.
+
+        The list is empty after ``timeout`` seconds or once the consumer is closed. If no broker
+        could be asked by then, the last error is raised: RemotingError, ProtocolError, or
+        RouteNotFoundError.
+        """
         deadline = self._loop.time() + timeout
         announced = False
         while not self._closed.is_set():
@@ -275,7 +291,8 @@ class RunningSimple(RunningMember):
     # --- brokers to ask
 
     async def _sources(self) -> list[MessageQueue]:
-        """Return each pair of topic and broker. The first one changes with each call."""
+        """Return each pair of subscribed topic and broker. The list begins with another pair in
+        each call."""
         sources: list[MessageQueue] = []
         for topic in list(self._subscriptions):
             if not self._may_ask(topic):
@@ -300,7 +317,7 @@ class RunningSimple(RunningMember):
         return self._asked_again_at.get(source, 0.0) <= self._loop.time()
 
     def _source_failed(self, source: str, error: Error) -> None:
-        if source not in self._failed:  # one line when it begins and one when it ends
+        if source not in self._failed:  # log the first failure, and later the recovery
             log.warning(
                 "receiving failed, is repeated group=%s source=%s cause=%s",
                 self._group,
@@ -335,7 +352,7 @@ class RunningSimple(RunningMember):
                 await self._pop_into(messages, source, count, invisible_s)
                 if messages:
                     break
-        except BaseException:  # nobody gets what the pops before have brought
+        except BaseException:  # the messages of earlier pops reach no caller
             self._give_back(messages)
             raise
         return messages
@@ -343,8 +360,11 @@ class RunningSimple(RunningMember):
     async def _pop_into(
         self, messages: list[PoppedMessage], source: MessageQueue, count: int, invisible_s: float
     ) -> None:
-        """Pop messages until there are ``count`` or the broker has no more. A broker returns at
-        most 32 per request."""
+        """Pop messages of a topic from a broker and append them to ``messages``.
+
+        Popping ends when there are ``count`` messages or the broker has no more. A broker returns
+        at most 32 per request.
+        """
         while len(messages) < count and self._may_ask(str(source)):
             batch = min(count - len(messages), BATCH_MAX)
             try:
@@ -405,8 +425,10 @@ class RunningSimple(RunningMember):
     # --- waiting
 
     async def _something_came(self, sources: Sequence[MessageQueue], seconds: float) -> bool:
-        """Wait at most ``seconds`` until a source announces messages. Return True if one did.
-        Without a source to ask, wait at most 1 s."""
+        """Wait until a broker announces messages, and return True if one did within ``seconds``.
+
+        The wait lasts at most 1 s if no broker can be asked.
+        """
         asked = [source for source in sources if self._may_ask(str(source))]
         waits = {self._loop.create_task(self._has_something(source, seconds)) for source in asked}
         if not asked:
@@ -441,14 +463,14 @@ class RunningSimple(RunningMember):
             )
             if command.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 await asyncio.sleep(min(seconds, PAUSE_S))
-                return True  # it cannot say: look
+                return True  # the broker cannot announce messages: pop
             if command.code != ResponseCode.SUCCESS:
                 raise refused_by(address, request, command)
             has_something = command.header(NotificationReply).has_msg
         except (errors.RemotingError, errors.ProtocolError) as error:
             self._source_failed(str(source), error)
             return False
-        if not has_something:  # not even held, if too many wait already
+        if not has_something:  # the broker may answer at once, if too many polls wait
             await asyncio.sleep(max(min(seconds, PAUSE_S) - (self._loop.time() - asked), 0.0))
         return has_something
 

@@ -1,4 +1,4 @@
-"""Topic route: the queues of one topic, and the addresses of its brokers.
+"""Topic route, which consists of the queues of one topic and the addresses of its brokers.
 
 A route is a plain value, made from a name server's answer. The asyncio clients and Spark's blocking
 client share the rules. The rules choose the queues for sends and reads, and the broker to read from
@@ -25,14 +25,16 @@ DEFAULT_TOPIC_QUEUES: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class TopicRoute:
-    """Queues of one topic, and addresses of its brokers (broker name -> broker id -> ``host:port``;
-    id 0 is the master).
+    """Queues of one topic, and the addresses of the brokers that have them.
 
-    - ``inherited``: the topic does not exist yet; this is the route that the default topic
-      would give it.
+    - ``publish_queues``: queues that can be sent to.
+    - ``subscribe_queues``: queues that can be read.
+    - ``addresses``: ``host:port`` by broker name and broker id. Id 0 is the master.
+    - ``inherited``: True if the topic does not exist yet. This is the route that the default
+      topic would give to it.
     - ``heirs``: brokers on which a new topic may inherit from this one, each with the number
       of queues.
-    - ``clusters``: names of the clusters of its brokers.
+    - ``clusters``: names of the brokers' clusters.
     - ``spread``: True if more than one broker has queues to send to.
     """
 
@@ -50,17 +52,20 @@ class TopicRoute:
         object.__setattr__(self, "spread", len(brokers) > 1)
 
     def master(self, broker_name: str) -> str | None:
-        """Return the address of a broker's master, or None if there is none now."""
+        """Return the address of a broker's master, or None if there is no master now."""
         return self.addresses.get(broker_name, {}).get(MASTER_ID)
 
     def readable_address(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
-        """Return the address of the broker's member with this id, or else of any member
-        (``findBrokerAddressInSubscribe``)."""
+        """Return an address at which the broker's queues can be read, or None if there is none.
+
+        The address belongs to the member with this id, or else to any member. Source:
+        apache/rocketmq ``findBrokerAddressInSubscribe``.
+        """
         members = self.addresses.get(broker_name, {})
         return members.get(broker_id) or next(iter(members.values()), None)
 
     def every_address(self, *, slaves: bool) -> set[str]:
-        """Return the address of every master; with ``slaves``, of every broker."""
+        """Return the addresses of all masters, or of all brokers with ``slaves``."""
         return {
             address
             for members in self.addresses.values()
@@ -70,9 +75,11 @@ class TopicRoute:
 
 
 def topic_route(topic: str, data: TopicRouteData) -> TopicRoute:
-    """Convert a name server's answer to a route (apache/rocketmq
-    ``topicRouteData2TopicPublishInfo``, ``…SubscribeInfo``). Raises BodyError if a number is out of
-    bounds, RouteNotFoundError for a static topic."""
+    """Convert the answer of a name server to a route.
+
+    Raises BodyError if a number is out of bounds, and RouteNotFoundError for a static topic.
+    Source: apache/rocketmq ``topicRouteData2TopicPublishInfo``, ``…SubscribeInfo``.
+    """
     fault = data.fault()
     if fault is not None:
         raise errors.BodyError(f"the route of topic {topic!r} cannot be used: {fault}")
@@ -113,7 +120,8 @@ def topic_route(topic: str, data: TopicRouteData) -> TopicRoute:
 
 
 def inherited_route(topic: str, default: TopicRoute) -> TopicRoute:
-    """Return the route of a new ``topic``: the default topic's queues, at most four per broker."""
+    """Return the route that the default topic gives to a new ``topic``, with at most four queues
+    per broker."""
     queues = tuple(
         MessageQueue(topic, q.broker_name, q.queue_id)
         for q in default.publish_queues

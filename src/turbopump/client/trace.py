@@ -35,7 +35,7 @@ ERROR: Final = "error="
 
 
 class ContextCode(IntEnum):
-    """Outcome of handling a message: the ordinal of Apache's ``ConsumeReturnType``."""
+    """Outcome of handling a message, with the ordinals of Apache's ``ConsumeReturnType``."""
 
     SUCCESS = 0
     TIME_OUT = 1
@@ -46,8 +46,11 @@ class ContextCode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TracedMessage:
-    """Message of a record, with the time (ms since 1970 UTC), region and group of the traced
-    action."""
+    """Message that a trace record describes, with the time of the traced action.
+
+    - ``time_ms``: time of the action in ms since 1970 UTC.
+    - ``region``, ``group``: region and group of the action.
+    """
 
     topic: str
     msg_id: str
@@ -59,12 +62,12 @@ class TracedMessage:
 
     @property
     def trace_keys(self) -> list[str]:
-        """Keys under which the trace can be found."""
+        """Keys under which the trace of the message can be found."""
         return f"{self.msg_id} {self.keys or ''}".split()
 
     @property
     def head(self) -> tuple[int, str, str, str, str]:
-        """First fields of a producer's records."""
+        """First fields of the records that a producer writes."""
         return self.time_ms, self.region, self.group, self.topic, self.msg_id
 
 
@@ -78,7 +81,7 @@ def pub_record(
     offset_msg_id: str,
     success: bool,
 ) -> str:
-    """Return the record of a sent message."""
+    """Return the trace record of a sent message."""
     rest = (store_host, body_size, cost_ms, int(kind), offset_msg_id, success)
     return _record("Pub", *sent.head, sent.tags, sent.keys, *rest)
 
@@ -92,20 +95,24 @@ def end_transaction_record(
     state: str,
     from_check: bool,
 ) -> str:
-    """Return the record of an ended transaction. ``state``: COMMIT_MESSAGE, ROLLBACK_MESSAGE or
-    UNKNOW."""
+    """Return the trace record of an ended transaction.
+
+    ``state`` is COMMIT_MESSAGE, ROLLBACK_MESSAGE or UNKNOW.
+    """
     rest = (store_host, int(kind), transaction_id, state, from_check)
     return _record("EndTransaction", *ended.head, ended.tags, ended.keys, *rest)
 
 
 def recall_record(recalled: TracedMessage, *, success: bool) -> str:
-    """Return the record of a recalled message."""
+    """Return the trace record of a recalled message."""
     return _record("Recall", *recalled.head, success)
 
 
 def sub_before_record(begun: TracedMessage, *, request_id: str, retry_times: int) -> str:
-    """Return the record before a message is handled. ``request_id``: the same in the record after
-    it."""
+    """Return the trace record that is written before a message is handled.
+
+    ``request_id`` must be the same in the record after handling.
+    """
     origin = (begun.time_ms, begun.region, begun.group, request_id)
     return _record("SubBefore", *origin, begun.msg_id, retry_times, begun.keys)
 
@@ -120,8 +127,12 @@ def sub_after_record(
     time_ms: int,
     error: str | None = None,
 ) -> str:
-    """Return the record after a message was handled, at ``time_ms``. ``error``: reason of a
-    failure, in one line."""
+    """Return the trace record that is written after a message was handled.
+
+    - ``cost_ms``: duration of handling in ms.
+    - ``time_ms``: time of the end of handling, in ms since 1970 UTC.
+    - ``error``: reason of a failure, in one line.
+    """
     outcome = (cost_ms, success, handled.keys, int(code), time_ms, handled.group)
     more = () if error is None else (ERROR + error,)
     return _record("SubAfter", request_id, handled.msg_id, *outcome, *more)

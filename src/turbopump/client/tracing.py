@@ -1,10 +1,10 @@
-"""Tracing of a producer or consumer: a dispatcher that collects records, and a producer with a
-separate group that sends them in batches.
+"""Tracing of a producer or consumer by messages on a trace topic.
 
-One rule: tracing never fails or delays a send; records without room are dropped and counted.
-Source: apache/rocketmq ``AsyncTraceDispatcher``, ``SendMessageTraceHookImpl``. RocketMQ writes one
-record for a batch, under ids joined with commas, by which its readers find no message. Here each
-message of a batch has a record.
+A dispatcher collects records, and a producer with a separate group sends them in batches. One rule:
+tracing never fails or delays a send; records without room are dropped and counted. Source:
+apache/rocketmq ``AsyncTraceDispatcher``, ``SendMessageTraceHookImpl``. RocketMQ writes one record
+for a batch, under ids joined with commas, by which its readers find no message. Here each message
+of a batch has a record.
 """
 
 from __future__ import annotations
@@ -53,15 +53,21 @@ class _Producer(Protocol):
 
 
 def trace_topic(trace: bool | str) -> str | None:
-    """Return the trace topic for the setting ``trace``: None, Apache's, or the named one."""
+    """Return the trace topic for a client's setting ``trace``, or None if nothing is traced.
+
+    True means Apache's trace topic.
+    """
     if trace is True:
         return TRACE_TOPIC
     return trace or None
 
 
 def trace_group(group: str, kind: str) -> str:
-    """Return the group that sends the traces of ``group``, named as in Apache's client. A name
-    above the limit of 120 characters is cut and gets a checksum."""
+    """Return the name of the producer group that sends the traces of ``group``, as in Apache's
+    client.
+
+    A name above the limit of 120 characters is cut and gets a checksum.
+    """
     room = GROUP_SIZE_MAX - len(f"{GROUP_PREFIX}--{kind}-1")
     if len(group) > room:
         group = f"{group[: room - 9]}-{crc32(group.encode()):08x}"
@@ -70,9 +76,9 @@ def trace_group(group: str, kind: str) -> str:
 
 @dataclass(eq=False)
 class Tracing:
-    """Trace dispatcher and its producer.
+    """Collector and sender of the trace records of one client.
 
-    - ``make``: creates the producer.
+    - ``make``: creates the producer that sends the records.
     - ``group``: group of the traced client.
     - ``topic``: trace topic.
     - ``kind``: PRODUCE or CONSUME.
@@ -105,21 +111,21 @@ class Tracing:
         await self._producer.start()
 
     async def close(self) -> None:
-        """Send the waiting records for at most five seconds, then close."""
+        """Send the waiting records for at most five seconds, then close the producer."""
         await self.dispatcher.close()
         await self._producer.close()
 
 
 BATCH: Final = 10
-"""Number of records in a trace message (``traceMsgBatchNum``)."""
+"""Number of records from which on they are sent in a trace message (``traceMsgBatchNum``)."""
 FLUSH_INTERVAL_S: Final = 5.0
 HELD_MAX: Final = 16_384
-"""Maximum number of waiting records; more are dropped. A batch may use half of the remaining
-room."""
+"""Maximum number of waiting records; more are dropped. The records of one batch may use half of the
+remaining room."""
 SIZE_MAX: Final = 128_000
-"""Number of characters from which on a trace message is sent."""
+"""Size of a trace message, in characters, from which on no more records are added to it."""
 KEYS_SIZE_MAX: Final = 24_000
-"""Maximum bytes of keys in a trace message, so that its properties stay below
+"""Maximum size of the keys of a trace message in bytes, so that its properties stay below
 ``PROPERTIES_SIZE_MAX``."""
 CLOSE_TIMEOUT_S: Final = 5.0
 
@@ -129,7 +135,11 @@ TraceRecord = tuple[TracedMessage, str]
 
 @dataclass(eq=False)
 class TraceDispatcher(SendHook):
-    """Collect trace records. ``send`` sends one message to the trace topic."""
+    """Collector of trace records, which sends them in batches to a trace topic.
+
+    - ``send``: sends one message.
+    - ``dropped``: number of records that were dropped for lack of room.
+    """
 
     send: Callable[[Message], Awaitable[object]]
     topic: str
@@ -142,7 +152,8 @@ class TraceDispatcher(SendHook):
     _failing: bool = False
 
     def after(self, context: SendContext) -> None:
-        """Add a record of the attempt, if it was answered and the broker wants traces."""
+        """Add a trace record of the attempt to send, if the attempt was answered and the broker
+        wants traces."""
         result = context.result
         if result is None or not result.trace_on:
             return
@@ -192,7 +203,7 @@ class TraceDispatcher(SendHook):
         self.append(message, recall_record(message, success=success))
 
     def append(self, message: TracedMessage, record: str) -> None:
-        """Add a record to the next message of the trace topic."""
+        """Add a record to those that wait to be sent. The record is dropped if too many wait."""
         if len(self._held) >= HELD_MAX:
             self.dropped += 1
             return
@@ -203,7 +214,7 @@ class TraceDispatcher(SendHook):
             self._timer = asyncio.get_running_loop().call_later(FLUSH_INTERVAL_S, self._start)
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Send the waiting records for at most ``timeout`` seconds; the rest is dropped."""
+        """Send the waiting records for at most ``timeout`` seconds, and drop the rest."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 while self._held or self._sending:
@@ -238,8 +249,11 @@ class TraceDispatcher(SendHook):
             self._timer = asyncio.get_running_loop().call_later(FLUSH_INTERVAL_S, self._start)
 
     async def _send_part(self, part: list[TraceRecord]) -> None:
-        """Send records. A refused part is sent again in two halves, so that a bad record affects no
-        others."""
+        """Send records in one trace message.
+
+        If the message is refused, the records are sent again in two halves, so that one unusable
+        record affects no others.
+        """
         try:
             await self.send(trace_message(part, self.topic))
             self._failing = False
@@ -255,7 +269,7 @@ class TraceDispatcher(SendHook):
 
 
 class _Sent(NamedTuple):
-    """Message that was stored by an attempt."""
+    """One message that was stored by an attempt to send."""
 
     msg_id: str
     offset_msg_id: str
@@ -264,8 +278,10 @@ class _Sent(NamedTuple):
 
 
 def _sent(context: SendContext, result: SendResult) -> list[_Sent]:
-    """Return the messages of a batch. An inner batch, whose messages share one id, is returned as
-    one."""
+    """Return the messages that an attempt has stored, which are several for a batch.
+
+    An inner batch, whose messages share one id, is returned as one message.
+    """
     msg_ids = result.msg_ids
     offset_msg_ids = result.offset_msg_id.split(",")
     items = [] if context.batch is None else decode_batch(context.batch)
@@ -282,8 +298,10 @@ def _sent(context: SendContext, result: SendResult) -> list[_Sent]:
 
 
 def trace_parts(records: list[TraceRecord]) -> list[list[TraceRecord]]:
-    """Split the records into parts for one trace message each: of one topic, and within the limits
-    of text and keys."""
+    """Split the records into parts, each for one trace message.
+
+    A part has records of one topic, and stays within the limits of text and keys.
+    """
     by_topic: dict[str, list[TraceRecord]] = {}
     for one in records:
         by_topic.setdefault(one[0].topic, []).append(one)
@@ -306,7 +324,8 @@ def trace_parts(records: list[TraceRecord]) -> list[list[TraceRecord]]:
 
 
 def trace_message(part: list[TraceRecord], topic: str) -> Message:
-    """Return the message for the trace topic, with as many keys as fit."""
+    """Return the message for the trace topic that contains these records, with as many keys as
+    fit."""
     keys: dict[str, int] = {}
     for traced, _ in part:
         keys |= _fitting(traced.trace_keys)
@@ -314,7 +333,7 @@ def trace_message(part: list[TraceRecord], topic: str) -> Message:
 
 
 def _fitting(keys: list[str]) -> dict[str, int]:
-    """Return the first keys that fit in a trace message, with the bytes of each."""
+    """Return the keys that fit in a trace message, each with its size in bytes."""
     fitting: dict[str, int] = {}
     left = KEYS_SIZE_MAX
     for key in keys:
@@ -329,7 +348,7 @@ def _fitting(keys: list[str]) -> dict[str, int]:
 # ``ConsumeMessageTraceHookImpl``, ``DefaultLitePullConsumerImpl.poll``.
 
 CONSUME_TIMEOUT_MS: Final = 15 * 60 * 1000
-"""Time in ms from which handling is traced as TIME_OUT (``consumeTimeout``)."""
+"""Duration in ms from which handling is traced as TIME_OUT (``consumeTimeout``)."""
 
 
 class _Begun(NamedTuple):
@@ -340,7 +359,12 @@ class _Begun(NamedTuple):
 
 @dataclass(slots=True)
 class HandledTogether:
-    """Group of ``count`` messages in one handler call that began at ``time_ms``."""
+    """Data that is common to the messages of one handler call.
+
+    - ``count``: number of messages.
+    - ``time_ms``: time at which the call began, in ms since 1970 UTC.
+    - ``request_id``: id of the records of these messages; empty before the first record.
+    """
 
     count: int
     time_ms: int
@@ -349,8 +373,11 @@ class HandledTogether:
 
 @dataclass(slots=True, eq=False)
 class ConsumeTraces:
-    """Traces of a consumer. ``append`` adds a record for the trace topic; ``next_id`` returns a
-    request id."""
+    """Writer of the trace records of a consumer.
+
+    - ``append``: adds a record for the trace topic.
+    - ``next_id``: returns a new request id.
+    """
 
     append: Callable[[TracedMessage, str], None]
     group: str
@@ -363,8 +390,11 @@ class ConsumeTraces:
         self.began_at(message)
 
     def began_at(self, message: Delivery) -> None:
-        """Record the start of handling, once. ``message.trace`` holds its time in ms, or the group
-        of messages in the same call."""
+        """Write the trace record for the start of handling a message, unless that was done already.
+
+        ``message.trace`` contains the time of the start in ms, or the ``HandledTogether`` of
+        messages in the same call.
+        """
         began = message.trace
         if not isinstance(began, int | HandledTogether):
             return
@@ -374,8 +404,10 @@ class ConsumeTraces:
         message.trace = self._before(message, began)
 
     def together(self, count: int) -> HandledTogether:
-        """Return a group for messages of one handler call: each gets a record, all with the same
-        request id. Safe in any thread."""
+        """Return the common data of messages that one handler call handles.
+
+        Each message gets a record, all with the same request id. Any thread may call this method.
+        """
         return HandledTogether(count, self.now_ms())
 
     def began_all(self, messages: Iterable[Delivery]) -> None:
@@ -383,8 +415,10 @@ class ConsumeTraces:
             self.began_at(message)
 
     def ended(self, message: Delivery, *, ok: bool, seconds: float) -> None:
-        """Record the end of handling and its duration. ``message.cause`` holds the reason of a
-        failure."""
+        """Write the trace record of a handled message, with the duration of handling.
+
+        ``message.cause`` contains the reason of a failure.
+        """
         self.began_at(message)
         begun = message.trace
         if isinstance(begun, _Begun):
@@ -396,15 +430,18 @@ class ConsumeTraces:
             self._after(begun, round(seconds * 1000), code, error=message.failure)
 
     def polled(self, messages: Iterable[ReceivedMessage]) -> None:
-        """Record that a user has polled these messages. Their handling is unknown."""
+        """Write the trace records of messages that a user has polled. The result of their handling
+        is unknown."""
         poll = HandledTogether(1, self.now_ms(), self.next_id())
         for begun in [self._before(message, poll) for message in messages]:
             if begun is not None:
                 self._after(begun, 0, ContextCode.SUCCESS, error=None)
 
     def _before(self, message: ReceivedMessage, began: HandledTogether) -> _Begun | None:
-        """Write the record before handling. Return None if the producer's broker wants no
-        traces."""
+        """Write the trace record before a message is handled.
+
+        The result is None if the producer's broker wants no traces.
+        """
         properties = message.properties
         if properties.get(names.TRACE_SWITCH) == "false":
             return None
@@ -432,7 +469,7 @@ class ConsumeTraces:
         record = sub_after_record(
             begun.traced,
             request_id=begun.request_id,
-            cost_ms=cost_ms // begun.shared_by,  # as Apache's: each has its share of the call
+            cost_ms=cost_ms // begun.shared_by,  # as in Apache's client: the message's share
             code=code,
             success=ok,
             time_ms=self.now_ms(),

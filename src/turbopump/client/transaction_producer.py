@@ -2,8 +2,8 @@
 
 The producer sends a half message, which no consumer sees. Then it runs the user's executor, which
 returns the state of the transaction. The producer reports the state to the broker, which delivers
-or drops the message. A broker without a report asks a producer of the group, whose checker looks up
-the state. Source: apache/rocketmq ``TransactionMQProducer``,
+or drops the message. A broker that gets no report asks a producer of the group, whose checker looks
+up the state. Source: apache/rocketmq ``TransactionMQProducer``,
 ``DefaultMQProducerImpl.sendMessageInTransaction``.
 """
 
@@ -54,8 +54,10 @@ from turbopump.repeated_line import RepeatedLine
 
 
 class TransactionState(Enum):
-    """State of a transaction, returned by an executor or checker. UNKNOWN: not decided yet; the
-    broker asks again later."""
+    """State of a transaction, as an executor or checker returns it.
+
+    UNKNOWN means that the transaction is not decided yet; the broker asks again later.
+    """
 
     COMMIT = "COMMIT_MESSAGE"
     ROLLBACK = "ROLLBACK_MESSAGE"
@@ -68,7 +70,7 @@ class TransactionState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TransactionResult:
-    """Outcome of ``send_in_transaction``.
+    """Outcome of a call of ``send_in_transaction``.
 
     - ``sent``: result of the half message.
     - ``state``: state that the executor returned. ROLLBACK without a call of the executor if
@@ -85,8 +87,8 @@ class TransactionResult:
 
     @property
     def transaction_id(self) -> str:
-        """Message property ``__transactionId__``, which executor, checker and consumers can
-        read."""
+        """Id of the transaction, which executor, checker and consumers find in the property
+        ``__transactionId__``."""
         return self.sent.transaction_id or self.sent.msg_id
 
 
@@ -106,17 +108,22 @@ _executor_failed = RepeatedLine(
 )
 
 WAITING_MAX: Final = 2000
-"""Maximum number of questions that wait for the checker (``checkRequestHoldMax``). Further
+"""Maximum number of brokers' questions that wait for the checker (``checkRequestHoldMax``). Further
 questions are dropped."""
 ANSWER_S: Final = 60.0
-"""Timeout of one check, in seconds. The broker asks again later."""
+"""Timeout of one call of the checker, in seconds. The broker asks again later."""
 
 _worker: Final[ContextVar[asyncio.Task[Any] | None]] = ContextVar("turbopump worker", default=None)
-"""Task that calls the checker. A plain checker's thread inherits it."""
+"""Task that calls the checker. The thread of a checker that is a plain function inherits the
+value."""
 
 
 class StateQuestion(NamedTuple):
-    """A broker's question about a transaction, with the half message and the connection."""
+    """Question of a broker about the state of a transaction.
+
+    - ``message``: the half message.
+    - ``peer``: connection to the broker.
+    """
 
     request: CheckTransactionState
     message: ReceivedMessage
@@ -127,10 +134,12 @@ class StateQuestion(NamedTuple):
 class TransactionAnswers:
     """Answers to brokers that ask for the state of a transaction.
 
-    The user's checker is called for at most ``concurrency`` questions at a time. ``answer(request,
-    remark, asked, state)`` sends the result. A question that cannot be answered is dropped and
-    counted; the broker asks again. ``close`` stops new checks and waits for running ones. Source:
-    apache/rocketmq ``DefaultMQProducerImpl.checkTransactionState``.
+    The user's checker is called for at most ``concurrency`` questions at a time. A question that
+    cannot be answered is dropped and counted; the broker asks again. ``close`` stops new checks,
+    but not running ones. Source: apache/rocketmq ``DefaultMQProducerImpl.checkTransactionState``.
+
+    - ``answer``: function of (request, remark, question, state) that sends an answer.
+    - ``dropped``: number of dropped questions.
     """
 
     checker: UserFunction
@@ -142,8 +151,8 @@ class TransactionAnswers:
     _waiting: deque[StateQuestion] = field(default_factory=deque)
     _workers: int = 0
     _working: dict[asyncio.Task[Any], PendingSends] = field(default_factory=dict)
-    """Workers that have started. The value is the counter of pending work that includes the
-    worker."""
+    """Tasks that call the checker. The value is the counter of unfinished work that includes the
+    task."""
     _closed: bool = False
 
     def add_question(self, asked: StateQuestion, sender: Sender) -> None:
@@ -166,8 +175,10 @@ class TransactionAnswers:
             sender.instance.spawn(self._work(sender.under_way), name=name)
 
     def close(self) -> None:
-        """Drop all waiting and later questions; the broker asks another producer of the group. A
-        check that closes its own producer is not waited for."""
+        """Drop all waiting and later questions. The broker asks another producer of the group.
+
+        The close of the producer does not wait for a check that has called it.
+        """
         self._closed = True
         self._waiting.clear()
         this = asyncio.current_task()
@@ -199,7 +210,7 @@ class TransactionAnswers:
         request, message, _ = asked
         message.topic = unwrap(self.namespace, message.topic)
         message.broker_name = request.bname or ""
-        # RocketMQ 4 does not store it
+        # RocketMQ 4 does not store this property
         message.properties.setdefault(TRANSACTION_ID, message.msg_id)
         remark = None
         try:
@@ -226,8 +237,10 @@ class TransactionAnswers:
 
 
 def state_of(returned: object, who: str) -> TransactionState:
-    """Check and return the state that a user's function returned. Raises TypeError for any other
-    value."""
+    """Return the state of a transaction that a user's function has returned.
+
+    None means UNKNOWN. Raises TypeError for any other value that is no state.
+    """
     if returned is None:
         return TransactionState.UNKNOWN
     if isinstance(returned, TransactionState):
@@ -240,12 +253,12 @@ def state_of(returned: object, who: str) -> TransactionState:
 
 INTRODUCE_AGAIN_S: Final = 30.0
 RENEW_S: Final = 3.0
-"""Timeout in seconds for looking up a broker's new address. If it fails, the broker asks for the
-state later."""
+"""Timeout in seconds for looking up a broker's new address. If the look-up fails, the broker asks
+for the state later."""
 
 
 class TransactionProducer(Producer):
-    """Send messages with or without a transaction.
+    """Producer that sends messages with or without a transaction.
 
     Brokers may ask any producer of ``group`` about the transaction of another, so use a separate
     group for each checker. The keywords are the fields of ``TransactionProducerSettings``;
@@ -273,8 +286,8 @@ class TransactionProducer(Producer):
         return self
 
     async def start(self) -> None:
-        """Start as ``Producer.start`` does, and register the producer with the brokers that may ask
-        it."""
+        """Start as ``Producer.start`` does, and register with the brokers that may ask for
+        transactions."""
         begins = self._sender is None
         await super().start()
         if begins:
@@ -283,15 +296,17 @@ class TransactionProducer(Producer):
             sender.tasks.append(sender.instance.spawn(self._introduce(sender), name=name))
 
     async def _learn_routes(self) -> None:
-        """Do nothing, because ``_introduce`` fetches the routes later. Until then, brokers ask
-        other producers of the group."""
+        """Fetch no routes at the start, because ``_introduce`` fetches them later.
+
+        Until then, brokers ask other producers of the group.
+        """
 
     async def close(self) -> None:
-        """Close as ``Producer.close`` does, and also wait for running transactions and checks. If a
-        transaction lasts longer, the broker asks another producer of the group.
+        """Close as ``Producer.close`` does, and also wait for running transactions and checks.
 
-        No check starts after the call, and no executor starts after ``send_timeout``. A transaction
-        whose executor was not called returns the state UNKNOWN and a NotStartedError.
+        If a transaction lasts longer, the broker asks another producer of the group. No check
+        starts after the call, and no executor starts after ``send_timeout``. A transaction whose
+        executor was not called returns the state UNKNOWN and a NotStartedError.
         """
         if self._sender is not None:
             self._answers.close()
@@ -314,13 +329,14 @@ class TransactionProducer(Producer):
         executor: Executor | None = None,
         timeout: float | None = None,
     ) -> TransactionResult:
-        """Send ``message`` as a half message, call the executor with ``message`` and ``arg``, and
-        report the state to the broker.
+        """Send ``message`` as a half message, call the executor, and report the state to the
+        broker.
 
-        The message property ``__transactionId__`` holds the transaction's id. An exception of the
-        executor is logged and returned in the result; the broker then asks the checker. The result
-        contains a NotStartedError if the producer was closed before the executor was called.
-        ``timeout``: seconds for the half message.
+        The executor is called with ``message`` and ``arg``. The message property
+        ``__transactionId__`` contains the transaction's id. An exception of the executor is logged
+        and returned in the result; the broker then asks the checker. The result contains a
+        NotStartedError if the producer was closed before the executor was called. ``timeout`` is
+        the time in seconds for the half message.
 
         Raises the errors of ``Producer.send``, and MessageError for a delayed message. The executor
         was not called then.
@@ -395,8 +411,10 @@ class TransactionProducer(Producer):
     async def _end_transaction(
         self, sender: Sender, half: Message, result: TransactionResult
     ) -> bool:
-        """Report the state to the broker. Return True if the report was written to the
-        connection."""
+        """Report the state of a transaction to the broker of the half message.
+
+        Returns True if the report was written to the connection.
+        """
         topic = wrap(self._namespace, half.topic)
         sent = result.sent
         request = EndTransaction(
@@ -426,8 +444,11 @@ class TransactionProducer(Producer):
 
     @staticmethod
     async def _connect(sender: Sender, topic: str, broker_name: str) -> tuple[str, Wire]:
-        """Return the master's address and a connection to it, with a new route if the broker has
-        moved. Raises ConnectError."""
+        """Return the address of a broker's master and a connection to it.
+
+        If the known address cannot be reached, a newer route is fetched. Raises ConnectError if the
+        master cannot be reached at any address.
+        """
         routes = sender.instance.routes
         connect = sender.instance.remoting.connect
         route = routes.known.get(topic)
@@ -492,8 +513,10 @@ class TransactionProducer(Producer):
         sender.hooks.end_transaction(context)
 
     async def _introduce(self, sender: Sender) -> None:
-        """Fetch the routes of ``topics``, or of TBW102 without any, so that their brokers receive
-        heartbeats. RocketMQ: ``topics`` in 5.x, TBW102 in 4.x."""
+        """Fetch the routes of the producer's topics, so that their brokers receive heartbeats.
+
+        Without ``topics`` it is the route of TBW102. RocketMQ: ``topics`` in 5.x, TBW102 in 4.x.
+        """
         missing = [wrap(self._namespace, topic) for topic in self._settings.topics] or [
             DEFAULT_TOPIC
         ]

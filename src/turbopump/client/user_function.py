@@ -1,5 +1,7 @@
-"""Calls of users' functions: a coroutine function runs on the loop. A plain one runs in a thread of
-a separate pool, in the caller's context, never on the loop. (Message handlers: ``handling.py``.)
+"""Calls of functions that a user has passed to a client.
+
+A coroutine function runs on the event loop. A plain function runs in a thread of a separate pool,
+in the caller's context, never on the loop. Message handlers are called by ``handling.py``.
 
 A plain function that hangs cannot be ended. The end of the process waits for it only a limited time
 (``CallThreads``).
@@ -26,19 +28,21 @@ from typing import Any, Final
 from turbopump.errors import NotStartedError
 
 EXIT_PATIENCE_S: Final = 5.0
-"""Maximum seconds for which the end of the process waits for a running function whose owner was not
-closed."""
+"""Maximum time in seconds for which the end of the process waits for a running function whose owner
+was not closed."""
 
 log = logging.getLogger(__name__)
 
 
 class NotCalledError(NotStartedError):
-    """Raised if the function was not called because its owner was closed before."""
+    """Raised if a user's function was not called because its client was closed before."""
 
 
 class UserFunction:
-    """A user's function with its threads. ``threads``: maximum number of concurrent calls of a
-    plain function; others wait."""
+    """A user's function, with the threads in which it runs if it is a plain function.
+
+    - ``threads``: maximum number of concurrent calls of a plain function. Further calls wait.
+    """
 
     def __init__(self, function: Callable[..., object], *, threads: int, name: str) -> None:
         self._function = function
@@ -54,8 +58,11 @@ class UserFunction:
         return self._pool is not None
 
     async def call(self, *args: object) -> object:
-        """Call the function, and return its result. Raises the errors of ``failure_of`` and
-        ``checked_result``, and NotCalledError."""
+        """Call the user's function, wait for its end, and return its result.
+
+        Raises the errors of ``failure_of`` and ``checked_result``, and NotCalledError after the
+        close.
+        """
         if self._pool is None:
             result = self._function(*args)
         else:
@@ -65,7 +72,7 @@ class UserFunction:
         return checked_result(result)
 
     def anew(self) -> UserFunction:
-        """Return a new object for the same function, which can be called after this one is
+        """Return a new object for the same function, which can be called after this object is
         closed."""
         return UserFunction(self._function, threads=self._threads, name=self._name)
 
@@ -76,12 +83,12 @@ class UserFunction:
 
 
 class CallThreads(Executor):
-    """Pool of at most ``count`` threads for users' functions. Threads are started when needed.
+    """Pool of threads for users' functions, which cannot keep the process alive.
 
     With the standard library's pool, the end of the process waits without limit. One function that
     hangs (a socket without a timeout, a lock) would keep the process alive. With this pool, the end
-    of the process waits at most ``leave_after`` seconds, logs the names of running functions, and
-    exits.
+    of the process waits for the time set by ``leave_after``, logs the names of threads that still
+    run a function, and exits. At most ``count`` threads are started, when needed.
     """
 
     def __init__(self, count: int, name: str) -> None:
@@ -99,8 +106,10 @@ class CallThreads(Executor):
         _pools.add(self)
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **named: Any) -> Future[Any]:
-        """Submit a call. Raises RuntimeError after the shutdown, and if the system cannot start a
-        thread."""
+        """Call ``function`` in a thread of the pool, and return the future of its result.
+
+        Raises RuntimeError after the shutdown, and if the system cannot start a thread.
+        """
         with self._lock:
             if self.closed:
                 raise RuntimeError("cannot schedule new futures after shutdown")
@@ -129,13 +138,15 @@ class CallThreads(Executor):
             thread.join()
 
     def leave_after(self, seconds: float) -> None:
-        """Limit the time for which the end of the process waits for running functions, in seconds
-        from now."""
+        """Set the time in seconds, from now, for which the end of the process waits for running
+        functions."""
         self._leave_at = monotonic() + seconds
 
     def end(self) -> list[str]:
-        """Wait for running functions at the end of the process. Return the names of threads that
-        are still running."""
+        """Wait for running functions at the end of the process.
+
+        Returns the names of threads that are still running.
+        """
         self.shutdown(wait=False, cancel_futures=True)
         leave_at = self._leave_at if self._leave_at is not None else monotonic() + EXIT_PATIENCE_S
         for thread in list(self.busy):
@@ -147,14 +158,14 @@ class CallThreads(Executor):
         while call is not None:
             self.busy.add(this)
             call()
-            call = None  # what it held is not kept while the thread waits
+            call = None  # free the call and its arguments while the thread waits
             self.busy.discard(this)
             try:
                 call = self._calls.get_nowait()
             except Empty:
                 self._idle.release()
                 call = self._calls.get()
-        self._calls.put(None)  # for the next thread
+        self._calls.put(None)  # ends the next thread
 
 
 def _call(
@@ -175,7 +186,7 @@ _pools: Final[weakref.WeakSet[CallThreads]] = weakref.WeakSet()
 
 @atexit.register
 def _end_calls() -> None:
-    """Wait for all pools at the end of the process. A Ctrl-C ends the wait."""
+    """Wait for the functions of all pools at the end of the process. A Ctrl-C ends the wait."""
     names: list[str] = []
     try:
         for pool in list(_pools):
@@ -190,8 +201,10 @@ def _end_calls() -> None:
 
 
 async def in_pool(pool: CallThreads, function: Callable[..., object], *args: object) -> object:
-    """Call a plain function in a thread, and return its result. Raises the errors of
-    ``failure_of``, and NotCalledError if the pool was closed before."""
+    """Call a plain function in a thread, wait for its end, and return its result.
+
+    Raises the errors of ``failure_of``, and NotCalledError if the pool was closed before.
+    """
     this = asyncio.current_task()
     assert this is not None
     cancels = this.cancelling()
@@ -216,8 +229,10 @@ async def in_pool(pool: CallThreads, function: Callable[..., object], *args: obj
 def _ended(
     function: Callable[..., object], args: tuple[object, ...]
 ) -> tuple[object, Exception | None]:
-    """Call the function, and return its result or its exception. Never raises, because some
-    exceptions would not reach the loop."""
+    """Call the function, and return its result or its exception.
+
+    Nothing is raised, because some exceptions would not reach the event loop.
+    """
     try:
         return function(*args), None
     except BaseException as error:
@@ -225,21 +240,25 @@ def _ended(
 
 
 def is_coroutine_function(handler: Callable[..., object]) -> bool:
-    """Return True if a call returns a coroutine: for an ``async def``, a partial of one, or an
-    object with an ``async def __call__``."""
+    """Return True if a call of ``handler`` returns a coroutine.
+
+    This is so for an ``async def``, a partial of one, or an object with an ``async def __call__``.
+    """
     if inspect.iscoroutinefunction(handler):
         return True
     return inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
 
 
 def failure_of(error: BaseException, *, in_thread: bool) -> Exception:
-    """Return the failure of a function that raised ``error``. It is ``error`` itself, or a
-    RuntimeError if a Future or a task cannot carry it.
+    """Return the exception that reports the failure of a function that raised ``error``.
 
+    It is ``error`` itself, or a RuntimeError if a Future or a task cannot carry ``error``.
     Asyncio's futures refuse StopIteration, and a task that waits for such a future is never woken.
     SystemExit (``sys.exit()``, argparse, click) and KeyboardInterrupt would end the loop with
-    everything on it. ``in_thread``: the function ran in a pool thread, where no cancellation or
-    signal arrives. Raises ``error`` if the function is not its source.
+    everything on it.
+
+    ``in_thread`` is True if the function ran in a pool thread, where no cancellation or signal
+    arrives. Raises ``error`` if the function is not its source.
     """
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
@@ -255,8 +274,11 @@ def failure_of(error: BaseException, *, in_thread: bool) -> Exception:
 
 
 async def awaited(awaitable: Awaitable[object]) -> object:
-    """Await, and return the result. Raises the errors of ``failure_of``. A cancellation counts as a
-    failure unless the waiting task itself was cancelled."""
+    """Wait for an awaitable that a user's function has returned, and return its result.
+
+    Raises the errors of ``failure_of``. A cancellation counts as a failure unless the waiting task
+    itself was cancelled.
+    """
     this = asyncio.current_task()
     assert this is not None
     cancels = this.cancelling()
@@ -274,9 +296,13 @@ async def awaited(awaitable: Awaitable[object]) -> object:
 
 
 def checked_result(result: object) -> object:
-    """Return ``result``. Raises TypeError if it shows that the function's body never ran."""
+    """Return the result of a user's function, after checking that the function has run.
+
+    Raises TypeError if ``result`` is a coroutine or generator, because the function's body never
+    ran.
+    """
     if isinstance(result, CoroutineType):
-        result.close()  # else Python warns of it, too
+        result.close()  # otherwise Python warns about the coroutine, too
         what = f"the coroutine {result.__qualname__}, which never ran: an await is missing"
         raise TypeError(f"the function returned {what}")
     if isinstance(result, GeneratorType | AsyncGeneratorType):

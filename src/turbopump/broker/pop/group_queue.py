@@ -26,6 +26,8 @@ class GroupQueue(NamedTuple):
 
     @property
     def line(self) -> TopicGroup:
-        """Topic and group whose pops read this queue. For a queue of a retry topic, the original
-        topic."""
+        """The topic and group whose pops read this queue.
+
+        For a queue of a retry topic this is the original topic.
+        """
         return TopicGroup(original_topic(self.topic, self.group), self.group)

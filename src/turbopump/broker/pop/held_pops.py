@@ -1,9 +1,9 @@
-"""Pops and notifications that found nothing and wait (long polling).
+"""Pops and notifications that found no message and wait for one (long polling).
 
-Each topic and group has one line of waiting pops. When a queue has messages, the line wakes one
-pop, and the next after that one has ended. So a message wakes one consumer of a group, not all.
-Nothing is polled: a line watches the ends of its queues. Source of the limits: apache/rocketmq
-``PopLongPollingService``.
+The waiting pops of a topic and group form a line. When a queue has messages, the line wakes one
+pop. The next pop wakes after this pop has ended. So a message wakes one consumer of a group, not
+all. The line does not poll its queues; new messages trigger it. Source of the limits:
+apache/rocketmq ``PopLongPollingService``.
 """
 
 from __future__ import annotations
@@ -21,12 +21,17 @@ from turbopump.remoting.turns import Turns
 from turbopump.store.watermark import Waiter
 
 POP_SIZE: Final = 2400
-"""Bytes of memory of a waiting pop, including its request; a notification needs 2,000."""
+"""Bytes of memory that a waiting pop and its request need. A notification needs 2,000 bytes."""
 
 
 class PopKind(NamedTuple):
-    """Kind of a waiting pop. ``takes``: True for a pop, which removes the messages that woke it;
-    False for a notification."""
+    """Kind of a request that waits for messages, and the queue for which the request waits.
+
+    - ``queue_id``: the queue, or ``ANY_QUEUE``.
+    - ``takes``: True for a pop, which removes messages. False for a notification, which only
+      reports that there are messages.
+    - ``ordered``: True if the request accepts messages only in order.
+    """
 
     queue_id: int
     takes: bool
@@ -34,8 +39,11 @@ class PopKind(NamedTuple):
 
 
 class _PopLine(Line):
-    """Waiting pops of one group for one topic. ``watches``: the watched ends of queues that wake
-    them."""
+    """Waiting pops of one consumer group for one topic.
+
+    - ``counts``: the number of waiting pops, by queue id.
+    - ``watches``: the watched queues, each with the handle that cancels the watch.
+    """
 
     __slots__ = ("counts", "group", "watches")
 
@@ -55,8 +63,11 @@ class _PopLine(Line):
 
 
 class HeldPops(WaitingRequests[_PopLine]):
-    """All waiting pops of a broker: at most ``line_max`` for a queue in a line, and ``total_max``
-    in all."""
+    """All waiting pops of a broker.
+
+    - ``line_max``: the most pops of one topic and group that may wait for one queue.
+    - ``total_max``: the most pops that may wait in the broker.
+    """
 
     def __init__(self, turns: Turns, view: PopView, line_max: int, total_max: int) -> None:
         super().__init__(turns, POP_SIZE, answers_are_tasks=True)
@@ -66,7 +77,7 @@ class HeldPops(WaitingRequests[_PopLine]):
         self._planned: set[TopicGroup] = set()
 
     def count_waiting(self, group: TopicGroup, queue_id: int) -> int:
-        """Return the number of pops that wait for a queue."""
+        """Return the number of pops of a group that wait for a queue."""
         line = self.lines.get(group)
         return line.counts[queue_id] if line is not None else 0
 
@@ -81,7 +92,11 @@ class HeldPops(WaitingRequests[_PopLine]):
         takes: bool = True,
         ordered: bool = False,
     ) -> bool:
-        """Hold a pop for at most ``seconds`` (see ``PopKind``). Return False if too many wait."""
+        """Let a pop wait for messages. Return False if too many pops wait already.
+
+        - ``queue_id``, ``takes``, ``ordered``: the kind of the request (see ``PopKind``).
+        - ``seconds``: the longest wait.
+        """
         if len(self) >= self._total_max or self.count_waiting(group, queue_id) >= self._line_max:
             return False
         line = self.lines.get(group)
@@ -95,13 +110,17 @@ class HeldPops(WaitingRequests[_PopLine]):
         return True
 
     def wake_line(self, group: TopicGroup) -> None:
-        """Check a line for pops to wake, at the end of this turn."""
+        """Wake the first waiting pop of a group for which a queue has messages.
+
+        The check runs after the current callback of the event loop.
+        """
         if group in self.lines and group not in self._planned:
             self._planned.add(group)
             asyncio.get_running_loop().call_soon(self._wake_line_now, group)
 
     def expire_group(self, group: TopicGroup) -> None:
-        """Answer all waiting pops of a group that may no longer read the topic."""
+        """Answer all waiting pops of a group, because the group may have lost its permission to
+        read."""
         line = self.lines.get(group)
         if line is not None:
             self.expire_line(line)
@@ -129,7 +148,7 @@ class HeldPops(WaitingRequests[_PopLine]):
             self._leave_line(held)
             held.answer()
             if kind.takes:
-                break  # a pop under way looks again when it ends
+                break  # the line is checked again when this pop ends
         if group in self.lines:
             self._watch_queues(line, watched)
 

@@ -1,8 +1,8 @@
-"""Popped messages of each queue that are neither acknowledged nor put back.
+"""Popped messages of each queue that a consumer has neither acknowledged nor given back.
 
-Only messages popped since the start count, and only if there is a limit. Ordered pops do not count:
-they take no more of a queue while some of its messages are out. RocketMQ:
-``PopInflightMessageCounter``, a plain number; a repeated acknowledgement lowers it twice.
+Only messages popped since the start count, and only if the broker has a limit. Ordered pops do not
+count: they take no more of a queue while some of its messages are unacknowledged. RocketMQ:
+``PopInflightMessageCounter`` is a plain number, so a repeated acknowledgement lowers it twice.
 """
 
 from __future__ import annotations
@@ -13,29 +13,34 @@ from turbopump.broker.pop.group_queue import GroupQueue
 
 
 class InFlight:
-    """Popped messages without an acknowledgement. A group does not pop a queue that has more than
-    ``limit`` of them. None: no limit."""
+    """Popped messages without an acknowledgement, by queue.
+
+    A group does not pop a queue that has more than ``limit`` of these messages. A limit of None
+    means no limit.
+    """
 
     def __init__(self, limit: int | None) -> None:
         self._limit = limit
         self._out: dict[GroupQueue, set[int]] = {}
 
     def count_popped(self, queue: GroupQueue) -> int:
-        """Count the popped messages that are not acknowledged."""
+        """Return the number of popped messages of a queue that are not acknowledged."""
         return len(self._out.get(queue, ()))
 
     def is_full(self, queue: GroupQueue) -> bool:
-        """Return True if more messages are unacknowledged than allowed."""
+        """Return True if a queue has more unacknowledged messages than the limit."""
         return self._limit is not None and self.count_popped(queue) > self._limit
 
     def add_popped(self, queue: GroupQueue, offsets: Iterable[int]) -> None:
-        """Record these queue offsets as popped."""
+        """Record the messages at these offsets of a queue as popped."""
         if self._limit is not None:
             self._out.setdefault(queue, set()).update(offsets)
 
     def remove_ended(self, queue: GroupQueue, offsets: Iterable[int]) -> bool:
-        """Record these queue offsets as acknowledged or put back. Return True if the queue may be
-        popped again now."""
+        """Record the messages at these offsets of a queue as acknowledged or given back.
+
+        Return True if the queue was over the limit and is no longer.
+        """
         out = self._out.get(queue)
         if out is None:
             return False
@@ -46,5 +51,5 @@ class InFlight:
         return was_full and not self.is_full(queue)
 
     def forget_queue(self, queue: GroupQueue) -> None:
-        """Forget the popped messages of a queue, because the group's offset was reset."""
+        """Forget the popped messages of a queue after a reset of the group's offset."""
         self._out.pop(queue, None)

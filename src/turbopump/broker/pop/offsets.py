@@ -17,24 +17,27 @@ from turbopump.store.watermark import Watermark
 
 
 class PopOffsets:
-    """Next offset to pop in each queue, and the locks. An offset is committed when the log is on
-    the disk up to the end of its checkpoint; then ``settled`` is called."""
+    """Next offset to pop in each queue, and the set of queues that a pop has locked.
+
+    A new offset is committed only when the log is on the disk up to the end of its checkpoint. Each
+    such commit calls ``settled``.
+    """
 
     def __init__(self, offsets: ConsumerOffsets, flushed: Watermark) -> None:
         self._offsets = offsets
         self._flushed = flushed
         self._ahead: dict[GroupQueue, deque[tuple[int, int]]] = {}
-        """(end of the log, offset) of offsets that are not committed yet."""
+        """Offsets that are not committed yet, each after the end of its checkpoint in the log."""
         self._locked: set[GroupQueue] = set()
         self.settled: Callable[[], None] = lambda: None
 
     @property
     def waiting(self) -> bool:
-        """True if an offset waits for the disk."""
+        """True if an offset is not committed yet because its checkpoint is not on the disk."""
         return bool(self._ahead)
 
     def find(self, queue: GroupQueue) -> int | None:
-        """Return the next offset to pop, or None if the group has no offset in the queue."""
+        """Return the offset of the next message to pop, or None if the group has no offset."""
         waiting = self._ahead.get(queue)
         committed = self._offsets.find(*queue)
         if not waiting:
@@ -42,25 +45,32 @@ class PopOffsets:
         return waiting[-1][1] if committed is None else max(waiting[-1][1], committed)
 
     def is_reset(self, queue: GroupQueue) -> bool:
-        """Return True if an operator has reset the group's offset."""
+        """Return True if an operator has reset the group's offset and no pop has used the new
+        offset yet."""
         return self._offsets.is_reset(*queue)
 
     def take_reset(self, queue: GroupQueue) -> int | None:
-        """Return the offset set by an operator, once; None if there is none."""
+        """Return the offset to which an operator has reset the group, or None without a reset.
+
+        The call removes the reset, so it returns each reset once.
+        """
         offset = self._offsets.take_reset(*queue)
         if offset is not None:
             self._ahead.pop(queue, None)
         return offset
 
     def set_next(self, queue: GroupQueue, offset: int) -> None:
-        """Set the next offset to pop, which may be lower than the present one."""
+        """Set the next offset to pop and commit it at once. The offset may be lower than before."""
         self._ahead.pop(queue, None)
         self._offsets.commit(*queue, offset)
 
     def commit(self, queue: GroupQueue, offset: int, log_end: int) -> None:
-        """Set the next offset to pop. The messages before it have a checkpoint, which ends at
-        ``log_end`` of the log, or are not for this group. The committed offset follows in order,
-        once the log is flushed to ``log_end``."""
+        """Set the next offset to pop, and commit it once the log is on the disk up to ``log_end``.
+
+        The checkpoint of the messages before ``offset`` ends at ``log_end``. Messages before
+        ``offset`` without a checkpoint are not for this group. The offsets of a queue are committed
+        in the order of the calls.
+        """
         waiting = self._ahead.get(queue)
         if waiting:
             waiting.append((max(log_end, waiting[-1][0]), offset))
@@ -88,7 +98,7 @@ class PopOffsets:
         self.settled()
 
     def lock(self, queue: GroupQueue) -> bool:
-        """Lock a queue. Return False if the queue is locked already."""
+        """Lock a queue for one pop. Return False if another pop has locked the queue."""
         if queue in self._locked:
             return False
         self._locked.add(queue)

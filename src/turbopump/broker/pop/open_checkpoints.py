@@ -1,8 +1,10 @@
-"""Popped messages without an acknowledgement: the state machine of POP for one revive queue. Its
-input is the records of that queue in their order. No I/O, loop or clock.
+"""State of the popped messages that are not acknowledged, for one revive queue.
+
+The input is the records of the revive queue in their order. The module uses no I/O, event loop or
+clock.
 
 A checkpoint opens an entry, and acknowledgements remove messages from it. The entry is closed after
-its time, when no earlier acknowledgement can be missing; the messages left in it are then delivered
+its time, when no earlier acknowledgement can be missing. The messages left in it are then delivered
 again. An acknowledgement that comes before its checkpoint waits for it.
 
 ``position`` never passes a record that is still needed, so that a start from there reaches the same
@@ -18,17 +20,21 @@ from turbopump.broker.pop import records
 
 @dataclass(slots=True, eq=False)
 class OpenCheckpoint:
-    """A checkpoint with its acknowledgements.
+    """Record of the messages of one pop, and the acknowledgements that were read for them.
 
-    - ``left``: queue offsets of messages that are not acknowledged.
-    - ``visible_at_ms``: time when these become visible again.
-    - ``checkpoint``: None while only acknowledgements have arrived.
+    - ``visible_at_ms``: the time when unacknowledged messages become visible again, in ms since
+      1970.
+    - ``checkpoint``: the record, or None while only acknowledgements were read.
+    - ``left``: the queue offsets of the messages that are not acknowledged.
+    - ``acknowledged``: the queue offsets of the messages that are acknowledged.
+    - ``timers_mark``, ``queue_mark``: the ends of two queues that must be read before the
+      checkpoint can be settled (see ``Reviving``).
     """
 
     key: records.PopKey
     visible_at_ms: int
     first: int
-    """Revive offset of the first record with this key."""
+    """Offset in the revive queue of the first record of this pop."""
     checkpoint: records.Checkpoint | None = None
     left: list[int] = field(default_factory=list)
     acknowledged: set[int] = field(default_factory=set)
@@ -37,8 +43,10 @@ class OpenCheckpoint:
 
 
 class OpenCheckpoints:
-    """Open checkpoints of one revive queue. ``read``: the revive offset after the last record that
-    was read."""
+    """All checkpoints of one revive queue that have unacknowledged messages.
+
+    - ``read``: the offset in the revive queue after the last record that was read.
+    """
 
     def __init__(self, broker_name: str, read: int) -> None:
         self._broker_name = broker_name
@@ -50,16 +58,20 @@ class OpenCheckpoints:
 
     @property
     def position(self) -> int:
-        """Lowest revive offset that is still needed."""
+        """Lowest offset in the revive queue whose record is still needed."""
         return min((entry.first for entry in self._open.values()), default=self.read)
 
     @property
     def next_time_ms(self) -> int | None:
-        """Time when the first messages become visible again."""
+        """Time when the first messages become visible again, in ms since 1970, or None without
+        messages."""
         return min((entry.visible_at_ms for entry in self._open.values()), default=None)
 
     def add_checkpoint(self, record: records.Checkpoint, revive_offset: int) -> None:
-        """Add a checkpoint. A repeated one, after a crash of the timers, changes nothing."""
+        """Add a checkpoint that was read from the revive queue.
+
+        The timers may deliver a checkpoint twice after a crash. The second one changes nothing.
+        """
         key = record.key(self._broker_name)
         entry = self._open.get(key)
         if entry is None:
@@ -79,8 +91,10 @@ class OpenCheckpoints:
     def add_acknowledgement(
         self, record: records.Acknowledgement, visible_at_ms: int, revive_offset: int
     ) -> None:
-        """Add an acknowledgement for messages that would become visible again at
-        ``visible_at_ms``."""
+        """Add an acknowledgement that was read from the revive queue.
+
+        - ``visible_at_ms``: the time when the messages would become visible again without it.
+        """
         key = record.key(self._broker_name)
         offsets = {record.offset} if record.offsets is None else set(record.offsets)
         entry = self._open.get(key)
@@ -93,14 +107,17 @@ class OpenCheckpoints:
                 del self._open[key]
 
     def ripe_entries(self, now_ms: int) -> list[OpenCheckpoint]:
-        """Return the entries whose time has come, oldest first."""
+        """Return the checkpoints whose messages are due to become visible again, the earliest
+        first."""
         return sorted(
             (entry for entry in self._open.values() if entry.visible_at_ms <= now_ms), key=_order
         )
 
     def close_entry(self, entry: OpenCheckpoint) -> None:
-        """Remove an entry whose messages are stored again, or whose acknowledgements have no
-        checkpoint."""
+        """Remove a checkpoint after its unacknowledged messages were stored again.
+
+        Also remove acknowledgements this way if their checkpoint never came.
+        """
         self._open.pop(entry.key, None)
 
 

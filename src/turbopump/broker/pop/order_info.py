@@ -1,4 +1,4 @@
-"""Messages of the last ordered pop of each queue: ``config/consumerOrderInfo.json``.
+"""Messages of the last ordered pop of each queue, saved in ``config/consumerOrderInfo.json``.
 
 A queue is blocked for its group until each of these messages is acknowledged or visible again. The
 group's offset is that of the first unacknowledged message. So messages that become visible again
@@ -20,9 +20,17 @@ from turbopump.message.java import Int64
 
 
 class OrderedPop(msgspec.Struct, kw_only=True):
-    """Messages of a queue's last ordered pop. ``o`` in the file: the first offset and the distances
-    of the others. ``following``, a field of ours: the queue's next offset, if damaged messages were
-    skipped."""
+    """Messages that the last ordered pop of a queue returned.
+
+    - ``distances`` (``o`` in the file): the first queue offset, then the distance of each further
+      message from it.
+    - ``invisible``: the time in ms for which the messages are invisible.
+    - ``visible_at``: times of single messages that differ from this, by queue offset.
+    - ``counts``: the number of earlier deliveries, by queue offset.
+    - ``done``: a bit for each acknowledged message.
+    - ``following`` (``next`` in the file, not known to RocketMQ): the next offset of the queue, if
+      damaged messages were skipped.
+    """
 
     pop_time: Int64 = msgspec.field(default=0, name="popTime")
     invisible: Int64 | None = msgspec.field(default=None, name="i")
@@ -42,19 +50,24 @@ class OrderedPop(msgspec.Struct, kw_only=True):
         return [first, *(first + distance for distance in rest)]
 
     def unacknowledged(self) -> list[int]:
-        """Return the offsets that are not acknowledged."""
+        """Return the queue offsets of the popped messages that are not acknowledged."""
         return [offset for bit, offset in enumerate(self.offsets()) if not self.done >> bit & 1]
 
     def blocked_until(self, now_ms: int) -> int | None:
-        """Return the time when the last of them becomes visible again, or None if all are
-        visible."""
+        """Return the time when the last unacknowledged message becomes visible again.
+
+        The time is in ms since 1970. Return None if all unacknowledged messages are visible.
+        """
         base = self.pop_time + (self.invisible or 0)
         times = [(self.visible_at or {}).get(offset, base) for offset in self.unacknowledged()]
         return max((time for time in times if time > now_ms), default=None)
 
 
 class OrderInfoTable(msgspec.Struct, kw_only=True):
-    """Contents of the file: the last ordered pop by ``topic@group`` and queue id."""
+    """Contents of ``consumerOrderInfo.json``, the last ordered pop of each queue.
+
+    The first key is ``topic@group``, the second the queue id.
+    """
 
     table: dict[str, dict[int, OrderedPop]] = msgspec.field(default_factory=dict)
 
@@ -67,11 +80,12 @@ class OrderInfo(SavedTable[OrderInfoTable]):
         self._table: dict[str, dict[int, OrderedPop]] = {}
 
     def load(self) -> None:
-        """Read the file. Raises OSError."""
+        """Read ``consumerOrderInfo.json``. Raises OSError."""
         self._table = self._load().table
 
     def copy(self, table: OrderInfoTable, *, whole: bool) -> None:
-        """Replace the table by a master's, which is always sent as a ``whole``."""
+        """Replace the table by the table of the master broker. A master always sends the ``whole``
+        table."""
         assert whole
         self._table = table.table
         self._changed()
@@ -79,10 +93,10 @@ class OrderInfo(SavedTable[OrderInfoTable]):
     def blocked_until(
         self, queue: GroupQueue, now_ms: int, attempt_id: str | None = None
     ) -> int | None:
-        """Return the time until which ordered pops of the queue are blocked, or None.
+        """Return the time until which ordered pops of a queue are blocked, or None.
 
-        A pop with the attempt id of the last pop is never blocked, because its client did not
-        receive the answer.
+        The time is in ms since 1970. A pop with the attempt id of the last pop is never blocked,
+        because its client did not receive the answer to that pop.
         """
         taken = self._find(queue)
         if taken is None or (attempt_id is not None and taken.attempt_id == attempt_id):
@@ -92,8 +106,15 @@ class OrderInfo(SavedTable[OrderInfoTable]):
     def record_pop(
         self, queue: GroupQueue, offsets: Sequence[int], taken: OrderedPop, following: int
     ) -> list[tuple[QueueKey, int]]:
-        """Record the messages ``taken`` by an ordered pop, and the queue's next offset. Return
-        entries for ``orderCountInfo``: the number of deliveries of each message."""
+        """Record the messages that an ordered pop returned, and count their deliveries.
+
+        Return entries for the header field ``orderCountInfo``: the number of earlier deliveries of
+        each message.
+
+        - ``offsets``: the queue offsets of the messages.
+        - ``taken``: the record of the pop. Its other fields are filled here.
+        - ``following``: the offset at which the next pop of the queue continues.
+        """
         last = self._find(queue)
         counts: dict[int, int] = {}
         if last is not None:
@@ -120,13 +141,16 @@ class OrderInfo(SavedTable[OrderInfoTable]):
     def acknowledge(
         self, queue: GroupQueue, offset: int, pop_time_ms: int, stands: int | None
     ) -> int | None:
-        """Acknowledge a message and return the group's new offset. Return None if the offset stays
-        at ``stands``, because the message was popped again. Raises LookupError if the last pop did
-        not include the message.
+        """Acknowledge a message of an ordered pop, and return the group's new offset.
 
-        A kill may lose the record of the pop. RocketMQ: then the group continues behind any
-        acknowledged message, and nobody gets earlier unacknowledged ones. Here the group continues
-        only behind the next message; the others are delivered again.
+        Return None if the group's offset does not change, for example because the message was
+        popped again. Raises LookupError if the last pop did not include the message.
+
+        - ``stands``: the present offset of the group.
+
+        A kill may lose the record of the pop. RocketMQ then lets the group continue behind any
+        acknowledged message, so no consumer gets earlier unacknowledged ones. Here the group
+        continues only if ``offset`` is its present offset. The others are delivered again.
         """
         taken = self._find(queue)
         if taken is None:
@@ -146,14 +170,14 @@ class OrderInfo(SavedTable[OrderInfoTable]):
     def change_visibility(
         self, queue: GroupQueue, offset: int, pop_time_ms: int, visible_at_ms: int
     ) -> None:
-        """Change the time at which a popped message becomes visible again."""
+        """Change the time at which a message of an ordered pop becomes visible again."""
         taken = self._find(queue)
         if taken is not None and taken.pop_time == pop_time_ms:
             taken.visible_at = {**(taken.visible_at or {}), offset: visible_at_ms}
             self._changed()
 
     def forget_queue(self, queue: GroupQueue) -> None:
-        """Forget the last pop of a queue, because the group's offset was reset."""
+        """Forget the last ordered pop of a queue after a reset of the group's offset."""
         queues = self._table.get(f"{queue.topic}@{queue.group}", {})
         if queues.pop(queue.queue_id, None) is not None:
             self._changed()

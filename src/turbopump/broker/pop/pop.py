@@ -1,4 +1,4 @@
-"""All parts of POP, and the order in which they are built, started and stopped."""
+"""The parts of POP in one broker, and the order in which they are built, started and stopped."""
 
 from __future__ import annotations
 
@@ -37,15 +37,20 @@ from turbopump.store.message_store import MessageStore
 from turbopump.store.timers.pending_timers import TIMER_TOPIC
 
 FLUSH_PATIENCE_S: Final = 5.0
-"""Maximum seconds that a clean stop waits for the disk. Without this wait, popped messages would be
-delivered again after the start."""
+"""Maximum seconds for which a clean stop waits until popped offsets are on the disk.
+
+Without this wait, popped messages would be delivered again after the next start.
+"""
 _AT_ONCE: Final = 32
 
 log = logging.getLogger(__name__)
 
 
 class Pop:
-    """The POP of one broker. ``start``, then ``stop``."""
+    """POP of one broker, in which consumers take messages without owning a queue.
+
+    Call ``start``, then ``stop``.
+    """
 
     def __init__(
         self, stored: Stored, timers: Timers, forwarding: Forwarding, repair: LogRepair
@@ -59,7 +64,7 @@ class Pop:
         topics = tables.topics
         recover_offsets(store, tables.offsets)
         self._timers_end = store.max_offset(TIMER_TOPIC, 0)
-        """End of the timers' queue when offsets were last saved."""
+        """End of the timers' queue at the last save of the offsets."""
         self.offsets = PopOffsets(tables.offsets, store.durable)
         self.order = OrderInfo(tables.order_info)
         self.order.begun_ms = tables.begun_ms
@@ -86,9 +91,9 @@ class Pop:
             Reviving(number, store, self.offsets, timers, redelivery, self.revive_log, clock)
             for number in range(queues)
         ]
-        # A revive topic has the cluster's name in its own. After another ``brokerClusterName`` what
-        # was popped before is settled in the topic that has its checkpoints. With Apache's broker
-        # those messages are lost to their group.
+        # The name of a revive topic contains the name of the cluster. After a change of
+        # ``brokerClusterName`` the checkpoints of earlier pops are in another revive topic, so
+        # those pops are settled there. With Apache's broker their group never gets these messages.
         self._earlier_logs = []
         for name in topics.names():
             before = topics.find(name) if name.startswith(REVIVE_TOPIC_PREFIX) else None
@@ -104,24 +109,28 @@ class Pop:
         self._begun_ms = tables.begun_ms
 
     def start(self) -> None:
-        """Start to put back messages that are not acknowledged."""
+        """Start to deliver popped messages again that no consumer acknowledges in time."""
         for each in self.reviving:
             each.start()
 
     async def store_acknowledgement(
         self, queue_id: int, key: PopKey, offsets: list[int], visible_at_ms: int
     ) -> PutResult:
-        """Store the acknowledgement of popped messages. Raises as ``ReviveLog`` does."""
+        """Store the acknowledgement of popped messages.
+
+        Raises the errors of ``ReviveLog.store_acknowledgement``.
+        """
         if key.pop_time_ms <= self._begun_ms:  # its checkpoint may be in an earlier topic
             for earlier in self._earlier_logs:
                 await earlier.store_acknowledgement(queue_id, key, offsets, visible_at_ms)
         return await self.revive_log.store_acknowledgement(queue_id, key, offsets, visible_at_ms)
 
     def save(self) -> None:
-        """Save changes outside of the event loop; called as often as offsets are saved.
+        """Save the table of ordered pops in another thread, if it has changed.
 
-        The offsets of the last save include the pops before it, so ``recover_offsets`` begins
-        there.
+        The broker calls this as often as it saves offsets. The call also records the end of the
+        timers' queue at the previous save. ``recover_offsets`` begins to read there, because the
+        saved offsets include all earlier pops.
         """
         last = self._timers_end
         self._timers_end = self._store.max_offset(TIMER_TOPIC, 0)
@@ -131,8 +140,10 @@ class Pop:
         self.order.save()
 
     async def stop(self) -> None:
-        """Stop reviving, and save the popped offsets, so that a restart continues there. May be
-        called twice."""
+        """Stop the redelivery, and save the offsets of the pops, where the next start continues.
+
+        This may be called twice.
+        """
         for each in self.reviving:
             await each.stop()
         settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -155,19 +166,19 @@ class Pop:
             for each in self.reviving:
                 await each.acknowledge_copies()
         except (TimeoutError, StoreError, OSError):
-            pass  # a disk that is late, or fails: it comes again
+            pass  # the disk is late or fails: the messages are delivered again
         finally:
             waiter.cancel()
 
 
 def recover_offsets(store: MessageStore, offsets: ConsumerOffsets) -> None:
-    """Advance groups past the pops recorded in checkpoints. Call this before the broker serves
-    clients.
+    """Advance the offsets of groups past all pops that have a checkpoint in the log.
 
-    After a kill the groups' offsets are those of the last save, some seconds old. Each later
-    checkpoint in the log shows the progress of a pop, so messages acknowledged in these seconds are
-    not delivered again. The timers' queue is read from the saved offset of the revive group.
-    Apache's broker has no such step and delivers these messages again.
+    Call this before the broker serves clients. After a kill the groups' offsets are those of the
+    last save, some seconds old. Each later checkpoint in the log shows the progress of a pop, so
+    messages acknowledged in these seconds are not delivered again. The timers' queue is read from
+    the saved offset of the revive group. Apache's broker has no such step and delivers these
+    messages again.
     """
     at = offsets.find(REVIVE_GROUP, TIMER_TOPIC, 0)
     if at is None:
@@ -187,8 +198,8 @@ def recover_offsets(store: MessageStore, offsets: ConsumerOffsets) -> None:
                 continue
             queue = (record.group or "", record.topic or "", record.queue_id)
             current = reached.get(queue, offsets.find(*queue))
-            # None: the group had never been there. Another offset: it is counted already, or the
-            # group came there in another way.
+            # None: the group had no offset in the queue. Another offset: the pop was counted
+            # already, or the group moved in another way.
             if current is None or current == record.start_offset:
                 following = max(record.offsets(), default=record.start_offset - 1) + 1
                 if following <= store.max_offset(queue[1], queue[2]):

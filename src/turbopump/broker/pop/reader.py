@@ -1,5 +1,7 @@
-"""Reading of messages for a pop. Each queue is read in turn, then a checkpoint of its messages is
-stored, then they are returned. Messages without a stored checkpoint are not returned.
+"""Reading of messages for a pop.
+
+The reader reads the queues one after the other. For the messages of a queue it first stores a
+checkpoint, and then returns them. Messages without a stored checkpoint are not returned.
 
 Messages of a retry topic are returned as messages of the requested topic, with a receipt handle.
 Messages of the topic itself are returned as they are stored. Source: apache/rocketmq
@@ -58,10 +60,13 @@ _EMPTY: Final = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE
 
 @dataclass(slots=True)
 class PopQuery:
-    """Messages that a pop asks for. Times in ms.
+    """Messages that a consumer asks for in one pop.
 
-    - ``pause``: lets other requests have a turn.
-    - ``revocations``: number of revocations of held pops when the pop arrived.
+    - ``count_max``: the maximum number of messages.
+    - ``invisible_ms``: the milliseconds for which other consumers do not get the messages.
+    - ``pause``: lets the event loop serve other requests.
+    - ``revocations``: the number of times that waiting pops had lost permissions when the pop
+      arrived.
     """
 
     group: str
@@ -78,11 +83,12 @@ class PopQuery:
 
 @dataclass(slots=True)
 class PoppedEntries:
-    """Result of a pop.
+    """Result of one pop, with the messages that were found.
 
-    - ``parts``: encoded entries.
-    - ``left``: number of messages left in the queues that were read.
-    - ``checkpoint_stored``: position of the last checkpoint.
+    - ``pop_time_ms``: the time of the pop, in ms since 1970.
+    - ``parts``: the encoded messages.
+    - ``left``: the number of messages left in the queues that were read.
+    - ``checkpoint_stored``: the position of the last checkpoint in the log, or None.
     """
 
     pop_time_ms: int
@@ -95,12 +101,12 @@ class PoppedEntries:
     order_counts: list[tuple[QueueKey, int]] = field(default_factory=list)
     checkpoint_stored: PutResult | None = None
     refused: str | None = None
-    """Reason why a queue could not be read, or None."""
+    """Reason why a queue could not be read, or None if all could be read."""
 
 
 @dataclass(slots=True, eq=False)
 class PopReader:
-    """Reader of messages and writer of checkpoints for pops."""
+    """Reader of messages for pops, which also writes their checkpoints."""
 
     view: PopView
     revive_log: ReviveLog
@@ -110,11 +116,14 @@ class PopReader:
     async def read_queues(
         self, query: PopQuery, queues: list[GroupQueue], taken: PoppedEntries
     ) -> None:
-        """Read each queue in turn, until ``query`` is satisfied. Skip a queue that another pop is
-        reading."""
+        """Read messages from the queues, one queue after the other, into ``taken``.
+
+        Queues that another pop is reading are skipped. If a queue cannot be read, ``taken.refused``
+        is the reason.
+        """
         for queue in queues:
             await query.pause()
-            if self.view.is_at_end(queue):  # nearly all queues of nearly all pops
+            if self.view.is_at_end(queue):  # true for nearly all queues of nearly all pops
                 continue
             if not self.view.offsets.lock(queue):
                 taken.left += self.view.distance(queue)
@@ -128,11 +137,11 @@ class PopReader:
                 self.view.offsets.unlock(queue)
 
     async def _read_queue(self, query: PopQuery, queue: GroupQueue, taken: PoppedEntries) -> None:
-        """Read a locked queue, and move the group's offset behind what was read."""
+        """Read messages from a locked queue, and move the group's offset behind these messages."""
         # The order keeps a kill from losing messages. The checkpoint of the messages is in the log
         # before they are answered, and the committed offset passes them only when the log is on the
         # disk up to the checkpoint (``PopOffsets.commit``). Messages that the filter rejects need
-        # no checkpoint, so their offset is committed at once, behind those that wait.
+        # no checkpoint, so their offset is committed at once, after offsets that wait.
         start = self._first_offset(queue, query)
         if query.ordered:
             now = self.view.clock.now_ms()
@@ -161,8 +170,11 @@ class PopReader:
     async def _read_from(
         self, queue: GroupQueue, start: int, wanted: int, subscription: SubscriptionFilter
     ) -> tuple[int, GetResult]:
-        """Read at most ``wanted`` messages from ``start`` on, or from the nearest existing offset.
-        Return the offset that was used, and the result."""
+        """Read at most ``wanted`` messages of a queue, from the offset ``start`` on.
+
+        If the queue has no such offset, read from the nearest existing one. Return the offset at
+        which the read began, and its result.
+        """
         topic, queue_id = queue.topic, queue.queue_id
         while True:
             result = await read_queue(
@@ -194,8 +206,11 @@ class PopReader:
         result: GetResult,
         taken: PoppedEntries,
     ) -> None:
-        """Record found messages as popped, in a checkpoint or as an ordered pop, and add them to
-        ``taken``."""
+        """Record found messages as popped, and add them to ``taken``.
+
+        An ordered pop is recorded in the table of ordered pops. For any other pop a checkpoint is
+        stored.
+        """
         offsets = queue_offsets(result.data)
         key = queue_key(queue_kind_of(queue.topic), queue.queue_id)
         if query.ordered:
@@ -249,7 +264,11 @@ class PopReader:
         ]
 
     def _first_offset(self, queue: GroupQueue, query: PopQuery) -> int:
-        """Return the offset of a reset, else the group's next offset, else its first one."""
+        """Return the offset at which the group's next pop of the queue begins.
+
+        This is the offset that an operator has set, else the group's next offset. A group without
+        an offset begins as the query's ``init_mode`` says.
+        """
         reset = self.view.offsets.take_reset(queue)
         if reset is not None:
             self.view.order.forget_queue(queue)
@@ -263,7 +282,10 @@ class PopReader:
 
 
 def queue_offsets(data: bytes) -> list[int]:
-    """Return the queue offset of every entry (see the ruler in ``message/entry.py``)."""
+    """Return the queue offset of each encoded message in ``data``.
+
+    ``message/entry.py`` describes the encoding.
+    """
     offsets = []
     at = 0
     while at < len(data):
@@ -274,8 +296,10 @@ def queue_offsets(data: bytes) -> list[int]:
 
 
 def as_of_topic(message: ReceivedMessage, topic: str, handle: PopHandle) -> bytes:
-    """Return the entry of a retried message with its original topic and its receipt handle. The CRC
-    property is removed, because the bytes have changed."""
+    """Return the encoding of a retried message with its original topic and a receipt handle.
+
+    The property with the CRC is removed, because the bytes have changed.
+    """
     properties = {**message.properties, POP_CK: f"{handle.encode()} {message.queue_offset}"}
     return encode_copy(message, topic, property_bytes(encode_properties(properties)))
 
@@ -287,9 +311,12 @@ async def peek(
     count_max: int,
     pause: Callable[[], Awaitable[None]],
 ) -> tuple[bytes, int]:
-    """Return entries that a pop of the queues would find, at most ``count_max``, and the number of
-    those left. Store nothing, and change no offset. Raises StoreError. RocketMQ:
-    ``PeekMessageProcessor``."""
+    """Return the messages that a pop of the queues would find, and change nothing.
+
+    The result is at most ``count_max`` encoded messages, and the number of messages that are left.
+    No offset changes, and no checkpoint is stored. Raises StoreError. RocketMQ:
+    ``PeekMessageProcessor``.
+    """
     parts: list[bytes] = []
     count = left = 0
     for queue in queues:

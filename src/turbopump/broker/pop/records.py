@@ -1,6 +1,8 @@
-"""Records of POP: checkpoints (these messages were popped) and acknowledgements. Each is the JSON
-body of a message of the revive topic. The message's tag is the kind of record: ``ck``, ``ack``,
-``bAck``.
+"""Records of POP: checkpoints list popped messages, and acknowledgements end them.
+
+Each record is the JSON body of a message of the revive topic. The message's tag is the kind of
+record: ``ck`` for a checkpoint, ``ack`` or ``bAck`` for an acknowledgement of one message or of
+several.
 
 A checkpoint is delivered one second before its messages become visible again, and an
 acknowledgement at that time. So the checkpoint arrives first. Names are Apache's, so both brokers
@@ -33,14 +35,16 @@ CHECKPOINT_TAG: Final = "ck"
 ACK_TAG: Final = "ack"
 BATCH_ACK_TAG: Final = "bAck"
 AHEAD_MS: Final = 1000
-"""Milliseconds between the delivery of a checkpoint and the time at which its messages become
-visible. RocketMQ: ``ackTimeInterval``."""
+"""Milliseconds by which a checkpoint is delivered before its messages become visible again.
+
+RocketMQ: ``ackTimeInterval``.
+"""
 COUNT_MAX: Final = 32
 """Maximum messages in one checkpoint."""
 
 
 REVIVE_TOPIC_PREFIX: Final = f"{SYSTEM_TOPIC_PREFIX}REVIVE_LOG_"
-"""Beginning of a revive topic's name; the cluster's name follows."""
+"""First part of the name of a revive topic. The name of the cluster follows."""
 
 
 class PopKey(NamedTuple):
@@ -54,13 +58,16 @@ class PopKey(NamedTuple):
     broker_name: str
 
     def unique_id(self, first: object, tag: str) -> str:
-        """Return the UNIQ_KEY of a record that starts with ``first``."""
+        """Return the value of the property ``UNIQ_KEY`` for the message of a record.
+
+        - ``first``: the offset, or list of offsets, that the record is about.
+        """
         of = f"{self.topic}@{self.queue_id}@{first}@{self.group}@{self.pop_time_ms}"
         return f"{of}@{self.broker_name}@{tag}"
 
 
 class Record(msgspec.Struct, kw_only=True):
-    """Fields of both checkpoints and acknowledgements, which identify their pop."""
+    """Fields that checkpoints and acknowledgements share. These fields identify the pop."""
 
     start_offset: Int64 = msgspec.field(default=0, name="so")
     pop_time: Int64 = msgspec.field(default=0, name="pt")
@@ -70,7 +77,10 @@ class Record(msgspec.Struct, kw_only=True):
     broker_name: str | None = msgspec.field(default=None, name="bn")
 
     def key(self, broker_name: str) -> PopKey:
-        """Return the key. ``broker_name`` replaces a missing one in an old record."""
+        """Return the key of the pop that the record belongs to.
+
+        - ``broker_name``: the name of this broker, for old records that have none.
+        """
         return PopKey(
             self.topic or "",
             self.group or "",
@@ -82,11 +92,11 @@ class Record(msgspec.Struct, kw_only=True):
 
 
 class Checkpoint(Record, kw_only=True):
-    """Messages that one pop returned from one queue.
+    """Record of the messages that one pop returned from one queue.
 
-    Their queue offsets are ``start_offset`` + each of ``distances``. Without ``distances``, they
-    are ``count`` consecutive offsets. Bits of ``bit_map`` mark messages that were acknowledged
-    before the checkpoint was written.
+    The queue offsets of the messages are ``start_offset`` plus each of ``distances``. Without
+    ``distances``, they are ``count`` consecutive offsets. Bits of ``bit_map`` mark messages that
+    were acknowledged before the checkpoint was written.
     """
 
     invisible_time: Int64 = msgspec.field(default=0, name="it")
@@ -110,14 +120,19 @@ class Checkpoint(Record, kw_only=True):
 
 
 class Acknowledgement(Record, kw_only=True):
-    """Acknowledgement of the message at ``offset``, or of a batch at ``offsets``."""
+    """Record that one or several popped messages were acknowledged.
+
+    - ``offset``: the queue offset of a single message.
+    - ``offsets``: the queue offsets of several messages, or None for a single message.
+    """
 
     offset: Int64 = msgspec.field(default=0, name="ao")
     offsets: list[int] | None = msgspec.field(default=None, name="aol")
 
     @classmethod
     def of(cls, key: PopKey, offsets: list[int]) -> Acknowledgement:
-        """Return an acknowledgement, in the plain form for a single message."""
+        """Return an acknowledgement of the messages at these offsets. A single offset is stored in
+        ``offset``."""
         single = len(offsets) == 1
         return cls(
             offset=offsets[0] if single else -1,
@@ -136,11 +151,15 @@ class Acknowledgement(Record, kw_only=True):
 
 
 class ReviveLog:
-    """Writer of records into a broker's revive topic, as timer messages. ``topic``: the revive
-    topic of an earlier ``brokerClusterName``; by default that of the present cluster.
+    """Writer of the checkpoints and acknowledgements of a broker into its revive topic.
 
-    A record is durable as soon as the log is on the disk up to its ``PutResult``. Source:
-    apache/rocketmq ``PopMessageProcessor.buildCkMsg``, ``AckMessageProcessor.appendAck``.
+    The records are stored as timer messages. A record is durable as soon as the log is on the disk
+    up to its ``PutResult``.
+
+    - ``topic``: the revive topic, if a former ``brokerClusterName`` is in its name. By default the
+      topic of the present cluster.
+
+    Source: apache/rocketmq ``PopMessageProcessor.buildCkMsg``, ``AckMessageProcessor.appendAck``.
     """
 
     def __init__(
@@ -154,18 +173,22 @@ class ReviveLog:
         self._popped = 0
 
     def next_queue(self) -> int:
-        """Return the queue for the records of the next pop, in turn."""
+        """Return the revive queue for the records of the next pop. Pops use the revive queues in
+        rotation."""
         self._popped += 1
         return (self._popped - 1) % self._config.revive_queue_num
 
     @property
     def used(self) -> bool:
-        """True if anything was popped since the start."""
+        """True if a pop, other than an ordered one, has run since the start of the broker."""
         return self._popped > 0
 
     async def store_checkpoint(self, queue_id: int, checkpoint: Checkpoint) -> PutResult:
-        """Store a checkpoint. Raises StoreError, OSError, and MessageError if its time is too late
-        for a timer."""
+        """Store a checkpoint, which the timers deliver shortly before its messages become visible
+        again.
+
+        Raises StoreError, OSError, and MessageError if this time is too late for a timer.
+        """
         key = checkpoint.key(self.broker_name)
         unique_id = key.unique_id(checkpoint.start_offset, CHECKPOINT_TAG)
         deliver_ms = checkpoint.visible_at_ms - AHEAD_MS
@@ -176,7 +199,10 @@ class ReviveLog:
     async def store_acknowledgement(
         self, queue_id: int, key: PopKey, offsets: list[int], visible_at_ms: int
     ) -> PutResult:
-        """Store an acknowledgement of messages of a checkpoint. Raises as ``store_checkpoint``."""
+        """Store an acknowledgement of messages of a checkpoint.
+
+        Raises the errors of ``store_checkpoint``.
+        """
         ack = Acknowledgement.of(key, offsets)
         first = ack.offset if ack.tag == ACK_TAG else f"[{', '.join(map(str, offsets))}]"
         unique_id = key.unique_id(first, ack.tag)

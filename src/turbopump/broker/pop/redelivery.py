@@ -1,10 +1,10 @@
-"""Second delivery of popped messages that nobody acknowledged: a copy goes to the group's retry
-topic, or after too many attempts to its dead letters.
+"""Second delivery of popped messages that no consumer acknowledged.
 
-Source: apache/rocketmq ``PopReviveService.reviveRetry``. Here ``retryMaxTimes`` of the group counts
-too; with Apache's broker a message that kills its consumer comes again for ever. The copies have
-``ORIGIN_MESSAGE_ID`` and ``RETRY_TOPIC`` like messages that were sent back, if their properties
-have space for them.
+A copy of each message goes to the group's retry topic, or after too many attempts to its dead
+letters. Source: apache/rocketmq ``PopReviveService.reviveRetry``. Here ``retryMaxTimes`` of the
+group counts too; with Apache's broker a message that kills its consumer comes again for ever. The
+copies have ``ORIGIN_MESSAGE_ID`` and ``RETRY_TOPIC`` like messages that were sent back, if their
+properties have space for them.
 """
 
 from __future__ import annotations
@@ -41,8 +41,10 @@ FIRST_POP_TIME = "1ST_POP_TIME"
 
 @dataclass(slots=True, eq=False)
 class Redelivery:
-    """Second delivery of popped messages. ``wake_line`` is called with the topic and group of the
-    stored copies, to wake waiting pops."""
+    """Second delivery of popped messages that no consumer acknowledged.
+
+    - ``wake_line``: wakes the waiting pops of the topic and group for which copies were stored.
+    """
 
     view: PopView
     groups: GroupTable
@@ -50,9 +52,12 @@ class Redelivery:
     wake_line: Callable[[TopicGroup], None]
 
     async def redeliver(self, entry: OpenCheckpoint) -> list[int]:
-        """Store copies of the messages left in a checkpoint. Return their offsets, or none if the
-        topic or group is gone. Raises StoreError, OSError; the rest then stays in
-        ``entry.left``."""
+        """Store a copy of each unacknowledged message of a checkpoint, and return the queue
+        offsets.
+
+        Return an empty list if the topic or the group was deleted. Raises StoreError or OSError;
+        ``entry.left`` then lists the messages without a copy.
+        """
         key = entry.key
         queue = GroupQueue(key.group, key.topic, key.queue_id)
         self.view.in_flight.remove_ended(queue, entry.left)
@@ -77,7 +82,7 @@ class Redelivery:
         return offsets
 
     async def _redeliver_one(self, key: records.PopKey, offset: int) -> str | None:
-        """Store a copy of one message. Return the reason if that is impossible, or None."""
+        """Store a copy of one message. Return None, or the reason why no copy is possible."""
         question = self.view.store.lookup.entry_in_queue(key.topic, key.queue_id, offset)
         found = await ask(self.view.store.cold_reads, question, self.forwarding.turns)
         if found is None:

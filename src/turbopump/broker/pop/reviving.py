@@ -1,9 +1,9 @@
-"""Revival: popped messages without an acknowledgement become visible again. Each queue of the
-revive topic has one task.
+"""Revival of popped messages: messages that no consumer acknowledged are delivered again.
 
-The task reads the records as the timers deliver them. A checkpoint is settled after its time, when
-no earlier acknowledgement can be missing: the timers have delivered everything due by then, and the
-task has read it. That is at most one timer slot (1 s) after the messages' time.
+Each queue of the revive topic has one task. The task reads the records as the timers deliver them.
+A checkpoint is settled after its time, when no earlier acknowledgement can be missing: the timers
+have delivered everything due by then, and the task has read it. That is at most one timer slot (1
+s) after the messages' time.
 
 The saved offset in the queue is behind settled checkpoints that are on the disk, so a kill repeats
 and never skips. The revival is recorded too, but only when the copies are on the disk. Otherwise a
@@ -37,18 +37,22 @@ from turbopump.protocol import fastjson
 from turbopump.store.message_store import MessageStore
 
 SETTLING_S: Final = 0.02
-"""Seconds between two checks of the timers' progress."""
+"""Seconds between two checks whether the timers have delivered all due records."""
 SETTLING_LATE_S: Final = 0.5
-"""Seconds between two checks when the timers are late."""
+"""Seconds between two checks of the timers once they are five seconds late."""
 SLEEP_MAX_S: Final = 60.0
 _AT_ONCE: Final = 32
-"""Records that are read at once."""
+"""Maximum number of records in one read of the revive queue."""
 
 log = logging.getLogger(__name__)
 
 
 class StoredCopies(NamedTuple):
-    """Messages of a checkpoint whose copies end at ``log_end``."""
+    """Messages of one checkpoint that were stored again.
+
+    - ``log_end``: the end of the copies in the log.
+    - ``offsets``: the queue offsets of the original messages.
+    """
 
     log_end: int
     key: records.PopKey
@@ -57,7 +61,11 @@ class StoredCopies(NamedTuple):
 
 
 class Reviving:
-    """Task that revives the messages of one revive queue. Call ``start``, then ``stop``."""
+    """Task that delivers the popped messages of one revive queue again if no consumer acknowledged
+    them.
+
+    Call ``start``, then ``stop``.
+    """
 
     def __init__(
         self,
@@ -77,7 +85,9 @@ class Reviving:
         self._revive_log = revive_log
         self._clock = clock
         self._queue = store.queues.find_or_make(revive_log.topic, queue_id)
-        saved = offsets.find(self._group_queue)  # RocketMQ: of the last record that is settled
+        saved = offsets.find(
+            self._group_queue
+        )  # as RocketMQ saves it: the offset of the last settled record
         self._open = OpenCheckpoints(revive_log.broker_name, saved + 1 if saved is not None else 0)
         self._saved = self._open.position
         self._task = RetryingTask(
@@ -89,7 +99,8 @@ class Reviving:
         )
         self._settling_since: float | None = None
         self._copies: deque[StoredCopies] = deque()
-        """Copies whose acknowledgement is not stored yet, in the order of the log."""
+        """Copies whose acknowledgement is not stored yet, in the order in which they are in the
+        log."""
         self.start = self._task.start
         self.stop = self._task.stop
 
@@ -137,9 +148,9 @@ class Reviving:
             )
 
     async def _settle_ripe(self) -> float:
-        """Settle the checkpoints whose time has come. Return the seconds until the next check."""
-        # The order of these steps is what makes a kill at any point repeat messages and not lose
-        # any:
+        """Redeliver the unacknowledged messages of due checkpoints. Return the seconds until the
+        next check."""
+        # This order of steps makes sure that a kill at any point repeats messages and loses none:
         #
         # 1. The copies of what is left of a checkpoint are appended to the log.
         # 2. The checkpoint is closed, in memory only.
@@ -147,9 +158,10 @@ class Reviving:
         #    writes it only when the log is durable up to there, that is, with the copies.
         # 4. ``acknowledge_copies`` appends the acknowledgement of the copies when they are durable.
         #
-        # A kill before 3 has taken effect reads the checkpoint again and puts back what 4 has not
-        # acknowledged. A checkpoint that is not complete (``_is_complete``) keeps its record
-        # needed, and with it every later one: ``position`` is the lowest that is still open.
+        # After a kill before step 3 has taken effect, the start reads the checkpoint again, and
+        # stores copies of the messages that step 4 has not acknowledged. The record of an open
+        # checkpoint is still needed, and so is every later record: ``position`` is the offset of
+        # the first record of any open checkpoint.
         now = self._clock.now_ms()
         settling = False
         for entry in self._open.ripe_entries(now):
@@ -177,12 +189,13 @@ class Reviving:
         return min(max(next_time - self._clock.now_ms(), 1) / 1000, SLEEP_MAX_S)
 
     def _is_complete(self, entry: OpenCheckpoint) -> bool:
-        """Return True if all acknowledgements in time have been read; later ones do not count."""
-        # An acknowledgement is a timer message: it reaches this queue only when its time comes, at
-        # most one slot after that of the checkpoint. To look at the queue at the checkpoint's time
-        # would therefore miss some of those that came in time. Two marks tell when none is missing:
-        # the end of the timers' own queue now (everything that was sent in time is before it), and,
-        # once the timers have delivered all that is due of it, the end of this queue.
+        """Return True if all acknowledgements that came in time for a checkpoint have been read."""
+        # An acknowledgement is a timer message. It reaches this queue only at its own time, at most
+        # one slot after the time of the checkpoint. So the queue may lack some acknowledgements
+        # that came in time. Two marks show when none is missing. The first is the end of the
+        # timers' own queue now: every acknowledgement that came in time is before it. The second is
+        # the end of this queue, once the timers have delivered all due messages before the first
+        # mark.
         if entry.timers_mark is None:
             entry.timers_mark = self._timers.queue_end
         if entry.queue_mark is None:
@@ -192,8 +205,11 @@ class Reviving:
         return self._open.read >= entry.queue_mark
 
     async def acknowledge_copies(self) -> None:
-        """Store acknowledgements for copies that are on the disk. A start after a kill that reads
-        the checkpoint again then makes no second copies. Raises StoreError, OSError."""
+        """Store acknowledgements for redelivered messages whose copies are on the disk.
+
+        After a kill, a start may read the checkpoint again. The acknowledgement then prevents
+        second copies. Raises StoreError, OSError.
+        """
         while self._copies and self._copies[0].log_end <= self._store.durable.value:
             _, key, offsets, visible_at_ms = self._copies[0]
             await self._revive_log.store_acknowledgement(

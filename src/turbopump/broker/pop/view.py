@@ -25,11 +25,12 @@ from turbopump.store.watermark import Waiter
 
 @dataclass(slots=True, eq=False)
 class PopView:
-    """View of the messages available to pops: a group's queues for a topic, its first offset in
-    each, and its distance from the end.
+    """View of the queues and offsets from which the pops of a group get messages.
 
-    Messages that were not acknowledged are stored again in the group's retry topic; a pop reads
-    both topics. Source: apache/rocketmq ``PopMessageProcessor.getPopOffset``, ``getInitOffset``.
+    The view knows the group's queues for a topic, its first offset in each queue, and its distance
+    from the end. Messages that were not acknowledged are stored again in the group's retry topic,
+    so a pop reads both topics. Source: apache/rocketmq ``PopMessageProcessor.getPopOffset``,
+    ``getInitOffset``.
     """
 
     config: BrokerConfig
@@ -41,7 +42,10 @@ class PopView:
     clock: Clock
 
     def topic_queues(self, line: TopicGroup, queue_id: int, start: int = 0) -> list[GroupQueue]:
-        """Return the queues of the topic itself, in a circle from the queue ``start``."""
+        """Return the queues of a topic that a pop reads, without those of retry topics.
+
+        A pop of any queue reads them in a circle, from the queue ``start`` on.
+        """
         topic = self.topics.find(line.topic)
         if topic is None:
             return []
@@ -51,7 +55,7 @@ class PopView:
         return [GroupQueue(line.group, line.topic, number) for number in wanted]
 
     def retry_queues(self, line: TopicGroup) -> list[GroupQueue]:
-        """Return the queues of the group's existing retry topics for the topic."""
+        """Return the queues of the retry topics that a group has for a topic."""
         config, name = self.config, pop_retry_topic(line.topic, line.group)
         names = [pop_retry_topic(line.topic, line.group, v2=True)]
         if not config.enable_retry_topic_v2:
@@ -68,8 +72,11 @@ class PopView:
         ]
 
     def retry_topic(self, line: TopicGroup) -> str:
-        """Return the retry topic for messages of the topic. An offset of the group in the retry
-        topic marks that topic as the group's own."""
+        """Return the name of the retry topic that stores a group's messages of a topic.
+
+        Several groups may share an old name (see ``_is_of_others``). The call then gives the group
+        an offset in the retry topic, which marks the topic as the group's own.
+        """
         name = pop_retry_topic(line.topic, line.group)
         if self.config.enable_retry_topic_v2 or self._is_of_others(name, line.group):
             return pop_retry_topic(line.topic, line.group, v2=True)
@@ -79,8 +86,7 @@ class PopView:
         return name
 
     def _is_of_others(self, name: str, group: str) -> bool:
-        """Return True if the retry topic ``name`` belongs to another group, which has an offset in
-        it.
+        """Return True if another group has an offset in the retry topic ``name``.
 
         Three groups share the name `%RETRY%pay_order_events`: pay for order_events, pay_order for
         events, and pay_order_events for messages that its consumers send back. RocketMQ delivers
@@ -96,24 +102,26 @@ class PopView:
         return self.offsets.find(GroupQueue(group, topic, 0)) is not None
 
     def queues(self, line: TopicGroup, queue_id: int, *, ordered: bool) -> list[GroupQueue]:
-        """Return the queues in which a pop of ``queue_id`` may find messages. An ordered pop does
-        not read retry topics."""
+        """Return the queues in which a pop may find messages, including those of retry topics.
+
+        An ordered pop does not read retry topics.
+        """
         return self.topic_queues(line, queue_id) + ([] if ordered else self.retry_queues(line))
 
     def end(self, queue: GroupQueue) -> int:
         return self.store.max_offset(queue.topic, queue.queue_id)
 
     def distance(self, queue: GroupQueue) -> int:
-        """Return the number of messages between the group's next offset and the end."""
+        """Return the number of messages from the group's next offset to the end of the queue."""
         return max(self.end(queue) - (self.offsets.find(queue) or 0), 0)
 
     def is_at_end(self, queue: GroupQueue) -> bool:
-        """Return True if the group has reached the end of the queue, and no reset of its offset is
-        pending."""
+        """Return True if the group has read the queue to the end and no reset is pending."""
         return self.offsets.find(queue) == self.end(queue) and not self.offsets.is_reset(queue)
 
     def has_more(self, queue: GroupQueue) -> bool:
-        """Return True if a pop of the queue would find messages, or advance the offset, now."""
+        """Return True if a pop of the queue would now find messages or advance the group's
+        offset."""
         if self.offsets.is_locked(queue):
             return False
         if self.offsets.is_reset(queue):
@@ -126,11 +134,11 @@ class PopView:
     def when_more(
         self, queue: GroupQueue, wake: Callable[[], None]
     ) -> Waiter | asyncio.TimerHandle | None:
-        """Call ``wake`` when ``has_more`` may have changed. Return a handle to cancel this, or None
-        if the topic is unknown.
+        """Call ``wake`` when a pop of the queue may find messages that it could not find before.
 
-        Unlocking, an ordered acknowledgement, and a drop below the in-flight limit do not call
-        ``wake``. Their callers check the waiting pops themselves.
+        Return a handle that cancels this, or None if the topic is unknown. Three events do not call
+        ``wake``: the unlocking of the queue, an ordered acknowledgement, and a drop below the
+        in-flight limit. The code that causes these events wakes the waiting pops itself.
         """
         now = self.clock.now_ms()
         until = self.order.blocked_until(queue, now)
@@ -142,8 +150,13 @@ class PopView:
         return end.when(max(self.offsets.find(queue) or 0, end.value) + 1, wake)
 
     def first_offset(self, queue: GroupQueue, init_mode: int) -> int:
-        """Return the first offset of a group that has none in the queue. RocketMQ: with MAX, the
-        last message; if all messages are still in memory, the first."""
+        """Return the offset at which a group without an offset begins to pop a queue.
+
+        - ``init_mode``: MIN begins at the first message. MAX begins at the last message.
+
+        As in RocketMQ, MAX also begins at the first message if ``initPopOffsetByCheckMsgInMem`` is
+        set and all messages of the queue are still in memory.
+        """
         topic, queue_id = queue.topic, queue.queue_id
         low = self.store.min_offset(topic, queue_id)
         if init_mode == InitMode.MIN or topic.startswith(RETRY_PREFIX):

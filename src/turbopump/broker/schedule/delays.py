@@ -1,8 +1,8 @@
-"""Delay levels: messages that wait in the schedule topic, and their delivery when they are due.
+"""Delay levels: messages wait in the schedule topic and are delivered when they are due.
 
-Each level has one task. The task sleeps until the head of its queue is due, or, while the queue is
-empty, until the queue grows; nothing is polled. Due messages are delivered in slices, one slice of
-one level in a turn of the event loop, so that sends are served in between.
+Each level has one task. The task sleeps until the first message of its queue is due, or, while the
+queue is empty, until the queue grows. Nothing is polled. Due messages are delivered in slices, one
+slice of one level in a turn of the event loop, so that sends are served in between.
 
 The positions are saved in ``config/delayOffset.json`` soon after a delivery, and only up to
 messages whose copies are on the disk. After a kill or a power cut messages may be delivered twice,
@@ -44,10 +44,12 @@ from turbopump.store.queues.consume_queue import (
 from turbopump.store.queues.read_result import GetResult
 
 SLICE: Final = 32
-"""Maximum messages delivered in one turn: about 1 ms."""
+"""Maximum number of messages delivered before other requests are served: about 1 ms."""
 SLEEP_MAX_S: Final = 60.0
-"""Maximum seconds between two readings of the wall clock. The clock may be set, and the sleep does
-not count time in which a machine is suspended."""
+"""Maximum seconds between two readings of the wall clock.
+
+The clock may be set, and a sleep does not count the time in which the machine is suspended.
+"""
 
 log = logging.getLogger(__name__)
 _not_delivered = RepeatedLine(
@@ -56,9 +58,11 @@ _not_delivered = RepeatedLine(
 
 
 class Delays(SavedTable[DelayOffsetTable]):
-    """Delay levels of a broker. Call ``load`` before ``start``, and ``stop`` before ``save_now``.
-    Positions are saved as soon as a delivery is on the disk, but at most once in ``save_interval``
-    seconds."""
+    """All delay levels of a broker, and the file with their positions.
+
+    Call ``load`` before ``start``, and ``stop`` before ``save_now``. Positions are saved as soon as
+    a delivery is on the disk, but at most once in ``save_interval`` seconds.
+    """
 
     def __init__(
         self,
@@ -79,7 +83,7 @@ class Delays(SavedTable[DelayOffsetTable]):
         self._saving: asyncio.Task[None] | None = None
         self._next_save = 0.0
         numbers = set(range(1, levels.highest + 1))
-        # of a table that was longer
+        # levels of an earlier, longer table
         numbers |= {queue.queue_id + 1 for queue in store.queues if queue.topic == SCHEDULE_TOPIC}
         turn = asyncio.Lock()
         self.levels = []
@@ -90,8 +94,11 @@ class Delays(SavedTable[DelayOffsetTable]):
             )
 
     def load(self) -> None:
-        """Read the positions. A position outside of its recovered queue is set to the queue's end
-        and saved at once, because new messages reuse the lost offsets. Raises OSError."""
+        """Read the position of each level from ``config/delayOffset.json``.
+
+        A position outside of its recovered queue is set to the nearest end of the queue and saved
+        at once, because new messages reuse the lost offsets. Raises OSError.
+        """
         read = self._load()
         self._version = read.data_version
         self._saved = dict(read.offset_table)
@@ -116,7 +123,8 @@ class Delays(SavedTable[DelayOffsetTable]):
             super().save_now()
 
     def copy(self, positions: Mapping[int, int]) -> None:
-        """Copy a master's positions to a slave, which delivers nothing itself."""
+        """Save the positions of the master on this slave. A slave does not deliver delayed
+        messages."""
         if all(self._saved.get(number) == position for number, position in positions.items()):
             return
         for level in self.levels:
@@ -127,39 +135,43 @@ class Delays(SavedTable[DelayOffsetTable]):
         self.save()
 
     def start(self) -> None:
-        """Start the deliveries."""
+        """Start to deliver the messages that are due."""
         self._store.retention.needed_from.append(self.needed_from)
         for level in self.levels:
             level.task.start()
 
     async def stop(self) -> None:
-        """Stop the deliveries. May be called twice."""
+        """Stop the deliveries. This may be called twice."""
         await asyncio.gather(*(level.task.stop() for level in self.levels))
         await stop_task(self._saving)
 
     def positions(self) -> dict[str, str]:
-        """Return the position of each level and the end of its queue, for the broker's runtime
-        table."""
+        """Return the position and the queue's end of each level, for the broker's runtime table."""
         return {
             f"scheduleMessageOffset_{level.number}": f"{level.position},{level.queue.max_index}"
             for level in self.levels
         }
 
     def needed_from(self) -> int | None:
-        """Return the log offset of the first message that is still needed, or None if no message
-        waits."""
+        """Return the log offset of the first message that waits, or None if no message waits.
+
+        Retention keeps the log from this offset on.
+        """
         offsets = [level.needed_from() for level in self.levels]
         return min((offset for offset in offsets if offset is not None), default=None)
 
     def _save_soon(self) -> None:
-        """Schedule a save after a delivery, or after the first message of an empty level. Save at
-        once if the last save is older than the interval."""
+        """Save the positions soon after a delivery, or after the first message of an empty level.
+
+        The save starts at once if the last one is older than ``save_interval``.
+        """
         self._has_moved = True
         if self._saving is None or self._saving.done():
             self._saving = asyncio.get_running_loop().create_task(self._save(), name="delay saving")
 
     async def _save(self) -> None:
-        """Save the delivered positions once they are on the disk. Repeat until nothing changes."""
+        """Save the positions once the delivered copies are on the disk. Repeat until nothing
+        changes."""
         loop = asyncio.get_running_loop()
         durable = self._store.durable
         while self._has_moved:
@@ -176,16 +188,20 @@ class Delays(SavedTable[DelayOffsetTable]):
                 self.save()
 
     def save_now(self) -> None:
-        """Sync the delivered messages, and save the positions. After a clean stop no message is
-        delivered twice. Raises OSError."""
+        """Sync the delivered messages to the disk, and save the positions in this thread.
+
+        After a clean stop no message is then delivered twice. Raises OSError.
+        """
         if any(level.unflushed for level in self.levels):
             self._store.flusher.flush_all_now()
         if self._collect_positions() or self._saved:
             super().save_now()
 
     def _collect_positions(self) -> bool:
-        """Collect the positions to save; False if nothing changed. A level without messages has no
-        position."""
+        """Collect the positions to save, and return True if a position has changed.
+
+        A level without messages has no position.
+        """
         now = {
             level.number: level.safe_position()
             for level in self.levels
@@ -202,8 +218,13 @@ class Delays(SavedTable[DelayOffsetTable]):
 
 @dataclass(eq=False)
 class DelayLevel:
-    """One level, and the queue of its waiting messages. ``position``: queue offset of the next
-    message to deliver. One level at a time delivers, the holder of ``turn``."""
+    """One delay level, and the queue of its waiting messages.
+
+    - ``number``: the level, from 1.
+    - ``turn``: the lock that a level needs to deliver, so that one level at a time delivers.
+    - ``on_moved``: called when ``position`` has changed.
+    - ``position``: the queue offset of the next message to deliver.
+    """
 
     number: int
     delay_ms: int
@@ -216,7 +237,8 @@ class DelayLevel:
     task: RetryingTask = field(init=False)
     position: int = 0
     unflushed: deque[tuple[int, int]] = field(default_factory=deque)
-    """(end of the log, position) of slices whose messages may not be on the disk yet."""
+    """Slices whose copies may not be on the disk yet: the end of the log, and the position after
+    it."""
     _safe: int = 0
     _odd_end: int = 0
     _odd_due: int = 0
@@ -235,15 +257,14 @@ class DelayLevel:
         self.position = self._safe = position
 
     def safe_position(self) -> int:
-        """Position up to which all messages were delivered and are on the disk."""
+        """Return the queue offset before which the copies of all messages are on the disk."""
         flushed = self.store.durable.value
         while self.unflushed and self.unflushed[0][0] <= flushed:
             self._safe = self.unflushed.popleft()[1]
         return self._safe
 
     def needed_from(self) -> int | None:
-        """Return the log offset of the first message that waits, or whose delivery is not on the
-        disk. Return None if there is none."""
+        """Return the log offset of the first message without a copy on the disk, or None."""
         unit = self.queue.unit(self.safe_position())
         return unit[0] if unit is not None else None
 
@@ -257,8 +278,10 @@ class DelayLevel:
             await asyncio.sleep(min(wait_ms / 1000, SLEEP_MAX_S))
 
     async def deliver_due(self) -> int:
-        """Deliver a slice of the due messages and return 0. If none is due, return the milliseconds
-        until the first one is."""
+        """Deliver up to ``SLICE`` due messages of the level.
+
+        Return 0, or, if no message is due, the milliseconds until the first one is due.
+        """
         queue = self.queue
         begin = self.position = max(self.position, queue.min_index)
         units = await read_units(
@@ -284,9 +307,11 @@ class DelayLevel:
         return 0
 
     def _due_ms(self, index: int, due_ms: int, now: int) -> int:
-        """Return the due time of a message, limited to its level's delay from now on. The limit
-        applies if the clock was set back, or the table of levels was changed. RocketMQ delivers
-        these messages at once."""
+        """Return the time when a message is due, but at most the level's delay from now.
+
+        The limit matters if the clock was set back or the table of levels was changed. RocketMQ
+        delivers such messages at once.
+        """
         # The limit is determined once for all messages that are in the queue now. Otherwise it
         # would move on with the clock, and the messages would never become due.
         if due_ms > now + self.delay_ms and index >= self._odd_end:
@@ -311,7 +336,7 @@ class DelayLevel:
             self.position = max(self.position, found.next_offset)
         except StoredMessageError as error:
             self._log_skipped(self.position, str(error))
-            # if that was a gap before the damaged one, it is the next one's turn
+            # the offset may be a gap before the damaged message, which then comes next
             self.position += 1
         finally:
             if log_end:
@@ -323,8 +348,10 @@ class DelayLevel:
             self.on_moved()
 
     async def _forward_message(self, message: ReceivedMessage) -> int | None:
-        """Store the message's copy and return the end of the log behind it; None if no copy is
-        possible."""
+        """Store the copy of a due message, and return the end of the log after the copy.
+
+        Return None if no copy is possible.
+        """
         topic = message.properties.get(REAL_TOPIC, "")
         given = message.properties.get(REAL_QUEUE_ID, "")
         queue_id = whole_number(given)

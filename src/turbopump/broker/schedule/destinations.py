@@ -1,7 +1,8 @@
-"""Destinations of messages that wait: the schedule topic for a delay level, ``rmq_sys_wheel_timer``
-for a time (TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS).
+"""Destinations of messages that wait before their delivery.
 
-Properties of the message keep the destination to which it was sent. Source: apache/rocketmq
+A message with a delay level goes to the schedule topic. A message with a time (TIMER_DELIVER_MS,
+TIMER_DELAY_SEC, TIMER_DELAY_MS) goes to the topic ``rmq_sys_wheel_timer``. Properties of the
+message keep the destination to which it was sent. Source: apache/rocketmq
 ``HookUtils.transformDelayLevelMessage``, ``HookUtils.handleScheduleMessage``,
 ``SendMessageProcessor.attachRecallHandle``.
 """
@@ -31,12 +32,16 @@ TIME_PROPERTIES: Final = {
     names.TIMER_DELAY_MS: 1,
     names.TIMER_DELIVER_MS: 1,
 }
-"""Properties that set a time, with their units in ms. The first one present counts."""
+"""Properties that set a time, with their units in ms. The first property present counts."""
 
 
 def by_way_of_level(destination: Destination, level: int, levels: DelayLevels) -> Destination:
-    """Return the destination with a wait in ``level``, 1 or more. The highest level replaces those
-    above. A level has priority over a timer."""
+    """Return the destination of a message that first waits in a delay level.
+
+    - ``level``: the delay level, 1 or more. A greater level than the highest counts as the highest.
+
+    A level has priority over a timer, so the properties of a timer are removed.
+    """
     level = min(level, levels.highest)
     properties = names.decode_properties(destination.properties)
     for name in TIME_PROPERTIES:
@@ -58,8 +63,10 @@ def by_way_of_level(destination: Destination, level: int, levels: DelayLevels) -
 
 
 def delay_level_interceptor(levels: DelayLevels) -> Interceptor:
-    """Return the interceptor for DELAY. A message that another interceptor has redirected is left
-    unchanged."""
+    """Return the interceptor that sends messages with a DELAY property to their delay level.
+
+    A message that another interceptor has redirected is left unchanged.
+    """
 
     def rule(request: SendMessage, destination: Destination) -> Destination | Refusal:
         if destination.topic != request.topic:
@@ -78,8 +85,10 @@ def delay_level_interceptor(levels: DelayLevels) -> Interceptor:
 
 
 def timer_interceptor(config: BrokerConfig, clock: Clock) -> Interceptor:
-    """Return the interceptor for timers. A message that another interceptor has redirected is left
-    unchanged."""
+    """Return the interceptor that sends messages with a time to the timers.
+
+    A message that another interceptor has redirected is left unchanged.
+    """
 
     def rule(request: SendMessage, destination: Destination) -> Destination | Refusal:
         if destination.topic != request.topic or "TIMER_D" not in destination.properties:
@@ -92,8 +101,11 @@ def timer_interceptor(config: BrokerConfig, clock: Clock) -> Interceptor:
 def by_way_of_timer(
     destination: Destination, config: BrokerConfig, now: int
 ) -> Destination | Refusal:
-    """Return the queue in which the message waits, the given destination if it is due, or a
-    refusal."""
+    """Return the queue in which a message with a time waits.
+
+    A message that need not wait keeps the given destination. A message is refused if its time is
+    invalid, or if the broker has no timers.
+    """
     half = destination.sys_flag & names.TRANSACTION_MASK not in (
         0,
         names.SysFlag.TRANSACTION_COMMIT,
@@ -102,11 +114,11 @@ def by_way_of_timer(
         return destination
     properties = names.decode_properties(destination.properties)
     if (parse_long(properties.get(names.DELAY_TIME_LEVEL, "").strip()) or 0) > 0:
-        for one in TIME_PROPERTIES:  # RocketMQ: a level wins
+        for one in TIME_PROPERTIES:  # RocketMQ: a delay level has priority
             properties.pop(one, None)
         return msgspec.structs.replace(destination, properties=names.encode_properties(properties))
     name = next((one for one in TIME_PROPERTIES if one in properties), None)
-    # with a slot it has waited already, and is sent again
+    # a message with TIMER_OUT_MS has waited already and is stored again
     if name is None or names.TIMER_OUT_MS in properties:
         return destination
     if not config.timer_wheel_enable:
@@ -137,7 +149,7 @@ def by_way_of_timer(
     if name != names.TIMER_DELIVER_MS and (
         config.timer_precision_ms < 1000 or names.TIMER_DELIVER_MS in properties
     ):
-        # of which second's slot the finer one is would not tell it after a change
+        # after a change of the precision, the slot alone would not give the exact time
         properties[names.TIMER_DELIVER_MS] = str(deliver)
     properties[names.TIMER_OUT_MS] = str(out)
     properties[names.REAL_TOPIC] = destination.topic

@@ -1,9 +1,10 @@
-"""Timer messages as ``rmq_sys_wheel_timer`` holds them: their slots, recalls that name them, and
-the properties of the copy that is stored when a slot is due.
+"""Timer messages as they are stored in ``rmq_sys_wheel_timer``, and as copies when they are due.
 
-The copy goes to consumers, or, if its time has not come, back to the timers for a later slot.
-Source: apache/rocketmq ``TimerMessageStore.convert``. As there, REAL_TOPIC, REAL_QID and all
-TIMER_* properties stay visible in a copy.
+Time is divided into slots, and a message waits in the slot of its time. A recall is a message that
+names another one and prevents its delivery. When a slot is due, a copy of each message goes to
+consumers, or, if its time has not come, back to the timers for a later slot. Source:
+apache/rocketmq ``TimerMessageStore.convert``. As there, REAL_TOPIC, REAL_QID and all TIMER_*
+properties stay visible in a copy.
 """
 
 from __future__ import annotations
@@ -20,12 +21,18 @@ from turbopump.message.rules import NOT_SENDABLE_TOPICS
 from turbopump.store.timers.pending_timers import TIMER_TOPIC
 
 NEVER_WAITED: Final = (1 << 63) - 1
-"""TIMER_ENQUEUE_MS of a message that was already due when it was first read."""
+"""Value of TIMER_ENQUEUE_MS for a message that was already due when the timers first read it."""
 
 
 class DueSlot(NamedTuple):
-    """Slot of a message: ``due`` (ms), and the fields of its unit. A recall is put into every slot
-    that may hold its message, up to ``until``."""
+    """Slot of time in which a timer message waits.
+
+    - ``due``: the slot, in ms since 1970.
+    - ``until``: for a recall, the last slot that may contain the recalled message. A recall is put
+      into every slot from ``due`` to ``until``.
+    - ``topic_hash``: Java's hash code of the message's topic.
+    - ``recalls``: True for a recall.
+    """
 
     due: int
     until: int
@@ -37,10 +44,11 @@ class DueSlot(NamedTuple):
 class TimerMessage:
     """A message of ``rmq_sys_wheel_timer`` with its timer fields.
 
-    - ``out``: slot (ms) that the message got when it was sent.
-    - ``due``: slot with the present precision.
-    - ``until``: the same slot; for a recall, the last slot that may hold its message.
-    - ``names``: names by which recalls refer to this message.
+    - ``out``: the slot that the message got when it was sent, in ms since 1970.
+    - ``due``: the slot of the message with the present precision.
+    - ``until``: the same slot. For a recall, the last slot that may contain the recalled message.
+    - ``topic``, ``queue_id``: the queue to which the message was sent.
+    - ``recalled``: for a recall, the name of the recalled message. Otherwise None.
     """
 
     message: ReceivedMessage
@@ -54,8 +62,10 @@ class TimerMessage:
 
     @property
     def names(self) -> tuple[str, str]:
-        """Names by which recalls refer to this message. RocketMQ before 5.4 used the unique id
-        alone."""
+        """Names by which recalls refer to this message.
+
+        RocketMQ before 5.4 used the unique id alone.
+        """
         return delete_key(self.topic, self.unique_id), self.unique_id
 
     @property
@@ -71,9 +81,13 @@ _topic_hash = lru_cache(maxsize=1024)(java_hash)
 
 
 def slots_of(out: int, deliver: int | None, precision: int) -> tuple[int, int]:
-    """Return the first and the last slot of a message that got the slot ``out`` when it was sent,
-    perhaps with another precision. ``deliver`` is the message's time, if known. Otherwise the
-    greatest precision with this slot decides."""
+    """Return the first and the last slot in which a message may wait.
+
+    - ``out``: the slot that the message got when it was sent, perhaps with another precision.
+    - ``deliver``: the time of the message, or None. Without it, the coarsest precision that has the
+      slot ``out`` decides.
+    - ``precision``: the length of the returned slots, in ms.
+    """
     last = out + next((coarse for coarse in (1000, 500, 200) if out % coarse == 0), 100)
     if deliver is not None and out < deliver <= last:
         return slot_ms(deliver, precision), slot_ms(deliver, precision)
@@ -81,8 +95,10 @@ def slots_of(out: int, deliver: int | None, precision: int) -> tuple[int, int]:
 
 
 def timer_message(message: ReceivedMessage, precision: int) -> TimerMessage | str:
-    """Decode a stored timer message for slots of ``precision`` ms. Return the fault as text if the
-    message is invalid."""
+    """Decode a stored timer message. Return the fault as text if the message is invalid.
+
+    - ``precision``: the length of a slot, in ms.
+    """
     properties = message.properties
     given, topic = properties.get(names.REAL_QUEUE_ID, ""), properties.get(names.REAL_TOPIC, "")
     if message.topic != TIMER_TOPIC:
@@ -99,17 +115,16 @@ def timer_message(message: ReceivedMessage, precision: int) -> TimerMessage | st
         return f"{where} does not name a queue"
     unique_id = properties.get(names.UNIQ_KEY, "")
     recalled = properties.get(names.TIMER_DELETE_UNIQ_KEY)
-    # of a recall: its handle's
+    # the time of a recall is the time in its handle, not its own
     deliver = parse_long(properties.get(names.TIMER_DELIVER_MS, "")) if recalled is None else None
     due, until = slots_of(out, deliver, precision)
-    if recalled is None:  # never early
+    if recalled is None:  # a message must not be delivered early
         due = until
     return TimerMessage(message, out, due, until, topic, queue_id, unique_id, recalled)
 
 
 Recalls = dict[tuple[str, str], set[tuple[int, int]]]
-"""Recalls of a slot: for each topic and name, the first and the last slot (ms) of the recalled
-message.
+"""Recalls of a slot, by topic and name. The values are the first and the last slot of the message.
 
 A recall counts only for the topic to which it was sent, whatever name it contains. So permission to
 publish to one topic does not allow recalls in another.
@@ -117,8 +132,10 @@ publish to one topic does not allow recalls in another.
 
 
 def is_recalled(message: TimerMessage, recalls: Recalls) -> bool:
-    """Return True if one of the recalls is for this message. A slot with overdue messages may
-    contain others with its unique id."""
+    """Return True if one of the recalls is for this message.
+
+    A slot with overdue messages may contain messages of other slots with the same unique id.
+    """
     return any(
         due <= message.due <= until
         for name in message.names
@@ -127,8 +144,11 @@ def is_recalled(message: TimerMessage, recalls: Recalls) -> bool:
 
 
 def copy_properties(message: ReceivedMessage, written: int, now: int, *, rolls: bool) -> str:
-    """Return the properties of the message to store now. ``written``: time when the message was put
-    into its slot (ms)."""
+    """Return the encoded properties of the copy that is stored when a message leaves its slot.
+
+    - ``written``: the time when the message was put into the slot, in ms since 1970.
+    - ``rolls``: True if the copy goes into a later slot.
+    """
     properties = dict(message.properties)
     properties[names.TIMER_ENQUEUE_MS] = str(written)
     if rolls:
@@ -139,6 +159,12 @@ def copy_properties(message: ReceivedMessage, written: int, now: int, *, rolls: 
 
 
 def slot_ms(deliver: int, precision: int) -> int:
-    """Return the beginning of a message's slot, in ms. The messages of a slot are delivered when
-    the next slot begins: at ``deliver``, or less than one ``precision`` later."""
+    """Return the beginning of the slot of a message, in ms since 1970.
+
+    - ``deliver``: the time of the message.
+    - ``precision``: the length of a slot, in ms.
+
+    The messages of a slot are delivered when the next slot begins. So each message is delivered at
+    its time, or less than one ``precision`` later.
+    """
     return (deliver - 1) // precision * precision

@@ -1,9 +1,9 @@
-"""Messages of timers in the commit log: reading them, checking units of the timer log against them,
-and moving them to new slots.
+"""Reading of the messages of timers from the commit log, and repair of the timer log.
 
-Units that do not match their messages mean a damaged timer log; log and wheel are then rebuilt from
-the queue. A damaged message is another case, because the queue points to the message too. A message
-that cannot be delivered is replaced by a text with the fault, and delays no other.
+The timer log has one unit for each waiting message. Units that do not match their messages mean a
+damaged timer log. Then the timer log and the wheel are rebuilt from the queue. A damaged message is
+another case, because the queue points to the message too. A message that cannot be delivered is
+replaced by a text with the fault, and delays no other message.
 """
 
 from __future__ import annotations
@@ -25,26 +25,37 @@ from turbopump.store.timers.pending_timers import OldSlots, PendingTimers, SlotU
 from turbopump.store.timers.timer_log import MAGIC_DELETE, MAGIC_ROLL, TIMER_UNIT_SIZE, TimerUnit
 
 READ_ATTEMPTS: Final = 3
-"""Attempts to read a message from a failing disk, with a pause between them, before it is
-skipped."""
+"""Attempts to read a message from a failing disk before the message is skipped.
+
+The timers pause between two attempts.
+"""
 SLICE: Final = 32
-"""Maximum messages read and delivered in one turn: about 1 ms."""
+"""Maximum number of messages read and delivered before other requests are served: about 1 ms."""
 SLICE_BYTES: Final = 256 * 1024
-"""Maximum bytes of a slice. A single larger message is allowed."""
+"""Maximum total size of the messages that are read at once, in bytes. A single larger message is
+allowed."""
 HELD_MAX: Final = 200_000
-"""Maximum messages held in memory, some 80 MB. Further ones are treated as waiting, and may be
-delivered twice."""
+"""Maximum number of messages that a rebuild keeps in memory, some 80 MB.
+
+Further messages are treated as waiting, and may be delivered twice.
+"""
 _LATE_SLOTS: Final = 4
-"""Tolerance for units in a later slot than their message's own. Its own slot must have been over
-when the unit was written; the timers may be this many slots ahead of the clock."""
+"""Maximum number of slots by which the timers may be ahead of the clock.
+
+A unit may be in a later slot than its message's own if that slot was over when the unit was
+written.
+"""
 _COARSEST_MS: Final = 1000
-"""Greatest possible precision."""
+"""Greatest possible length of a slot, in ms."""
 
 log = logging.getLogger(__name__)
 
 
 def first_slice(positions: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the first of these (offset, size) pairs, as many as are read in one turn."""
+    """Return the first of these positions, as many as are read from the log at once.
+
+    - ``positions``: the offset and the size of each message in the log.
+    """
     taken: list[tuple[int, int]] = []
     left = SLICE_BYTES
     for position in positions:
@@ -57,9 +68,11 @@ def first_slice(positions: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 @dataclass(slots=True, eq=False)
 class TimerRepair:
-    """Reader, checker and repairer of messages for one ``Timers``. ``skip`` is called for a
-    message that cannot be delivered, with its queue offset (-1: unknown), its log offset and the
-    fault."""
+    """Reader of timer messages, which also checks and repairs the timer log.
+
+    - ``skip``: called for a message that cannot be delivered, with its queue offset (-1 if
+      unknown), its log offset and the fault.
+    """
 
     pending: PendingTimers
     store: MessageStore
@@ -81,8 +94,14 @@ class TimerRepair:
     async def read_messages(
         self, positions: list[tuple[int, int]]
     ) -> dict[int, TimerMessage | str]:
-        """Return the messages at (offset, size) by offset, or the fault of each that cannot be
-        delivered. Raises OSError if the disk cannot read one now."""
+        """Read messages at these positions of the log, and return them by offset.
+
+        - ``positions``: the offset and the size of each message in the log.
+
+        A message that cannot be delivered is replaced by a text with the fault. Raises OSError if
+        the disk fails to read a message; after ``READ_ATTEMPTS`` such failures the message counts
+        as faulty.
+        """
         found: dict[int, TimerMessage | str] = {}
         pieces: dict[int, Piece] = {}
         for offset, size in positions:
@@ -114,8 +133,10 @@ class TimerRepair:
             return str(error)
 
     def put_in_slot(self, offset: int, size: int, slot: DueSlot, now: int) -> int:
-        """Put a message into its slot, or into the next one if that slot is delivered. Return the
-        slot. Raises OSError, StoreError."""
+        """Put a message into its slot, and return the slot.
+
+        If that slot was delivered, the message goes into the next one. Raises OSError, StoreError.
+        """
         pending = self.pending
         due = max(slot.due, pending.read_time)
         until = max(slot.until, pending.read_time)
@@ -127,8 +148,10 @@ class TimerRepair:
     # --- checks
 
     def check_units(self, due: SlotUnits, first: int, messages: list[TimerMessage | str]) -> None:
-        """Check units of a slot, from number ``first`` on, against their messages. ``messages``:
-        the message or the fault at each unit's position.
+        """Check that units of a slot match the messages to which they point.
+
+        - ``first``: the number of the first unit to check.
+        - ``messages``: for each unit, the message at its position, or the fault.
 
         Raises StoreDamagedError if a unit cannot have been written for its message. Each message is
         reported only once, because a second rebuild from the queue would give the same log.
@@ -153,7 +176,10 @@ class TimerRepair:
         return message.due <= due.time <= until or late
 
     def _check_old(self, unit: TimerUnit, message: TimerMessage | str) -> None:
-        """Check a unit of another precision, which may be unknown."""
+        """Check that a unit matches its message. The unit may have been written with any precision.
+
+        Raises StoreDamagedError if it does not match.
+        """
         if isinstance(message, str):
             fits = self._queue_has(unit.offset, unit.size)
         elif unit.recalls != message.recalls:
@@ -167,14 +193,16 @@ class TimerRepair:
             raise _damaged(unit.time, unit.offset, unit.size)
 
     def _queue_has(self, offset: int, size: int) -> bool:
-        """Return True if the queue has a message at this place."""
+        """Return True if the timers' queue has a message at this log offset, with this size."""
         unit = self.queue.unit(self.queue.first_at(offset))
         return unit is not None and unit[:2] == (offset, size)
 
     # --- new slots, after a start with another ``timerPrecisionMs``
 
     async def give_new_slots(self, now: int) -> bool:
-        """Move every waiting message to its slot of the new precision, if the precision changed.
+        """Move every waiting message to its slot of the new precision, and return True.
+
+        Return False if the precision is the same as before.
 
         The units of the timer log are read in order, with their messages, and appended again,
         behind the old ones and into a new wheel. Until the end nothing is delivered or saved. After
@@ -220,7 +248,7 @@ class TimerRepair:
                 if isinstance(message, str):
                     if not delivered:
                         self.skip(-1, unit.offset, message)
-                # a recall counts for its whole slot, and may have several units in a row
+                # a recall applies to its whole slot, and may have several units in a row
                 elif unit.offset != self._last_offset and (unit.recalls or not delivered):
                     self.put_in_slot(unit.offset, unit.size, message.slot, now)
                     self._last_offset = unit.offset
@@ -228,16 +256,18 @@ class TimerRepair:
             units = units[len(positions) :]
             await self.turns.pause()
 
-    # --- timer log and wheel anew, from the queue
+    # --- rebuild of the timer log and the wheel from the queue
     #
-    # A message whose own slot is before ``read_time`` was delivered. One that was to roll on the
-    # way was replaced by a copy of itself, further on in the queue, if its slot on the way was
-    # delivered; exactly when it was put there is not known, so it is held here until the queue is
-    # read to its end: if no copy has come, it still waits.
+    # A message whose own slot is before ``read_time`` was delivered. A message that was to roll
+    # first waited in an earlier slot. If that slot was delivered, a copy of the message is further
+    # on in the queue. The time at which the message was put there is not known exactly. So the
+    # message is kept in ``_held`` until the queue is read to its end: without a copy, it still
+    # waits.
 
     @property
     def rebuilds(self) -> bool:
-        """True during a rebuild; nothing may be delivered or saved until its end."""
+        """True during a rebuild of the timer log. Nothing may be delivered or saved until its
+        end."""
         return self.pending.redo_before > 0
 
     def begin_rebuild(self, why: str) -> None:
@@ -245,8 +275,15 @@ class TimerRepair:
         self.pending.begin_anew(self.queue.min_index, why)
 
     def is_pending(self, index: int, offset: int, size: int, message: TimerMessage) -> bool:
-        """Return True if the message at queue offset ``index`` still waits for its time, as far as
-        known."""
+        """Return True if a message that a rebuild has read still waits for its time, as far as
+        known.
+
+        - ``index``: the offset of the message in the timers' queue.
+        - ``offset``, ``size``: the position of the message in the commit log.
+
+        A message that may have been delivered is kept in memory until a copy is found or the
+        rebuild ends.
+        """
         pending = self.pending
         key = (message.unique_id, message.recalls)
         self._held.pop(key, None)
@@ -262,8 +299,11 @@ class TimerRepair:
         return False
 
     def finish_rebuild(self, end: int, now: int) -> bool:
-        """Finish the rebuild when the queue is read up to ``end``; the held messages still wait.
-        Return False if there is more to read."""
+        """Finish a rebuild that has read the timers' queue up to ``end``.
+
+        Messages that the rebuild has kept in memory still wait, so they are put into slots. Return
+        False if there is more to read.
+        """
         pending = self.pending
         if pending.queue_offset < max(pending.redo_before, end):
             return False

@@ -1,8 +1,8 @@
 """Saving of the timers: first the commit log, then timer log and wheel, then the checkpoint.
 
 A save starts soon after a change, at most once in ``interval`` seconds. It also deletes files of
-the timer log whose messages are no longer in the commit log. Retention asks here which messages
-must stay.
+the timer log whose messages are no longer in the commit log. Retention asks here from which log
+offset on messages are needed.
 """
 
 from __future__ import annotations
@@ -25,15 +25,21 @@ from turbopump.store.timers.pending_timers import PendingTimers
 from turbopump.store.timers.timer_checkpoint import TimerCheckpoint
 
 OLDEST_EVERY_S: Final = 5.0
-"""Minimum seconds between two searches for the oldest waiting message. The search runs only when
-files are to be deleted."""
+"""Minimum seconds between two searches for the oldest waiting message.
+
+The search runs only when files are to be deleted.
+"""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
 class TimerSaving:
-    """Saver of ``pending``; ``interval`` in seconds."""
+    """Saver of the timers' progress.
+
+    - ``queue``: the queue of ``rmq_sys_wheel_timer``.
+    - ``interval``: the minimum seconds between two saves.
+    """
 
     pending: PendingTimers
     store: MessageStore
@@ -46,11 +52,11 @@ class TimerSaving:
     _exists: bool = False
     _changed: bool = False
     _next: float = 0.0
-    """Earliest time of the next save, by the event loop's clock."""
+    """Earliest time of the next save, on the clock of the event loop."""
     _failed: bool = False
     _stopped: bool = False
     _holds_copy: bool = False
-    """True if the file holds a master's checkpoint."""
+    """True if the checkpoint file is a copy of the master's."""
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Lock held while a checkpoint is being written."""
     _oldest: int = 0
@@ -61,8 +67,12 @@ class TimerSaving:
         self._exists = self.pending.saved.timestamp > 0
 
     async def ensure_checkpoint(self) -> None:
-        """Write a first checkpoint before the first message is accepted. Without a checkpoint, a
-        start after a crash could not tell which messages were delivered. Raises OSError."""
+        """Write a first checkpoint, unless there is one. Call this before the first message is
+        accepted.
+
+        Without a checkpoint, a start after a crash could not know which messages were delivered.
+        Raises OSError.
+        """
         if not self._exists:
             error = await self._write(self.pending.checkpoint(self.clock.now_ms()))
             if error is not None:
@@ -70,7 +80,11 @@ class TimerSaving:
             self._exists = True
 
     async def copy(self, checkpoint: TimerCheckpoint) -> None:
-        """Save a master's checkpoint instead of our own from now on. Raises OSError."""
+        """Save the checkpoint of the master on this slave, and no checkpoint of its own from now
+        on.
+
+        Raises OSError.
+        """
         saved = self.pending.saved
         self._holds_copy = True
         if (saved.read_time, saved.redo_before) == (checkpoint.read_time, checkpoint.redo_before):
@@ -80,8 +94,10 @@ class TimerSaving:
             raise error
 
     def save_soon(self) -> None:
-        """Schedule a save after a change. Save at once if the last save is older than the
-        interval."""
+        """Save the progress soon after a change.
+
+        The save starts at once if the last one is older than ``interval``.
+        """
         self._changed = True
         if self._task is None and not self._stopped and not self._failed:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="timer saving")
@@ -93,7 +109,7 @@ class TimerSaving:
                 task.cancel()
 
     def save_now(self) -> None:
-        """Save in this thread. Raises OSError."""
+        """Save the progress in this thread, and close the files of the timers. Raises OSError."""
         pending = self.pending
         if self._holds_copy:
             pending.close()
@@ -115,8 +131,11 @@ class TimerSaving:
             pass
 
     def save_redo(self) -> None:
-        """Record, in this thread, that a rebuild is running. If this record cannot be written, the
-        next start finds that log and checkpoint contradict each other."""
+        """Write a checkpoint which records that a rebuild of the timer log is running.
+
+        The checkpoint is written in this thread. An error is only reported: the next start then
+        finds that log and checkpoint contradict each other.
+        """
         pending = self.pending
         checkpoint = TimerCheckpoint(
             pending.read_time,
@@ -138,8 +157,11 @@ class TimerSaving:
             pending.saved = checkpoint
 
     def needed_from(self) -> int | None:
-        """Return the log offset of the first waiting message, or None if no message waits. Return a
-        smaller offset while the exact one is being searched."""
+        """Return the log offset of the first message that waits, or None if no message waits.
+
+        Retention keeps the log from this offset on. The call may start a search for the exact
+        offset. Until the search ends, the returned offset is smaller.
+        """
         pending = self.pending
         unit = self.queue.unit(min(pending.queue_offset, pending.saved.queue_offset))
         waiting = pending.next_time() is not None or pending.rebuilding
@@ -164,7 +186,7 @@ class TimerSaving:
             self._search = None
 
     async def _run(self) -> None:
-        """Save repeatedly, until nothing changes any more."""
+        """Save the progress repeatedly, until nothing changes any more."""
         loop = asyncio.get_running_loop()
         while self._changed and not self._failed:
             await asyncio.sleep(self._next - loop.time())

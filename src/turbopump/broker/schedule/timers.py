@@ -1,9 +1,8 @@
-"""Timer messages of a broker: from the queue of ``rmq_sys_wheel_timer`` into their slots, and out
-of their slots when due.
+"""Timer messages of a broker: from their queue into slots of time, and from due slots to consumers.
 
-One task does both. Before the task delivers a slot, it moves all messages of the queue into slots.
-So an accepted recall reaches the slot of its message in time. At a start overdue messages are
-delivered after the whole queue has been read.
+The queue belongs to the topic ``rmq_sys_wheel_timer``. One task does both. Before the task delivers
+a slot, it moves all messages of the queue into slots. So an accepted recall reaches the slot of its
+message in time. At a start overdue messages are delivered after the whole queue has been read.
 
 The task sleeps until the next slot is due, or the queue grows. Slots are delivered in the order of
 time, a slice of messages in a turn of the event loop. A message that the store refuses is tried
@@ -42,27 +41,32 @@ from turbopump.store.timers.timer_log import MAGIC_DELETE, MAGIC_ROLL
 from turbopump.store.timers.timer_recovery import open_timers
 
 GATHER_S: Final = 0.02
-"""Seconds in which new messages of the queue are collected, so that the task handles several at
+"""Seconds for which new messages of the queue are collected, so that several are handled at
 once."""
 AHEAD_S: Final = 0.1
-"""Seconds before its time at which a slot is read, so that its messages do not wait for the
+"""Seconds by which a slot is read before its time, so that its messages need not wait for the
 disk."""
 SLEEP_MAX_S: Final = 60.0
-"""Maximum seconds between two readings of the wall clock. The clock may be set, and the sleep does
-not count time in which a machine is suspended."""
+"""Maximum seconds between two readings of the wall clock.
+
+The clock may be set, and a sleep does not count the time in which the machine is suspended.
+"""
 
 SLEEP_IDLE_S: Final = 86_400.0
 """Maximum seconds of sleep while no message waits."""
 LOGGED_MAX: Final = 1000
-"""Maximum skipped messages with a log line each; all of them are counted."""
+"""Maximum number of skipped messages with a log line each. All skipped messages are counted."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class TimerNumbers:
-    """Numbers of messages since the start. ``rolled``: moved to a later slot. ``skipped``:
-    could not be delivered; the log names them."""
+    """Numbers of timer messages since the start of the broker.
+
+    - ``rolled``: messages that were moved to a later slot.
+    - ``skipped``: messages that could not be delivered. The log names them.
+    """
 
     received: int = 0
     delivered: int = 0
@@ -71,14 +75,16 @@ class TimerNumbers:
     skipped: int = 0
 
     def in_and_out(self) -> tuple[int, int]:
-        """Numbers of messages moved into slots, and out of slots."""
+        """Return the number of messages that were moved into slots, and out of slots."""
         return self.received, self.delivered + self.rolled
 
 
 @dataclass(frozen=True, slots=True)
 class PrefetchedSlot:
-    """A slot that was read before its time, with its first messages. Valid while ``newest`` is
-    unchanged."""
+    """A slot that was read before its time, with its first messages.
+
+    The slot must be read again if the newest message of the slot is not ``newest``.
+    """
 
     time: int
     newest: int
@@ -87,7 +93,10 @@ class PrefetchedSlot:
 
 
 class Timers:
-    """Timers of a broker. Call ``start``, then ``stop``, then ``save_now``."""
+    """Timers of a broker, which deliver each timer message at its time.
+
+    Call ``start``, then ``stop``, then ``save_now``.
+    """
 
     def __init__(
         self,
@@ -116,43 +125,47 @@ class Timers:
             again="timer messages are delivered again",
         )
         self._found_end = self._queue.max_index
-        """End of the queue at the start."""
+        """End of the timers' queue at the start of the broker."""
         over = pending.read_time + pending.config.precision_ms <= clock.now_ms()
         self._overdue_in = pending.read_time if over else -1
-        """Slot that may hold messages whose own slot had already passed."""
+        """Slot that may contain overdue messages of earlier slots."""
         self._begun = -1
         """Newest slot whose delivery has begun."""
         self._prefetched: PrefetchedSlot | None = None
 
     def start(self) -> None:
-        """Start the deliveries."""
+        """Start to deliver the messages of due slots."""
         if self._repair.rebuilds:
             self._saving.save_redo()
         self._store.retention.needed_from.append(self._saving.needed_from)
         self._task.start()
 
     async def stop(self) -> None:
-        """Stop the deliveries. May be called twice."""
+        """Stop the deliveries. This may be called twice."""
         self._saving.stop()
         await self._task.stop()
 
     def save_now(self) -> None:
-        """Save the progress, for a clean stop. Raises OSError."""
+        """Save the progress of the timers, at a clean stop. Raises OSError."""
         self._saving.save_now()
 
     async def copy(self, checkpoint: TimerCheckpoint) -> None:
-        """Copy a master's checkpoint to a slave, which delivers nothing itself. If the slave
-        becomes the master, its timers begin there. Raises OSError."""
+        """Save the checkpoint of the master on this slave. A slave does not deliver timer messages.
+
+        If the slave becomes the master, its timers begin at this checkpoint. Raises OSError.
+        """
         await self._saving.copy(checkpoint)
 
     @property
     def safe_checkpoint(self) -> TimerCheckpoint:
-        """Return the checkpoint on the disk; zeros before the first message."""
+        """Checkpoint that is on the disk. All its fields are zero before the first message."""
         return self.pending.saved
 
     def may_recall(self, due: int) -> bool:
-        """Return True if a recall that is stored now reaches the slot ``due`` before its delivery.
-        After a crash a slot may be delivered again, so the clock counts too."""
+        """Return True if a recall stored now would arrive before the slot ``due`` is delivered.
+
+        After a crash a slot may be delivered again. So the slot must also not be due by the clock.
+        """
         pending = self.pending
         return (
             due > self._begun
@@ -162,12 +175,11 @@ class Timers:
 
     @property
     def queue_end(self) -> int:
-        """End of the queue of ``rmq_sys_wheel_timer``, including messages that are not visible
-        yet."""
+        """End of the timers' queue, including messages that cannot be read yet."""
         return self._queue.max_index
 
     def figures(self) -> dict[str, str]:
-        """Return the figures for the runtime information.
+        """Return the numbers of late and waiting messages, for the broker's runtime table.
 
         RocketMQ reads slot by slot, and counts what is not read yet as behind. This broker sleeps
         until the next slot is due, so it counts only from then on.
@@ -184,7 +196,7 @@ class Timers:
         }
 
     def has_delivered(self, deliver_ms: int, queue_offset: int) -> bool:
-        """Return True if all messages before ``queue_offset`` with a time up to ``deliver_ms`` are
+        """Return True if the messages before ``queue_offset`` with a time up to ``deliver_ms`` are
         delivered."""
         pending = self.pending
         if pending.queue_offset < queue_offset or pending.rebuilding:
@@ -195,7 +207,7 @@ class Timers:
         )
 
     async def _step(self) -> None:
-        """Move new messages into slots, deliver the due ones, then sleep."""
+        """Move new messages into slots, deliver the messages that are due, and sleep."""
         try:
             if await self._repair.give_new_slots(self._clock.now_ms()):
                 self._saving.save_soon()
@@ -211,10 +223,10 @@ class Timers:
             self._task.works()
             await self._sleep(wait)
 
-    # --- in
+    # --- from the queue into slots
 
     async def _fill_slots(self) -> None:
-        """Move every visible message of the queue into its slot."""
+        """Move every visible message of the timers' queue into its slot."""
         pending = self.pending
         queue = self._queue
         while pending.queue_offset < queue.end.value:
@@ -254,13 +266,13 @@ class Timers:
             self._saving.save_soon()
 
     async def _add_message(self, index: int, offset: int, size: int, message: TimerMessage) -> None:
-        """Put a message of the queue into its slot, or deliver it if that slot is over."""
-        # Messages that are overdue fall into three kinds. One that arrived while the broker runs is
-        # delivered at once; an overdue recall has no effect. One that the start found in the queue
-        # may have a recall behind it, so it goes into the first undelivered slot, which is
-        # delivered after the whole queue is read; ``_overdue_in`` remembers that slot for
-        # ``has_delivered``. One far before ``read_time``, while that is ahead of the clock, shows
-        # that the clock was set back.
+        """Put a message of the timers' queue into its slot, or deliver an overdue message."""
+        # There are three kinds of overdue messages. A message that arrived while the broker runs is
+        # delivered at once, and an overdue recall has no effect. A message that the start found in
+        # the queue may have a recall behind it. So it goes into the first undelivered slot, which
+        # is delivered after the whole queue is read; ``_overdue_in`` remembers that slot for
+        # ``has_delivered``. A message far before ``read_time``, while ``read_time`` is ahead of the
+        # clock, shows that the clock was set back.
         pending = self.pending
         now = self._clock.now_ms()
         if offset in pending.known:
@@ -283,7 +295,10 @@ class Timers:
             self._overdue_in = max(self._overdue_in, due)
 
     def _rewind(self, now: int) -> None:
-        """Handle a clock that was set back. Raises StoreError until the progress is saved."""
+        """Let slots of the past accept messages again, because the clock was set back.
+
+        Raises StoreError until the progress is saved.
+        """
         if self.pending.saved.read_time < self.pending.read_time:
             self._saving.save_soon()
             raise StoreError("the clock was set back; the timers wait until this is saved")
@@ -291,15 +306,17 @@ class Timers:
         self.pending.rewind(now)
         self._overdue_in = -1
 
-    # --- out
+    # --- out of due slots
 
     async def deliver_due(self) -> float:
-        """Deliver the first slot if it is due, and return 0. Else return the seconds until the next
-        slot is due."""
+        """Deliver the first slot if it is due, and return 0.
+
+        If no slot is due, return the seconds until the next one is due.
+        """
         # A slot is delivered only when every stored message of the queue is in a slot, also those
         # that are not visible yet, because one of them may be a recall. From ``_begun`` on no
-        # recall for the slot is accepted (``may_recall``). It is set before the first await of the
-        # delivery: a recall accepted later would be answered and have no effect. The slot counts as
+        # recall for the slot is accepted (``may_recall``). ``_begun`` is set before the first await
+        # of the delivery: a recall accepted later would have no effect. The slot counts as
         # passed only after its last message; until then ``delivered`` says where to continue.
         pending = self.pending
         now = self._clock.now_ms()
@@ -330,7 +347,7 @@ class Timers:
         return 0.0
 
     async def _prefetch(self, time: int) -> PrefetchedSlot:
-        """Read a slot, unless it was read already and has no new messages."""
+        """Read the slot of a time, unless it was read already and has no new messages."""
         newest = self.pending.newest(time)
         known = self._prefetched
         if known is not None and known.time == time and known.newest == newest:
@@ -342,7 +359,7 @@ class Timers:
         return self._prefetched
 
     async def _read_recalls(self, slot: PrefetchedSlot) -> Recalls:
-        """Read the recalls of a slot."""
+        """Read the recalls in a slot."""
         names: Recalls = {}
         due = slot.due
         for number, magic in enumerate(due.magics):
@@ -362,8 +379,7 @@ class Timers:
     async def _deliver_slot(
         self, due: SlotUnits, recalls: Recalls, found: dict[int, TimerMessage | str]
     ) -> None:
-        """Deliver the messages of a slot. Continue where a stop or a refusal has interrupted the
-        delivery."""
+        """Deliver the messages of a slot, from the first one that is not delivered yet."""
         pending = self.pending
         while pending.delivered < len(due):
             first = pending.delivered
@@ -380,8 +396,10 @@ class Timers:
     async def _deliver_unit(
         self, due: SlotUnits, number: int, message: TimerMessage | str, recalls: Recalls
     ) -> None:
-        """Deliver the message of one unit, unless it is recalled, or is a recall. A unit that rolls
-        is put into a later slot."""
+        """Deliver one message of a due slot, unless it is a recall or was recalled.
+
+        A message that is not due yet is put into a later slot.
+        """
         if isinstance(message, str):
             self._skip(-1, due.offsets[number], message)
             return
@@ -416,8 +434,10 @@ class Timers:
             self.numbers.delivered += 1
 
     async def _sleep(self, seconds: float) -> None:
-        """Sleep until the time is over, or the queue has grown and its new messages are
-        collected."""
+        """Sleep until the time is over, or the timers' queue has grown.
+
+        After growth, the sleep lasts ``GATHER_S`` longer, to collect more new messages.
+        """
         end = self._queue.end
         await wait_for((end, self.pending.queue_offset + 1), seconds=seconds)
         if end.value > self.pending.queue_offset:
@@ -433,14 +453,17 @@ class Timers:
 
 
 def _slice_of(due: SlotUnits, first: int) -> list[tuple[int, int]]:
-    """Return the messages of a slot, from number ``first`` on, that are delivered in one turn."""
+    """Return the positions of the messages of a slot that are delivered next.
+
+    - ``first``: the number of the first of these messages in the slot.
+    """
     return first_slice(
         zip(due.offsets[first : first + SLICE], due.sizes[first : first + SLICE], strict=True)
     )
 
 
 def timers_of(stored: Stored, forwarding: Forwarding) -> Timers:
-    """Recover the timers of an open store. Raises OSError."""
+    """Recover the timers of an open store, and return them. Raises OSError."""
     config, store, disk, clock = stored.config, stored.store, stored.disk, stored.clock
     settings = TimerConfig(
         stored.settings.paths,

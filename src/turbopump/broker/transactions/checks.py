@@ -1,9 +1,11 @@
-"""Transaction checks: the broker asks producers for the outcome of their transactions, once a round
-for each half message.
+"""Transaction checks: the broker asks producers for the outcome of their open transactions.
+
+The stored message of an open transaction is a half message. The broker checks half messages in
+rounds, and in each round asks a producer at most once for each of them.
 
 A checked half message is stored again at the end of the queue, with the number of checks in its
 properties. So the offset in the queue advances, and no other state is needed. After a kill the
-queue continues at an earlier saved offset; of the copies that are read again, only the newest of
+queue continues at an earlier saved offset. Of the copies that are read again, only the newest of
 each half message counts. RocketMQ checks and copies all of them, so each kill doubles them.
 
 A check counts only if a producer was asked. While no producer of its group is connected, a half
@@ -43,23 +45,32 @@ from turbopump.store.queues.lookup import StoredEntry
 log = logging.getLogger(__name__)
 
 TRIED_ROUNDS: Final = 3
-"""Number of rounds in which an unreadable half message is tried before it is skipped."""
+"""Number of rounds in which the broker tries to read a half message before the message is
+skipped."""
 PRODUCERS_TRIED: Final = 3
 DRAIN_S: Final = 0.1
-"""Maximum seconds to wait for a slow producer, before another one is asked."""
+"""Maximum seconds to wait for a producer that reads slowly, before another producer is asked."""
 ABSENT_MAX_MS: Final = 300_000
-"""Maximum milliseconds for which a half message without producers keeps its place. Then it is
-stored again behind the others, so that the offset in the queue advances."""
+"""Maximum milliseconds for which a half message without producers keeps its place in the queue.
+
+Then it is stored again behind the others, so that the offset in the queue advances.
+"""
 ABSENT_KEPT: Final = 10_000
-"""Maximum half messages without producers that keep their place. Further ones are stored behind the
-others in each round."""
+"""Maximum number of half messages without producers that keep their place in the queue.
+
+In each round, further ones are stored again behind the others.
+"""
 _LONG_MS: Final = 86_400_000
 _NEVER: Final = 1 << 62
 
 
 class _Step(NamedTuple):
-    """Outcome for one half message: the time of the next round that it needs (ms since 1970), True
-    if it was stored again behind the others, and True if the round ends here."""
+    """Result of checking one half message.
+
+    - ``due``: the time when the half message needs another round, in ms since 1970.
+    - ``copied``: True if the half message was stored again behind the others.
+    - ``stop``: True if the round ends here.
+    """
 
     due: int = _NEVER
     copied: bool = False
@@ -67,8 +78,12 @@ class _Step(NamedTuple):
 
 
 class _Absent(NamedTuple):
-    """A half message whose producers were not connected in its last ``times`` rounds. It is skipped
-    ``until`` that time (ms since 1970), or until a producer connects."""
+    """A half message whose producers were not connected when the broker wanted to ask them.
+
+    - ``until``: the time until which the half message is skipped, in ms since 1970. It is checked
+      earlier if a producer connects.
+    - ``times``: the number of earlier rounds in which no producer was connected.
+    """
 
     group: str
     topic: str
@@ -78,10 +93,10 @@ class _Absent(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class TransactionChecks:
-    """Checks of transactions.
+    """Task that checks the open transactions of a broker.
 
     - ``may_publish``: returns True if the user of a connection may publish to a topic. Other users
-      do not get its half messages. RocketMQ: every member of the group does.
+      do not get its half messages. In RocketMQ every member of the producer group gets them.
     """
 
     config: BrokerConfig
@@ -101,15 +116,18 @@ class TransactionChecks:
     _turn: int = 0
     _failed: dict[int, int] = field(default_factory=dict)
     _absent: dict[int, _Absent] = field(default_factory=dict)
-    """Half messages without producers, by offset in the queue."""
+    """Half messages without connected producers, by offset in the queue."""
     _missed: set[str] = field(default_factory=set)
-    """Groups whose absence has been logged."""
+    """Producer groups whose absence has been logged."""
 
-    # --- when
+    # --- when rounds run
 
     async def run(self) -> None:
-        """Run rounds for ever. The first starts after an interval, so that producers can connect.
-        No round runs while nothing is pending."""
+        """Check the open transactions in rounds, for ever.
+
+        The first round starts after one interval, so that producers can connect. No round runs
+        while nothing is pending.
+        """
         loop = asyncio.get_running_loop()
         pending = self.endings.pending
         timeout = self.config.transaction_time_out / 1000
@@ -118,11 +136,11 @@ class TransactionChecks:
         earliest = due = loop.time() + interval
         known = self._end
         # A round reads everything that is pending, so it should find something to do. ``due`` is
-        # the time at which the last round found the next check; ``earliest`` is one interval after
+        # the time of the next check that the last round found. ``earliest`` is one interval after
         # that round. A new half message is due one timeout from now at the earliest, and only the
-        # first new one can bring ``due`` forward: ``known`` is the end of the queue up to which
-        # this was considered (``_NEVER``: until the next round). Copies that a round stores at the
-        # end of the queue are not new, so they are added to ``known``.
+        # first new one can make ``due`` earlier. ``known`` is the end of the queue up to which
+        # ``due`` includes new half messages (``_NEVER`` until the next round). Copies that a round
+        # stores at the end of the queue are not new, so they are added to ``known``.
         #
         # The wait is divided into pieces of ``look`` seconds because of retention: if the disk is
         # nearly full, the half message that keeps the oldest segment is moved before its time.
@@ -146,8 +164,10 @@ class TransactionChecks:
                 due = loop.time() + wait_ms / 1000
 
     def _blocks_deletion(self) -> bool:
-        """Return True if the first pending half message is in the segment that is deleted next for
-        lack of space. A round then stores messages with a late check behind the others."""
+        """Return True if a pending half message keeps a segment that should be deleted for space.
+
+        A round then stores messages with a late check behind the others.
+        """
         files = self.store.log.files.files
         queue = self.store.queues.find(HALF_TOPIC, QUEUE)
         if queue is None or not files or self.store.space.level < SpaceLevel.CLEAN_FORCIBLY:
@@ -156,12 +176,13 @@ class TransactionChecks:
         return unit is not None and unit[0] < files[0].end
 
     def _any_producer_is_back(self) -> bool:
-        """Return True if a producer has connected whose group was absent."""
+        """Return True if a producer has connected again for which half messages wait."""
         awaited = {(one.group, one.topic) for one in self._absent.values()}
         return any(bool(self._producers(*one)) for one in awaited)
 
     def _producers(self, group: str, topic: str) -> list[Wire]:
-        """Return the connections of a group that may be asked about messages of a topic."""
+        """Return the connections of a producer group that the broker may ask about messages of a
+        topic."""
         may: dict[tuple[str | None, str], bool] = {}
         found = []
         for peer in self.clients.producers.get(group, ()):
@@ -177,23 +198,28 @@ class TransactionChecks:
         return self.store.max_offset(HALF_TOPIC, QUEUE)
 
     async def _wait_for_growth(self, end: int, seconds: float | None = None) -> bool:
-        """Wait until the queue grows beyond ``end``. Return False if it does not within
-        ``seconds``."""
+        """Wait until the queue of half messages grows beyond ``end``.
+
+        Return False if it does not within ``seconds``.
+        """
         queue = self.store.queues.find_or_make(HALF_TOPIC, QUEUE)
         await wait_for((queue.end, end + 1), seconds=seconds)
         return self._end > end
 
-    # --- a round
+    # --- one round
 
     async def _run_round(self) -> tuple[int, int]:
-        """Check the half messages that are pending now. Return the milliseconds until the next
-        round, and the number of those stored behind the others."""
+        """Check the half messages that are pending now.
+
+        Return the milliseconds until the next round, and the number of half messages that were
+        stored again behind the others.
+        """
         # The queue of half messages is read from the first pending one on, and its offset only
         # moves forward. Most half messages become due in their order in the queue, so the first one
-        # that is too young ends the round. A checked one, or one with its own time
-        # (``CHECK_IMMUNITY_TIME_IN_SECONDS``), would block those behind it. So it is stored again
-        # at the end of the queue, with its number of checks, and the old entry is skipped. ``end``
-        # is determined first, so that a round does not read its own copies. A half message whose
+        # that is too young ends the round. A half message that was checked, or has its own time
+        # (``CHECK_IMMUNITY_TIME_IN_SECONDS``), would block all later ones. So it is stored again at
+        # the end of the queue, with its number of checks, and the old entry is skipped. ``end`` is
+        # determined first, so that a round does not read its own copies. A half message whose
         # producers are not connected keeps its place for a while, and the round continues.
         begun = self.clock.now_ms()
         end = self._end
@@ -209,7 +235,7 @@ class TransactionChecks:
                 continue
             offset = max(offset, pending.offset)
             if offset >= end:
-                pending.given_up.clear()  # everything that the start found was checked
+                pending.given_up.clear()  # all half messages of the last run are checked
                 break
             if pending.is_finished(offset):
                 offset += 1
@@ -228,7 +254,7 @@ class TransactionChecks:
                 step = _Step(due=begun, stop=True)
             except MessageError as error:
                 step = self._retry_or_skip(offset, str(error))
-            except Exception:  # of any kind: those behind it must not wait for ever
+            except Exception:  # later half messages must not wait for ever
                 log.exception("half message cannot be processed offset=%d", offset)
                 step = self._retry_or_skip(offset, "an unexpected error, logged before")
             copies += step.copied
@@ -243,12 +269,12 @@ class TransactionChecks:
         return max(soonest - self.clock.now_ms(), 0), copies
 
     async def _check_half(self, offset: int) -> _Step:
-        """Check the half message at ``offset``, or give it up, or skip it."""
+        """Check the half message at an offset of the queue, or give it up, or skip it."""
         lookup = self.store.lookup
         pending = self.endings.pending
         steps = lookup.entry_in_queue(HALF_TOPIC, QUEUE, offset)
         entry = await ask(self.store.cold_reads, steps, self.forwarding.turns)
-        if entry is None:  # a gap, or retention was here
+        if entry is None:  # a gap, or retention has deleted the entry
             pending.skip(offset)
             return _Step()
         if entry.fault is not None:
@@ -273,7 +299,7 @@ class TransactionChecks:
         ):
             pending.skip(offset)
             return _Step()
-        # a dead letter behind it: the last run gave it up, and was killed in the same way
+        # a later dead letter: the last run gave it up, and was killed before it saved its offset
         letter = pending.given_up.get(half.origin, -1)
         if letter > half.message.commit_log_offset and await self._is_copy(
             half, lookup.entry_at(letter)
@@ -287,7 +313,7 @@ class TransactionChecks:
         try:
             return await self._ask_or_move(half)
         except MessageError as error:
-            # of another broker's directory, with no room for what a copy adds
+            # another broker has stored it, with no room for the properties that a copy adds
             log.error(
                 f"half message cannot be stored again and is given up offset={offset} cause={error}"
             )
@@ -295,7 +321,10 @@ class TransactionChecks:
             return _Step()
 
     async def _is_copy(self, half: HalfMessage, steps: ReadSteps[StoredEntry | None]) -> bool:
-        """Return True if the entry that ``steps`` find is a copy of this half message."""
+        """Return True if a stored entry is a copy of this half message.
+
+        - ``steps``: the read that finds the entry.
+        """
         copy = half_of(await ask(self.store.cold_reads, steps, self.forwarding.turns))
         return copy is not None and copy.is_the_same_as(half)
 
@@ -308,12 +337,15 @@ class TransactionChecks:
             await self.ask_producer(half, producer)
             return _Step(due=0, copied=True)
         if half.immunity_ms is None:
-            return _Step(due, stop=True)  # those behind it are younger
+            return _Step(due, stop=True)  # later half messages are younger
         await self._store_again(half, half.moved_properties())
         return _Step(due, copied=True)
 
     def _retry_or_skip(self, offset: int, fault: str) -> _Step:
-        """Try again in the next rounds, then skip the half message."""
+        """Record that a half message cannot be read, so that the next rounds try again.
+
+        After ``TRIED_ROUNDS`` rounds the half message is skipped.
+        """
         times = self._failed.get(offset, 0) + 1
         if times < TRIED_ROUNDS:
             self._failed = {offset: times}
@@ -324,27 +356,31 @@ class TransactionChecks:
         return _Step()
 
     async def _must_give_up(self, half: HalfMessage) -> bool:
-        """Return True after the last check, or if its files may soon be deleted."""
+        """Return True after the last check of a half message, or if its files may soon be
+        deleted."""
         if half.checks >= self.config.transaction_check_max:
             return True
         kept_ms = self.config.file_reserved_time * 3_600_000
         now = self.clock.now_ms()
         if 0 <= now - half.message.born_timestamp <= kept_ms:
-            return False  # nearly always, and without a read
+            return False  # the usual case needs no read
         return now - await self._stored_ms(half) > kept_ms
 
     async def _due_time(self, half: HalfMessage) -> int | None:
-        """Return the time of the next check (ms since 1970), or None if it is due now."""
+        """Return the time of the next check of a half message, or None if the check is due now.
+
+        The time is in ms since 1970.
+        """
         wait_ms = half.immunity_ms
         if half.checks or (wait_ms is None and half.offset != half.origin):
-            return None  # its time was over when it was put behind the others
+            return None  # its time was over when it was stored again
         if wait_ms is None:
             wait_ms = self.config.transaction_time_out
         stored = await self._stored_ms(half)
         return stored + wait_ms + 1 if 0 <= self.clock.now_ms() - stored <= wait_ms else None
 
     async def _stored_ms(self, half: HalfMessage) -> int:
-        """Return the time at which this broker first stored the half message, in ms since 1970.
+        """Return the time at which this broker first stored a half message, in ms since 1970.
 
         If retention has deleted that entry, the producer's clock counts, but at most the time of
         the copy. RocketMQ always uses the producer's clock, so a wrong clock decides about the
@@ -375,8 +411,10 @@ class TransactionChecks:
         )
 
     def _skipped_until(self, offset: int) -> int | None:
-        """Return the time (ms since 1970) until which the half message at ``offset`` is skipped for
-        lack of a producer; else None."""
+        """Return the time until which a half message without producers is skipped.
+
+        The time is in ms since 1970. Return None if the half message is not skipped.
+        """
         absent = self._absent.get(offset)
         if (
             absent is None
@@ -388,8 +426,11 @@ class TransactionChecks:
         return None if blocks else absent.until
 
     async def _wait_for_producer(self, half: HalfMessage) -> _Step:
-        """Handle a half message without connected producers, which does not count as a check. It
-        keeps its place for one interval, then for twice as long each time."""
+        """Let a half message wait because no producer of its group is connected.
+
+        This does not count as a check. The half message waits for one interval, then for twice as
+        long each time. After the first wait it is also stored again behind the others.
+        """
         self._without_producer += 1
         if half.group not in self._missed:
             self._missed.add(half.group)
@@ -411,11 +452,11 @@ class TransactionChecks:
         return _Step(until, copied=offset != half.offset)
 
     async def _store_again(self, half: HalfMessage, properties: str) -> PutResult:
-        """Store the half message again at the end of the queue. Return its position."""
+        """Store a half message again at the end of the queue. Return the position of the copy."""
         stored = await self.forwarding.forward(
             half.message, HALF_TOPIC, QUEUE, properties=properties
         )
-        if self.endings.pending.has_ended(half.offset, half.origin):  # meanwhile
+        if self.endings.pending.has_ended(half.offset, half.origin):  # during the await
             self.endings.note_ended(stored.queue_offset)
         else:
             self.endings.pending.note_copy(half.origin, stored.queue_offset)
@@ -428,15 +469,18 @@ class TransactionChecks:
             await self.forwarding.forward(
                 half.message, GIVEN_UP_TOPIC, QUEUE, properties=half.moved_properties()
             )
-        except MessageError:  # of another broker's directory, with no room for where it was first
+        except MessageError:  # another broker has stored it, with no room for the added property
             await self.forwarding.forward(half.message, GIVEN_UP_TOPIC, QUEUE)
         self.endings.pending.copies.pop(half.origin, None)
         self.endings.pending.skip(half.offset)
         self._given_up += 1
 
     async def _producer_of(self, group: str, topic: str) -> Wire | None:
-        """Return a connection of the group, in turn. Skip a connection that has not read earlier
-        data."""
+        """Return a connected producer that the broker may ask, or None.
+
+        The producers of a group are asked in rotation. A producer that has not read earlier data is
+        skipped.
+        """
         members = self._producers(group, topic)
         self._turn += 1
         for number in range(min(len(members), PRODUCERS_TRIED)):
@@ -451,7 +495,7 @@ class TransactionChecks:
         return None
 
     def _log_round(self) -> None:
-        """Log the result of a round."""
+        """Log the numbers of half messages that were checked or given up in this round."""
         if self._asked or self._given_up:
             log.info(
                 f"transactions checked asked={self._asked} no_producer={self._without_producer} "

@@ -1,10 +1,9 @@
-"""End of transactions: a committed message is stored at its destination, and the end is recorded in
-the op queue.
+"""End of transactions, in which a committed message is delivered and the end is recorded.
 
-The message is stored first, and confirmed, then its end is recorded. If a kill comes between the
-two, the next start finds the message. Source: apache/rocketmq ``EndTransactionProcessor``. There, a
-repeated end delivers the message twice, and so does a late end for a half message that was stored
-again.
+The message is stored at its destination and confirmed, then its end is recorded. If a kill comes
+between the two, the next start finds the message. Source: apache/rocketmq
+``EndTransactionProcessor``. There, a repeated end delivers the message twice, and so does a late
+end for a half message that was stored again.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class Endings:
-    """Commits and roll-backs. Each transaction ends once."""
+    """Commits and roll-backs of transactions. Each transaction ends once."""
 
     forwarding: Forwarding
     pending: PendingHalves
@@ -48,11 +47,12 @@ class Endings:
     async def end_transaction(
         self, half: HalfMessage, outcome: TransactionOutcome, *, lasting: bool
     ) -> bool:
-        """Commit or roll back. Return False if the transaction had ended before. Raises what
-        ``MessageStore.put`` does; the transaction is then still open.
+        """Commit a transaction or roll it back. Return False if the transaction had ended before.
 
-        - ``lasting``: wait until a roll-back is confirmed too, if answers wait for the disk or for
-          slaves.
+        - ``lasting``: True to wait until a roll-back is confirmed too, if answers wait for the disk
+          or for slaves.
+
+        Raises the errors of ``MessageStore.put``. The transaction is then still open.
         """
         # ``_under_way`` lets one end of a transaction wait for another: between storing the message
         # and recording the end there are awaits, and a second commit then would deliver the message
@@ -81,12 +81,15 @@ class Endings:
         return True
 
     async def wait_for_end(self, half: HalfMessage) -> None:
-        """Wait until nobody is ending this transaction."""
+        """Wait until no other request is ending the transaction of this half message."""
         while (other := self._under_way.get(half.origin)) is not None:
             await asyncio.wait([other])
 
     def note_ended(self, *offsets: int) -> None:
-        """Record that the half message with these offsets, present and earlier ones, has ended."""
+        """Record that the transaction of a half message has ended.
+
+        - ``offsets``: the present and earlier offsets of the half message in its queue.
+        """
         self.ops.add_offsets(self.pending.mark_ended(*offsets))
         self.saved.save_soon()
 
@@ -98,14 +101,19 @@ class Endings:
 
 
 AGAIN_S: Final = 1.0
-"""Seconds before an entry that the store refused is tried again."""
+"""Seconds after which an entry that the store has refused is stored again."""
 
 
 @dataclass(slots=True, eq=False)
 class OpQueue:
-    """Records of ended half messages: entries of about ``size_max`` bytes, stored at most
-    ``interval`` seconds after the first of their endings. If the store refuses one, it is kept and
-    tried again. Source: apache/rocketmq ``TransactionalOpBatchService``."""
+    """Writer of the op queue, whose entries list the half messages of ended transactions.
+
+    If the store refuses an entry, its offsets are kept and tried again. Source: apache/rocketmq
+    ``TransactionalOpBatchService``.
+
+    - ``size_max``: the approximate maximum size of an entry, in bytes.
+    - ``interval``: the maximum seconds between an end and its entry.
+    """
 
     forwarding: Forwarding
     pending: PendingHalves
@@ -120,7 +128,7 @@ class OpQueue:
     _closed: bool = False
 
     def add_offsets(self, offsets: Iterable[int]) -> None:
-        """Add the offsets of ended half messages, to be stored soon."""
+        """Add the offsets of ended half messages. An entry with these offsets is stored soon."""
         for offset in offsets:
             self._held.append(offset)
             self._size += len(str(offset)) + 1
@@ -130,8 +138,10 @@ class OpQueue:
             self._start_within(self.interval)
 
     async def write_all(self) -> PutResult | None:
-        """Store the added offsets. Return the last entry; None if the store refuses it, or if there
-        are no offsets."""
+        """Store all added offsets now, and return the position of the last entry.
+
+        Return None if the store refuses an entry, or if there are no offsets.
+        """
         last: PutResult | None = None
         while self._held:
             self._start()
@@ -142,7 +152,7 @@ class OpQueue:
         return last
 
     async def close(self, seconds: float) -> None:
-        """Store the added offsets, within ``seconds``."""
+        """Store the added offsets, and close the op queue. This takes at most ``seconds``."""
         try:
             async with asyncio.timeout(seconds):
                 await self.write_all()
@@ -168,7 +178,10 @@ class OpQueue:
             )
 
     async def _write_entries(self) -> PutResult | None:
-        """Store one entry, and more while there are enough offsets for them."""
+        """Store one entry, and further entries while there are enough offsets to fill them.
+
+        Return the position of the last entry, or None if the store refuses an entry.
+        """
         while True:
             count = size = 0
             while count < len(self._held) and (not count or size < self.size_max):
@@ -205,9 +218,12 @@ class OpQueue:
 
 
 class SavedOffsets:
-    """Starting point of the next run: the offsets in the half and op queues, kept as those of their
-    consumer group. They are saved when everything before them is on the disk; otherwise a power cut
-    could lose a committed message and keep the offset behind its half message."""
+    """Offsets in the half queue and the op queue at which the next start begins to read.
+
+    They are saved as offsets of the consumer group ``CID_RMQ_SYS_TRANS``, but only when the log
+    before them is on the disk. Otherwise a power cut could lose a committed message and keep the
+    offset behind its half message.
+    """
 
     def __init__(
         self, store: MessageStore, offsets: ConsumerOffsets, pending: PendingHalves
@@ -219,10 +235,10 @@ class SavedOffsets:
         self._waiting = False
 
     def save_soon(self) -> None:
-        """Save the present offsets soon."""
+        """Save the present offsets once the log is on the disk up to its present end."""
         # The offsets are captured together with the end of the log, and saved when the log is on
-        # the disk up to that end: every message stored on their account is before it. One wait at
-        # a time is enough, because its end compares the offsets again.
+        # the disk up to that end: every message that belongs to them is before it. One wait at a
+        # time is enough, because the offsets are compared again at its end.
         offsets = (self._pending.offset, self._pending.op_offset)
         durable = self._store.durable
         end = self._store.log.end
@@ -237,8 +253,9 @@ class SavedOffsets:
     def needed_from(self) -> int | None:
         """Return the log offset of the first half message that the next start would read, or None.
 
-        The log offset advances with each check, because a check stores half messages again at the
-        end. So half messages do not hold their segments for long.
+        Retention keeps the log from this offset on. The offset advances with each check, because a
+        check stores half messages again at the end. So half messages do not keep their segments for
+        long.
         """
         self.save_soon()  # skipping half messages that ended before the start saves nothing
         queue = self._store.queues.find(HALF_TOPIC, QUEUE)
@@ -248,7 +265,7 @@ class SavedOffsets:
         return unit[0] if unit is not None else None
 
     def save_now(self) -> None:
-        """Save the offsets at a clean stop, after everything is on the disk."""
+        """Save the present offsets at a clean stop, when everything is on the disk."""
         if self._store.durable.error is None:
             self._commit_offsets(self._pending.offset, self._pending.op_offset)
 

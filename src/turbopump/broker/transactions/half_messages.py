@@ -1,4 +1,6 @@
-"""Half messages: messages of transactions with an unknown outcome. Values in, values out.
+"""Half messages: the stored messages of transactions with an unknown outcome.
+
+The module takes values and returns values, without I/O.
 
 ::
 
@@ -64,8 +66,10 @@ GROUP: Final = "CID_RMQ_SYS_TRANS"
 OP_PROPERTIES: Final = "TAGS\x01d\x02"
 QUEUE: Final = 0
 ROOM: Final = 104
-"""Bytes of properties left free in a half message. A copy needs them for a number of checks, an
-offset and a CRC."""
+"""Bytes that the properties of a half message leave free.
+
+A copy needs them for a number of checks, an offset and a CRC.
+"""
 
 _TIMERS: Final = re.compile(
     r"(?:^|\x02)(TIMER_DELIVER_MS|TIMER_DELAY_SEC|TIMER_DELAY_MS)\x01[^\x02]"
@@ -82,7 +86,10 @@ _OURS: Final = (
 
 
 class HalfMessageInterceptor:
-    """Interceptor that turns messages of transactions into half messages."""
+    """Interceptor that turns messages of transactions into half messages.
+
+    A half message waits in a topic of the broker until its transaction ends.
+    """
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
@@ -140,8 +147,15 @@ class HalfMessageInterceptor:
 
 
 class HalfMessage(msgspec.Struct, frozen=True):
-    """A decoded half message. ``origin``: its first offset in the queue; ``checks``: number of
-    checks; ``immunity_ms``: time after its birth without checks (None: the broker's setting)."""
+    """Stored message of a transaction whose outcome is unknown.
+
+    - ``group``: the producer group.
+    - ``topic``, ``queue_id``: the destination of the message.
+    - ``origin``: the first offset of the half message in its queue.
+    - ``checks``: the number of checks.
+    - ``immunity_ms``: the milliseconds for which the broker does not check it, or None for the
+      broker's setting.
+    """
 
     message: ReceivedMessage
     group: str
@@ -153,12 +167,14 @@ class HalfMessage(msgspec.Struct, frozen=True):
 
     @property
     def offset(self) -> int:
-        """Offset in the queue of half messages."""
+        """Offset of this copy in the queue of half messages."""
         return self.message.queue_offset
 
     def is_the_same_as(self, other: HalfMessage) -> bool:
-        """Return True if both are copies of one half message. Their UNIQ_KEY is not enough: a
-        producer may use it twice."""
+        """Return True if ``other`` is a copy of the same half message.
+
+        An equal UNIQ_KEY is not enough, because a producer may use a key twice.
+        """
         return self.origin == other.origin and self._birth == other._birth
 
     @property
@@ -177,28 +193,30 @@ class HalfMessage(msgspec.Struct, frozen=True):
 
     @property
     def final_flag(self) -> int:
-        """The ``sysFlag`` of the message once it is committed."""
+        """Value of ``sysFlag`` for the message after the commit."""
         return self.message.sys_flag & ~TRANSACTION_MASK | SysFlag.TRANSACTION_COMMIT
 
     def moved_properties(self) -> str:
-        """Return the properties of the copy that is stored behind the others."""
+        """Return the properties of the copy that is stored at the end of the queue."""
         text = _without(self.message.properties_text, CRC32)
         return _with(text, TRANSACTION_PREPARED_QUEUE_OFFSET, self.origin)
 
     def checked_properties(self) -> str:
-        """Return the properties of the copy after one more check."""
+        """Return the properties of the copy that is stored after one more check."""
         return _with(self.moved_properties(), TRANSACTION_CHECK_TIMES, self.checks + 1)
 
     def resumed_properties(self) -> str:
-        """Return the properties of the copy of a half message that was given up and is to be
-        checked again."""
+        """Return the properties of a half message that was given up and is to be checked again."""
         return _with(_without(self.message.properties_text, CRC32), TRANSACTION_CHECK_TIMES, 0)
 
     def check_request(
         self, properties: str, stored: PutResult, broker_name: str
     ) -> tuple[CheckTransactionState, bytes]:
-        """Return the check for a producer, header and body. ``stored``: position of the newest
-        copy."""
+        """Return the header and the body of the request that asks a producer for the outcome.
+
+        - ``properties``: the properties of the newest copy.
+        - ``stored``: the position of the newest copy.
+        """
         message = self.message
         unique = property_value(readable_text(properties), UNIQ_KEY)
         header = CheckTransactionState(
@@ -222,7 +240,8 @@ class HalfMessage(msgspec.Struct, frozen=True):
 
 
 def read_half(message: ReceivedMessage) -> HalfMessage | None:
-    """Decode a stored half message; None if it lacks its producer group or its destination."""
+    """Decode a stored half message. Return None if its producer group or its destination is
+    missing."""
     properties = message.properties
     group, topic = properties.get(PRODUCER_GROUP), properties.get(REAL_TOPIC)
     queue_id = whole_number(properties.get(REAL_QUEUE_ID))
@@ -242,13 +261,18 @@ def read_half(message: ReceivedMessage) -> HalfMessage | None:
 
 
 def half_of(entry: StoredEntry | None) -> HalfMessage | None:
-    """Return the half message in an entry; None if there is no entry, or it is damaged."""
+    """Return the half message in a stored entry, or None.
+
+    The result is None if there is no entry, or if the entry is damaged.
+    """
     return read_half(entry.message) if entry is not None and entry.fault is None else None
 
 
 def ended_offsets(message: ReceivedMessage) -> list[int]:
-    """Return the offsets of half messages that an entry of the op queue names. RocketMQ before 5:
-    one, without a comma."""
+    """Return the offsets of ended half messages that an entry of the op queue lists.
+
+    RocketMQ before 5 wrote one offset, without a comma.
+    """
     if message.tags != "d":
         return []
     pieces = message.stored_body.decode("ascii", "replace").split(",")
@@ -256,7 +280,7 @@ def ended_offsets(message: ReceivedMessage) -> list[int]:
 
 
 def _without(text: str, *names: str) -> str:
-    """Return the property text, ended, without these properties."""
+    """Return encoded properties without these names, and with a separator at the end."""
     heads = tuple(name + NAME_END for name in names)
     return "".join(
         [pair + PAIR_END for pair in text.split(PAIR_END) if pair and not pair.startswith(heads)]
@@ -264,5 +288,5 @@ def _without(text: str, *names: str) -> str:
 
 
 def _with(text: str, name: str, value: int) -> str:
-    """Return the property text with this property at its end."""
+    """Return encoded properties with this property at the end."""
     return f"{_without(text, name)}{name}{NAME_END}{value}{PAIR_END}"

@@ -1,9 +1,9 @@
-"""Half messages that wait for the end of their transaction: a table of offsets in their queue. No
-I/O, loop or clock.
+"""Table of the half messages whose transactions are open, by offset in their queue.
 
-``offset`` only grows. Every half message before it has ended, was given up, or is stored again
-further behind. Of those at or after it, the table contains the ended ones. It also remembers the
-entries of the op queue for as long as a start may need to read them.
+The module uses no I/O, event loop or clock. ``offset`` only grows. Every half message before it has
+ended, was given up, or is stored again further behind. Of the half messages from it on, the table
+contains those that have ended. It also remembers the entries of the op queue for as long as a start
+may need to read them.
 """
 
 from __future__ import annotations
@@ -13,21 +13,25 @@ from collections.abc import Iterable
 from typing import Final
 
 ENDED_KEPT: Final = 100_000
-"""Maximum offsets of ended half messages in memory. A repeated end of one of these does not deliver
-its message twice."""
+"""Maximum number of ended half messages in memory.
+
+A repeated end of one of these does not deliver its message twice.
+"""
 COPIES_KEPT: Final = 1_000_000
-"""Maximum half messages whose copies further behind are in memory."""
+"""Maximum number of half messages in memory that are stored again further behind."""
 GIVEN_UP_KEPT: Final = 100_000
-"""Maximum half messages that the last run gave up after it had saved its offset."""
+"""Maximum number of half messages that the last run gave up after it had saved its offset."""
 STEP: Final = 1000
 
 
 class PendingHalves:
-    """Half messages whose transactions are open.
+    """Table of the half messages whose transactions are open.
 
-    - ``offset`` and ``op_offset``: offsets of CID_RMQ_SYS_TRANS in the two queues.
-    - ``copies``: present offset of a half message by its first offset, if known.
-    - ``given_up``: log offset of a half message's dead letter (last run), by its first offset.
+    - ``offset``: the offset of CID_RMQ_SYS_TRANS in the queue of half messages.
+    - ``op_offset``: the offset of this group in the op queue.
+    - ``copies``: the present offset of a half message, by its first offset.
+    - ``given_up``: the log offset of the dead letter of a half message that the last run gave up,
+      by the first offset of the half message.
     """
 
     def __init__(self, offset: int = 0, op_offset: int = 0) -> None:
@@ -42,20 +46,24 @@ class PendingHalves:
 
     @property
     def op_offset(self) -> int:
-        """Offset of the first entry of the op queue that names a half message at or after
-        ``offset``."""
+        """Offset of the first entry of the op queue that the next start needs.
+
+        It lists a half message at or after ``offset``.
+        """
         marks = self._marks
         while marks and marks[0][1] < self.offset:
             self._op_offset = marks.popleft()[0] + 1
         return self._op_offset
 
     def has_ended(self, *offsets: int) -> bool:
-        """Return True if one of these is known to have ended."""
+        """Return True if the half message at one of these offsets is known to have ended."""
         return any(offset in self._ended or offset in self._remembered for offset in offsets)
 
     def mark_ended(self, *offsets: int) -> list[int]:
-        """Mark the transaction with these offsets as ended. Return these offsets and that of its
-        newest copy, for the op queue."""
+        """Mark a half message as ended, and return all its known offsets, for the op queue.
+
+        - ``offsets``: offsets of the half message. The offset of its newest copy is added.
+        """
         every = dict.fromkeys(offsets)
         for offset in offsets:
             copy = self.copies.pop(offset, None)
@@ -66,7 +74,10 @@ class PendingHalves:
         return list(every)
 
     def note_ended(self, offsets: Iterable[int]) -> None:
-        """Mark these offsets as ended, and remember them among the newest ``ENDED_KEPT``."""
+        """Mark the half messages at these offsets as ended.
+
+        The newest ``ENDED_KEPT`` offsets are remembered.
+        """
         remembered = self._remembered
         for offset in offsets:
             if offset >= self.offset:
@@ -76,12 +87,16 @@ class PendingHalves:
             del remembered[next(iter(remembered))]
 
     def note_mark(self, op_offset: int, offsets: Iterable[int]) -> None:
-        """Record that the entry at ``op_offset`` of the op queue names these offsets. Entries are
-        recorded in the order of that queue."""
+        """Record which half messages an entry of the op queue lists.
+
+        - ``op_offset``: the offset of the entry. Entries are recorded in the order of their
+          offsets.
+        - ``offsets``: the offsets of the half messages.
+        """
         self._marks.append((op_offset, max(offsets, default=-1)))
 
     def note_copy(self, origin: int, offset: int) -> None:
-        """Record that the half message that was first at ``origin`` is at ``offset`` now."""
+        """Record the present offset of a half message whose first offset was ``origin``."""
         if origin == offset:
             return
         self.copies.pop(origin, None)
@@ -90,13 +105,19 @@ class PendingHalves:
             del self.copies[next(iter(self.copies))]
 
     def note_given_up(self, letter: int, origin: int) -> bool:
-        """Record ``letter``, the log offset of the newest dead letter of the half message that was
-        first at ``origin``. Return False if the table is full."""
+        """Record the newest dead letter of a half message. Return False if the table is full.
+
+        - ``letter``: the log offset of the dead letter.
+        - ``origin``: the first offset of the half message.
+        """
         self.given_up.setdefault(origin, letter)
         return len(self.given_up) < GIVEN_UP_KEPT
 
     def advance(self) -> bool:
-        """Advance past ended half messages, a bounded number. Return False if there may be more."""
+        """Move ``offset`` past finished half messages, at most ``STEP`` of them.
+
+        Return False if there may be more.
+        """
         for _ in range(STEP):
             if not self.is_finished(self.offset):
                 return True
@@ -106,24 +127,25 @@ class PendingHalves:
         return False
 
     def count(self, end: int) -> int:
-        """Count the half messages before ``end`` whose transactions are open."""
+        """Return the number of half messages before ``end`` whose transactions are open."""
         return max(end - self.offset, 0) - len(self._ended | self._skipped)
 
     def is_finished(self, offset: int) -> bool:
-        """Return True if the half message at this offset is finished: it has ended, or was
-        skipped."""
+        """Return True if the half message at this offset has ended or was skipped."""
         return offset < self.offset or offset in self._ended or offset in self._skipped
 
     def skip(self, offset: int) -> None:
-        """Skip the half message at this offset, which has not ended. It was given up, is stored
-        again further behind, or cannot be read."""
+        """Skip the half message at this offset, although it has not ended.
+
+        It was given up, is stored again further behind, or cannot be read.
+        """
         if self.offset == offset:
             self.offset += 1
         elif offset > self.offset:
             self._skipped.add(offset)
 
     def begin_at(self, offset: int) -> None:
-        """Record that the queue now begins at ``offset``."""
+        """Drop the half messages before ``offset``, where the queue begins now."""
         if offset > self.offset:
             self.offset = offset
             self._ended = {one for one in self._ended if one >= offset}

@@ -1,5 +1,7 @@
 """Transactions of a broker: their state at the start, their ends, and the checks of open ones.
-Source: apache/rocketmq ``TransactionalMessageServiceImpl``."""
+
+Source: apache/rocketmq ``TransactionalMessageServiceImpl``.
+"""
 
 from __future__ import annotations
 
@@ -45,15 +47,20 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 MARKS_READ_BACK: Final = 100
-"""Entries of the op queue before the saved offset that are read at the start. The half messages
-that they name are remembered as ended."""
+"""Number of entries of the op queue that a start reads before the saved offset.
+
+The half messages that these entries list are remembered as ended.
+"""
 CLOSE_S: Final = 2.0
 _EVER: Final = 1 << 62
 
 
 class Transactions:
-    """Transactions of a broker. ``start`` reads the state of the last run; ends of transactions
-    wait until then."""
+    """All transactions of a broker.
+
+    ``start`` reads the state that the last run has stored. Requests that end a transaction wait
+    until it is read.
+    """
 
     def __init__(
         self, stored: Stored, forwarding: Forwarding, may_publish: Callable[[Wire, str], bool]
@@ -90,29 +97,33 @@ class Transactions:
         self._task: asyncio.Task[None] | None = None
 
     def _saved_offset(self, topic: str) -> int:
-        """Return the offset in a queue where the last run stopped."""
+        """Return the offset in a transaction queue where the last run stopped."""
         saved = self._offsets.find(GROUP, topic, QUEUE)
         return max(saved or 0, self._store.min_offset(topic, QUEUE))
 
     def figures(self) -> dict[str, str]:
-        """Return the figures for the broker's runtime table. RocketMQ has no such key."""
+        """Return the number of open transactions, for the broker's runtime table.
+
+        RocketMQ has no such key.
+        """
         end = self._store.max_offset(HALF_TOPIC, QUEUE)
         return {"transactionsPending": str(max(self._pending.count(end), 0))}
 
     def start(self) -> None:
-        """Read the pending half messages, then start the checks."""
+        """Start a task that reads the pending half messages and then checks them."""
         self._store.retention.needed_from.append(self._needed_from)
         self._task = asyncio.get_running_loop().create_task(
             self._run(), name="turbopump transactions"
         )
 
     def _needed_from(self) -> int | None:
-        """Return the log offset that retention must keep. Nothing is kept if there are no
-        checks."""
+        """Return the log offset from which on retention keeps the log, or None while no checks
+        run."""
         return None if self._task is None or self._task.done() else self._saved.needed_from()
 
     async def close(self) -> None:
-        """Store the endings, and the offsets for the next start."""
+        """Stop the checks, and store the ends of transactions and the offsets for the next
+        start."""
         if self._task is not None:
             task, self._task = self._task, None
             await stop_task(task)
@@ -135,7 +146,7 @@ class Transactions:
     # --- what a start reads
 
     async def _read_ended(self) -> None:
-        """Read the endings from the op queue."""
+        """Read from the op queue which transactions have ended."""
         begin = self._pending.op_offset
         end = self._store.max_offset(OP_TOPIC, QUEUE)
         first = max(begin - MARKS_READ_BACK, self._store.min_offset(OP_TOPIC, QUEUE))
@@ -154,8 +165,8 @@ class Transactions:
                 self._pending.note_mark(index, offsets)
 
     async def _read_copies(self) -> None:
-        """Find older copies of the pending half messages, and those that were committed without a
-        stored ending."""
+        """Find the newest copies of pending half messages, and committed messages without a stored
+        end."""
         pending = self._pending
         for index in range(pending.offset, self._store.max_offset(HALF_TOPIC, QUEUE)):
             if pending.has_ended(index):
@@ -169,8 +180,10 @@ class Transactions:
                 pending.note_copy(half.origin, index)
 
     async def _read_given_up(self) -> None:
-        """Find pending half messages that were given up without a saved offset: their dead letters
-        are in the log behind the first of them."""
+        """Find pending half messages that the last run gave up after it had saved its offset.
+
+        Their dead letters are in the log behind the first pending half message.
+        """
         store = self._store
         queue = store.queues.find(HALF_TOPIC, QUEUE)
         if queue is None:
@@ -192,16 +205,20 @@ class Transactions:
                 break
 
     async def _is_committed(self, half: HalfMessage) -> bool:
-        """Return True if the message is at its destination, according to the key index: a kill came
-        before its ending was stored. RocketMQ: checks it, and delivers it twice."""
+        """Return True if the message of a transaction is already at its destination.
+
+        This happens if a kill came before the end was stored. The message is found by the key
+        index. RocketMQ checks such a half message, and delivers it twice.
+        """
         unique = half.message.properties.get(UNIQ_KEY)
         if unique is None:
             return False
         lookup = self._store.lookup
-        # A copy at the destination names the log offset of the half message that was ended: of the
-        # present one, or of the first one if the end came before it was stored again. Copies
-        # between these two have the first offset in their properties. Index files that end before
-        # the first one are not read. If retention has deleted it, all are read.
+        # The message at the destination names the log offset of the half message that was ended.
+        # This is the present entry, or the first entry if the end came before the half message was
+        # stored again. Entries between these two have the offset of the first one in their
+        # properties. Index files that end before the first entry are not read. If retention has
+        # deleted the first entry, all index files are read.
         positions = {half.message.commit_log_offset}
         behind = half.message.commit_log_offset
         if half.origin != half.offset:
@@ -230,7 +247,8 @@ class Transactions:
         )
 
     async def _read_patiently(self, steps: Callable[[], ReadSteps[T]]) -> T:
-        """Run a read, and repeat it while too many reads wait for the disk."""
+        """Run a read of the log, and repeat it every second while too many reads wait for the
+        disk."""
         while True:
             try:
                 return await ask(self._store.cold_reads, steps(), self._forwarding.turns)
@@ -241,10 +259,12 @@ class Transactions:
     # --- for the handlers
 
     async def message_at(self, offset: int, context: RequestContext) -> ReceivedMessage | None:
-        """Return the valid message at this offset of the log, or None if no message begins there.
-        If the broker promises so, wait until the message is on the disk."""
+        """Return the valid message at an offset of the log, or None if no message begins there.
+
+        If this broker confirms messages only when they are on the disk, the call waits for that.
+        """
         if self._store.confirmed.value <= offset < self._store.log.end:
-            await self._flush.confirmed(offset + 1)  # its producer did not want to wait
+            await self._flush.confirmed(offset + 1)  # its producer has not waited for this
         steps = entry_for(context, self._store.lookup, offset)
         entry = await ask(self._store.cold_reads, steps, context.served.turns)
         return entry.message if entry is not None and entry.fault is None else None
@@ -252,15 +272,18 @@ class Transactions:
     async def end_transaction(
         self, half: HalfMessage, outcome: TransactionOutcome, *, lasting: bool
     ) -> bool:
-        """End a transaction. See ``Endings.end_transaction``."""
+        """End a transaction once the state of the last run is known. See
+        ``Endings.end_transaction``."""
         await self._ended_known.wait()
         if half.offset < self._pending.offset:
             await self._copies_known.wait()
         return await self.endings.end_transaction(half, outcome, lasting=lasting)
 
     async def resume_half(self, message: ReceivedMessage, properties: str) -> bool:
-        """Return a message that was given up to the half messages. Return False if its transaction
-        has ended. Raises as ``forward``."""
+        """Make a half message again from a message that was given up, so that the checks continue.
+
+        Return False if its transaction has ended. Raises the errors of ``Forwarding.forward``.
+        """
         await self._copies_known.wait()
         origin = whole_number(message.properties.get(TRANSACTION_PREPARED_QUEUE_OFFSET))
         if origin is not None and self._pending.has_ended(origin):

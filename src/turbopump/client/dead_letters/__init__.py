@@ -1,4 +1,5 @@
-"""Dead letters: listing groups that have some, reading them, and resending each once."""
+"""Dead letters: functions that list the groups with dead letters, read them, and send each of them
+again once."""
 
 from turbopump.client.dead_letters.dead_letter import (
     DeadGroup,

@@ -1,4 +1,5 @@
-"""Dead letters: messages in ``%DLQ%group``, their origin, and the message that is sent again.
+"""Dead letters: messages in ``%DLQ%group``, where they came from, and the message that is sent
+again.
 
 The id of a resent message depends only on the dead letter, so everyone who resends it uses the same
 id. Source: apache/rocketmq ``AbstractSendMessageProcessor.consumerSendMsgBack`` (the properties of
@@ -34,10 +35,10 @@ from turbopump.protocol.requests.namesrv import GetAllTopicList
 from turbopump.protocol.requests.send import SendMessageV2
 
 RESENT_FROM: Final = "RESENT_FROM"
-"""Property of a resent message: position of the dead letter, as
+"""Property of a resent message with the position of the dead letter, as
 ``%DLQ%group@broker:queue:offset``."""
 RESENT_ID: Final = "RESENT_ID"
-"""Property of a resent message: unique id of the dead letter."""
+"""Property of a resent message with the unique id of the dead letter."""
 PRODUCER_GROUP: Final = "TURBOPUMP_DLQ_RESEND"
 _FIRST_POP_TIME: Final = "1ST_POP_TIME"
 _DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
@@ -86,7 +87,7 @@ would delay the message; TRAN_MSG would make it half of a transaction."""
 
 
 class ResendTo(Enum):
-    """Target of resent dead letters.
+    """Target to which dead letters are sent again.
 
     - ``ORIGIN``: the original topic, where every group receives them.
     - ``PULL_RETRY``, ``POP_RETRY``: the group's retry topic for pulling or popping consumers.
@@ -100,11 +101,12 @@ class ResendTo(Enum):
 
 
 class InDoubt(Enum):
-    """Treatment of dead letters that may have been sent, if their target queue is gone or its
-    broker does not answer.
+    """Treatment of dead letters that an earlier run may have sent to a queue that cannot be read.
+
+    The queue is gone, or its broker does not answer.
 
     - ``LEAVE``: leave them until the queue can be read.
-    - ``SEND``: send them again; those that had arrived are then there twice.
+    - ``SEND``: send them again. Those that had arrived are then in the target twice.
     - ``SENT``: treat them as sent.
     """
 
@@ -115,7 +117,10 @@ class InDoubt(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """One dead letter of a group. ``message``: as stored in ``%DLQ%group``."""
+    """One dead letter of a consumer group.
+
+    - ``message``: message as stored in ``%DLQ%group``.
+    """
 
     group: str
     message: ReceivedMessage
@@ -128,35 +133,42 @@ class DeadLetter:
 
     @property
     def attempts(self) -> int:
-        """Number of deliveries to the group. The one that made the dead letter counts too."""
+        """Number of deliveries to the group, including the one after which the message became a
+        dead letter."""
         return self.message.reconsume_times
 
     @property
     def origin_topic(self) -> str | None:
-        """Topic of the original message; None if the dead letter does not name it."""
+        """Topic of the original message, or None if the dead letter does not name it."""
         properties = self.message.properties
         return properties.get(names.RETRY_TOPIC) or properties.get(_DLQ_ORIGIN_TOPIC)
 
     @property
     def origin_msg_id(self) -> str | None:
-        """Offset message id of the original message."""
+        """Offset message id of the original message, or None if the dead letter does not have
+        it."""
         return self.message.properties.get(names.ORIGIN_MESSAGE_ID)
 
     @property
     def failure(self) -> str | None:
-        """Reason of the last failure, if this project's client has recorded one."""
+        """Reason of the last failure, or None if no client of this project has recorded one."""
         return names.consume_failure(self.message.properties, self.attempts)
 
     @property
     def resend_id(self) -> str:
-        """Unique id of the message that is sent again. It includes the store time, because a broker
-        that was set up anew counts offsets from 0 again."""
+        """Unique id of the message that is sent again.
+
+        The id depends on the store time of the dead letter too, because a broker that was set up
+        anew counts offsets from 0 again.
+        """
         text = f"{DLQ_PREFIX}{self.group}\n{self.position}\n{self.message.store_timestamp}"
         return hashlib.sha256(text.encode()).hexdigest()[:32].upper()
 
     def is_one_of(self, ids: Collection[str]) -> bool:
-        """Return True if ``ids`` contains the unique id, the offset message id or the position of
-        this dead letter."""
+        """Return True if ``ids`` contains an id of this dead letter.
+
+        This is the unique id, the offset message id or the position.
+        """
         return any(mine in ids for mine in self.ids)
 
     @property
@@ -166,17 +178,22 @@ class DeadLetter:
 
     @property
     def was_popped(self) -> bool:
-        """True if the message was popped before. This is unknown if it became a dead letter at the
-        first attempt."""
+        """True if the message was delivered by POP before.
+
+        The value is False, although POP may be used, if the message became a dead letter at the
+        first attempt.
+        """
         return _FIRST_POP_TIME in self.message.properties
 
     def request(self, queue: MessageQueue) -> SendMessageV2:
-        """Return the request that sends the stored body to ``queue``, with attempts counted from
-        0."""
+        """Return the request that sends the body of the dead letter to ``queue``.
+
+        The body is sent as stored. Attempts are counted from 0 again.
+        """
         message = self.message
         was = message.properties
         properties = {name: was[name] for name in was if name not in _NOT_RESENT}
-        # its consumers show the topic that RETRY_TOPIC names
+        # consumers of a retry topic show the topic in RETRY_TOPIC
         if queue.topic.startswith(RETRY_PREFIX):
             kept = (names.RETRY_TOPIC, names.ORIGIN_MESSAGE_ID)
             properties |= {name: was[name] for name in kept if name in was}
@@ -208,8 +225,12 @@ LetterFilter = Callable[[DeadLetter], bool]
 
 @dataclass(frozen=True, slots=True)
 class DeadGroup:
-    """Group with dead letters: their number, and store times of the oldest and newest (ms since
-    1970 UTC). ``missing``: brokers that could not be asked, with the reason; they may have more."""
+    """Consumer group that has dead letters.
+
+    - ``count``: number of dead letters.
+    - ``oldest_ms``, ``newest_ms``: store times of the oldest and newest, in ms since 1970 UTC.
+    - ``missing``: queues that could not be read, with the reason. They may have more.
+    """
 
     group: str
     count: int
@@ -219,9 +240,10 @@ class DeadGroup:
 
 
 class DeadLetters(MessageFinder):
-    """Read dead letters. Use it as ``async with DeadLetters("127.0.0.1:9876") as dead_letters:``.
-    It is a ``MessageFinder`` with the same settings, and changes nothing on a broker, not even an
-    offset.
+    """Client that finds and reads dead letters.
+
+    Use it as ``async with DeadLetters("127.0.0.1:9876") as dead_letters:``. It is a
+    ``MessageFinder`` with the same settings, and changes nothing on a broker, not even an offset.
 
     Every method that asks a broker may raise a RemotingError. Methods with a group raise
     MessageNotFoundError if it has no readable dead letters; the text says what to do.
@@ -229,14 +251,19 @@ class DeadLetters(MessageFinder):
 
     @property
     def instance(self) -> ClientInstance:
-        """Client instance with connections and routes. Raises NotStartedError."""
+        """Connections and routes of this client.
+
+        Raises NotStartedError before the start.
+        """
         return self._ready()
 
     # --- groups
 
     async def groups(self) -> list[DeadGroup]:
-        """Return every group that has dead letters, sorted. Raises RouteNotFoundError if there is
-        no broker."""
+        """Return every group that has dead letters, sorted by name.
+
+        Raises RouteNotFoundError if there is no broker.
+        """
         topics = sorted(topic for topic in await self._topics() if topic.startswith(DLQ_PREFIX))
         groups = [await self._group(topic) for topic in topics]
         return [group for group in groups if group.count or group.missing]
@@ -256,7 +283,7 @@ class DeadLetters(MessageFinder):
                 if answer.code == ResponseCode.SUCCESS:
                     if topics := reply_in(answer, request).topic_list:
                         return topics
-                    raise RouteNotFoundError(  # each broker has topics of its own
+                    raise RouteNotFoundError(  # every broker has its system topics
                         f"no broker is registered at the name server {address}, so nobody knows "
                         "of dead letters. Start a broker, or check that its namesrvAddr names this "
                         "name server"
@@ -300,7 +327,10 @@ class DeadLetters(MessageFinder):
     async def letters(
         self, group: str, wanted: LetterFilter | None = None
     ) -> AsyncIterator[DeadLetter]:
-        """Iterate over the group's present dead letters. Later ones are not included."""
+        """Iterate over the dead letters that the group has at the time of the call.
+
+        With ``wanted``, only letters for which it returns True are included.
+        """
         ranges = {queue: await self._range(queue) for queue in await self._dead_queues(group)}
         for queue, (offset, end) in ranges.items():
             while offset < end:
@@ -335,13 +365,19 @@ class DeadLetters(MessageFinder):
 
     async def copies_in(self, topic: str, unique_id: str) -> FoundMessages:
         """Return the newest messages of a topic with this unique id, and the brokers that could not
-        be asked. The known route of the topic is used."""
+        be asked.
+
+        The known route of the topic is used.
+        """
         route = await self.instance.routes.get(topic)
         return await self._query(route, unique_id, COPIES_MAX, 0, EVER, unique=True)
 
     async def reason(self, letter: DeadLetter, *, trace_topic: str = TRACE_TOPIC) -> str | None:
-        """Return the reason of the last failure from the message, or from the consumer's trace.
-        Return None if neither has one."""
+        """Return the reason of the last failure of a dead letter.
+
+        The reason comes from the message, or from the trace of the consumer. The result is None if
+        neither has one.
+        """
         if letter.failure is not None:
             return letter.failure
         msg_id = letter.message.msg_id
@@ -366,8 +402,11 @@ _WHOLE: Final = 9
 
 
 def latest_reason(bodies: Iterable[bytes], group: str, msg_id: str) -> str | None:
-    """Return the reason why ``group`` failed with ``msg_id``, from the latest record. ``bodies``:
-    trace messages, oldest first."""
+    """Return the latest reason why ``group`` failed with a message, from trace messages.
+
+    ``bodies`` are the bodies of the trace messages, oldest first. The result is None if they have
+    no reason.
+    """
     latest: tuple[int, str] | None = None
     for body in bodies:
         for record in body.decode(errors="replace").split(RECORD_END):

@@ -1,4 +1,5 @@
-"""Journal of a group's resends: targets of dead letters that are being sent, and results.
+"""Journal of a group's resends, with the targets of dead letters that are being sent, and the
+results.
 
 ::
 
@@ -8,7 +9,7 @@
     {"done": [id, …]}                                    a broker or the target has them
     {"lost": [id, …]}                                    looked for there, and not sent
 
-Each line is one JSON object. One rule: a letter that was aimed and is not done is in doubt, and is
+Each line is one JSON object. One rule: a letter that has an aim and is not done is in doubt, and is
 searched for before it is sent again. A torn last line was being written when the process or the
 machine stopped. Its action had not started, so the line is ignored. This module must not know
 brokers.
@@ -31,8 +32,11 @@ from turbopump.message.message import MessageQueue
 
 @dataclass(frozen=True, slots=True)
 class ResendAim:
-    """Target queue of a dead letter, the queue's end before the send, and the time (ms since
-    1970)."""
+    """Queue to which a dead letter is sent.
+
+    - ``start``: offset at the end of the queue before the send.
+    - ``at_ms``: time of the record in ms since 1970 UTC.
+    """
 
     queue: MessageQueue
     start: int
@@ -54,7 +58,12 @@ _LINE: Final = msgspec.json.Decoder(_JournalLine)
 
 @dataclass(slots=True)
 class JournalState:
-    """State after all lines of a journal. Ids are those of the resent messages."""
+    """State of all resends after the last line of a journal.
+
+    - ``done``: ids of messages that are in a target.
+    - ``in_doubt``: aims of messages that may be in a target, by id.
+    - ``starts``: offset at the end of each target queue when the run began to use it.
+    """
 
     done: set[str] = field(default_factory=set)
     in_doubt: dict[str, ResendAim] = field(default_factory=dict)
@@ -77,8 +86,10 @@ class JournalState:
 
 
 def read_journal(data: bytes, what: object) -> tuple[JournalState, int]:
-    """Return the journal's state, and the size of its complete lines. Raises ResendError for a
-    damaged line."""
+    """Return the state in a journal, and the size of its complete lines in bytes.
+
+    Raises ResendError for a damaged line.
+    """
     state = JournalState()
     size = 0
     lines = data.splitlines(keepends=True)
@@ -100,12 +111,12 @@ def read_journal(data: bytes, what: object) -> tuple[JournalState, int]:
 
 
 class Journal:
-    """Journal of one group, open for one run.
+    """Journal of one group's resends, open for one run.
 
     The files are ``GROUP.journal`` and ``GROUP.lock``; the system releases the lock when the
-    process ends. ``aim`` returns when its line is on the disk. Other methods return when the system
-    has the line. Raises ResendError if the journal is open elsewhere or a line is damaged, and
-    OSError as the system does.
+    process ends. ``record_aims`` returns when its lines are on the disk. Other methods return when
+    the system has the line. Raises ResendError if the journal is open elsewhere or a line is
+    damaged, and OSError if the system cannot read or write the files.
     """
 
     def __init__(self, directory: Path, group: str, *, run: str, now_ms: int) -> None:
@@ -138,14 +149,19 @@ class Journal:
         os.close(self._lock)
 
     def start(self, ends: Mapping[MessageQueue, int]) -> None:
-        """Record the present ends of target queues. They are written with the next aim."""
+        """Record the offsets at the end of target queues, before letters are sent there.
+
+        The lines reach the disk together with the next aims.
+        """
         for queue, offset in ends.items():
             start = (queue.topic, queue.broker_name, queue.queue_id, offset)
             self._append({"start": start}, sync=False)
 
     def record_aims(self, aims: Mapping[str, MessageQueue], now_ms: int) -> None:
-        """Record the target of each letter before it is sent. Blocks until the line is on the
-        disk."""
+        """Record the target queue of each letter, by id, before the letters are sent.
+
+        The call blocks the thread until the lines are on the disk.
+        """
         by_topic: dict[str, list[tuple[str, str, int]]] = {}
         for id_, queue in aims.items():
             by_topic.setdefault(queue.topic, []).append((id_, queue.broker_name, queue.queue_id))
@@ -154,13 +170,15 @@ class Journal:
             self._append({"aim": aim, "topic": topic, "at": now_ms}, sync=last)
 
     def record_sent(self, ids: Iterable[str]) -> None:
-        """Record letters that are in the target. If the line is lost, they are in doubt, and are
-        then found in the target."""
+        """Record the ids of letters that are in the target.
+
+        If the line is lost, the letters are in doubt, and the next run finds them in the target.
+        """
         if ids := list(ids):
             self._append({"done": ids}, sync=False)
 
     def record_lost(self, ids: Iterable[str]) -> None:
-        """Record letters that were aimed and are not in the target."""
+        """Record the ids of letters that were to be sent, but are not in the target."""
         if ids := list(ids):
             self._append({"lost": ids}, sync=False)
 
@@ -179,7 +197,10 @@ def journal_path(directory: Path, group: str) -> Path:
 
 
 def read_unlocked(directory: Path, group: str) -> bytes:
-    """Read a journal, also while another process writes it. Return nothing if there is none."""
+    """Return the bytes of a journal, even while another process writes to the file.
+
+    The result is empty if there is no journal.
+    """
     try:
         return journal_path(directory, group).read_bytes()
     except FileNotFoundError:

@@ -55,15 +55,16 @@ from turbopump.protocol.codes import ResponseCode
 log = logging.getLogger(__name__)
 
 FIRST_STEPS: Final = (1, 8)
-"""Sizes of the first batches. They are small so that two operators who start together notice each
-other after one letter."""
+"""Numbers of letters in the first batches. They are small so that two operators who start together
+notice each other after one letter."""
 STEP: Final = 64
 AIMED_AHEAD_S: Final = 0.25
-"""With a rate: maximum seconds between writing a letter's target to the journal and sending the
-letter."""
+"""Maximum time in seconds between writing a letter's target to the journal and sending the letter,
+if there is a rate."""
 ROUNDS: Final = 4
 SETTLE_S: Final = 3.0
-"""Seconds after the send from which a letter that is not in its queue is considered lost."""
+"""Time in seconds after the send from which a letter that is not in its queue is considered
+lost."""
 
 _GROUP: Final = SettingRule(is_name, "must be the name of a group, as in 'billing'")
 _JOURNAL: Final = SettingRule(is_a(Path), "must be the path of a directory, as in Path('journals')")
@@ -90,8 +91,10 @@ async def would_resend(
     to: ResendTo,
     wanted: LetterFilter | None = None,
 ) -> ResendReport:
-    """Report the effect of ``resend`` by the journal alone; nothing is sent or written. ``targets``
-    counts the letters by topic."""
+    """Return a report of what ``resend`` would do, without sending or writing anything.
+
+    Only the journal tells which letters were sent before. ``targets`` counts the letters by topic.
+    """
     _check_chosen(group, journal, to, wanted)
     done = read_journal(read_unlocked(journal, group), journal_path(journal, group))[0].done
     report = ResendReport(group, dry_run=True)
@@ -120,10 +123,12 @@ async def resend(
     settle: float = SETTLE_S,
     on_progress: Callable[[ResendReport], None] = lambda report: None,
 ) -> ResendReport:
-    """Send the selected dead letters again, each once. The report has the letters that failed, with
-    the reasons.
+    """Send the selected dead letters of a group again, each once, and return a report.
+
+    The report has the letters that failed, with the reasons.
 
     - ``journal``: directory of the journals. Keep it as long as the dead letters.
+    - ``wanted``: function that selects dead letters. None selects all.
     - ``in_doubt``: treatment of letters that may be in a target queue that cannot be read.
     - ``rate``: maximum number of letters a second.
     - ``settle``: seconds after which a letter that is not in its queue is considered lost.
@@ -156,12 +161,12 @@ _NO_ORIGIN: Final = (
 
 
 WaitingLetters = dict[str, tuple[DeadLetter, MessageQueue]]
-"""Letters of a round by id, each with its target queue."""
+"""Letters that are not sent yet, by id, each with its target queue."""
 
 
 @dataclass(eq=False)
 class ResendRun:
-    """One run with an open journal."""
+    """One run of ``resend`` with an open journal."""
 
     _dead_letters: DeadLetters
     _group: str
@@ -186,7 +191,7 @@ class ResendRun:
     # --- letters in doubt after a run that was killed
 
     async def settle_old_doubts(self) -> None:
-        """Find the letters that an earlier run aimed and got no answer for.
+        """Search the targets for letters that an earlier run sent without getting an answer.
 
         A journal may be used with several clusters whose groups, topics and brokers have the same
         names. An id that is not among this group's dead letters may belong to another cluster. Only
@@ -259,8 +264,11 @@ class ResendRun:
         self._report_progress(self.report)
 
     def _may_send(self, letter: DeadLetter, hidden: target.UnreadableQueue) -> bool:
-        """Return True if a letter is sent although it may be in a queue that cannot be read. The
-        user's ``in_doubt`` decides."""
+        """Return True if the user wants to resend a letter that may already be in an unreadable
+        queue.
+
+        The user's ``in_doubt`` decides.
+        """
         match self._in_doubt:
             case InDoubt.LEAVE:
                 self.report.in_doubt += 1
@@ -276,14 +284,14 @@ class ResendRun:
                 return True
 
     async def _send_batch(self, batch: list[DeadLetter]) -> bool:
-        """Send these letters. Return True if the run continues."""
+        """Send a batch of letters, and return True if the run can continue."""
         # Each step makes the next one safe. First the targets are read for messages that this run
         # has not sent: another operator would show here, before the first letter of the batch. Then
-        # the brokers' indexes tell which letters somebody sent before with another journal. A round
-        # writes its aims to the journal before it sends, so that after a kill the next run knows
-        # the queues in which to search. A letter without an answer is searched for before it is
-        # sent again to the same queue; a refused one, which is certainly not stored, gets another
-        # queue.
+        # the brokers' indexes tell which letters somebody sent before with another journal. Each
+        # attempt writes its target queues to the journal before it sends, so that after a kill the
+        # next run knows the queues in which to search. A letter without an answer is searched for
+        # before it is sent again to the same queue. A refused letter is certainly not stored, and
+        # gets another queue.
         letters = await self._with_topics(batch)
         try:
             # New messages in the targets show if another operator is resending.
@@ -309,8 +317,11 @@ class ResendRun:
         return True
 
     async def _send_round(self, waiting: WaitingLetters, *, last: bool) -> dict[str, ResendOutcome]:
-        """Send the waiting letters, and remove those that have arrived or cannot be sent. Return
-        the outcomes by id."""
+        """Send the waiting letters once, and return the outcomes by id.
+
+        Letters that have arrived or cannot be sent are removed from ``waiting``. The other refused
+        letters get another queue.
+        """
         aims = {id_: queue for id_, (_, queue) in waiting.items()}
         self._aimed.update(aims)
         await asyncio.to_thread(self._journal.record_aims, aims, self._now_ms())
@@ -353,7 +364,7 @@ class ResendRun:
         return queues[self._turn % len(queues)]
 
     def _usable_queues(self, topic: str) -> list[MessageQueue]:
-        """Return the topic's queues that can be written and read."""
+        """Return the queues of a topic that can be both written and read."""
         route = self._instance.routes.known[topic]
         readable = set(route.subscribe_queues)
         return [
@@ -363,8 +374,10 @@ class ResendRun:
         ]
 
     async def _with_topics(self, batch: Iterable[DeadLetter]) -> list[DeadLetter]:
-        """Return the letters whose target accepts messages. From now on, the target's queues are
-        watched for others' messages."""
+        """Return the letters whose target topic accepts messages.
+
+        From now on, the queues of these topics are watched for messages of other operators.
+        """
         good: list[DeadLetter] = []
         faults: dict[str, str | None] = {}
         for letter in batch:
@@ -380,7 +393,7 @@ class ResendRun:
         return good
 
     async def begin_topic(self, topic: str) -> str | None:
-        """Return the reason why no letter can be sent to a topic, or None."""
+        """Prepare a target topic, and return the reason if no letter can be sent to the topic."""
         try:
             await self._instance.routes.get(topic)
             queues = self._usable_queues(topic)
@@ -398,7 +411,10 @@ class ResendRun:
     # --- other operators
 
     async def _look_for_others(self) -> None:
-        """Read new messages in the targets. Raises ResendError if one was not sent by this run."""
+        """Read new messages in the target queues, and count the resent letters among them.
+
+        Raises ResendError if a letter was not sent by this run, or is there twice.
+        """
         state = self._journal.state
         for arrival in await target.read_on(self._instance, self._mark, self._sent.read_to):
             self._sent.ids[arrival.id] += 1
@@ -417,8 +433,10 @@ class ResendRun:
                 )
 
     async def _not_elsewhere(self, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
-        """Return the letters that are not in their target yet. Someone with another journal may
-        have sent them."""
+        """Return the letters that are not in their target yet.
+
+        Someone with another journal may have sent the others.
+        """
         gate = asyncio.Semaphore(16)
 
         async def find(letter: DeadLetter) -> target.ResentLetter | target.UnreadableQueue | None:
@@ -448,7 +466,7 @@ FAILURES_SHOWN: Final = 100
 
 @dataclass(slots=True)
 class ResendReport:
-    """Results for the selected letters.
+    """Numbers of dead letters that were sent, found or not sent by a run.
 
     - ``sent``: sent in this run. In a dry run: letters that would be sent.
     - ``already``: sent before, by the journal.
@@ -490,8 +508,11 @@ class ResendReport:
 
 
 class ResendRate:
-    """Limiter that grants turns evenly, ``rate`` a second; without a rate, at once. It makes up for
-    a pause, but never grants more than ``rate`` turns within one second."""
+    """Limiter that lets letters be sent evenly, ``rate`` a second.
+
+    Without a rate, no letter waits. The limiter makes up for a pause, but never lets more than
+    ``rate`` letters be sent within one second.
+    """
 
     def __init__(self, rate: float | None) -> None:
         self._rate = rate
@@ -526,9 +547,9 @@ _STORED: Final = frozenset(
         ResponseCode.FLUSH_SLAVE_TIMEOUT,
     }
 )
-"""Codes of a stored message that is not flushed or replicated yet."""
+"""Response codes for a message that is stored, but not flushed or replicated yet."""
 _BUSY: Final = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE})
-"""Codes of a message that is not stored, but may be later."""
+"""Response codes for a message that is not stored, but may be stored later."""
 _REFUSED: Final = frozenset(
     {
         ResponseCode.MESSAGE_ILLEGAL,
@@ -537,12 +558,19 @@ _REFUSED: Final = frozenset(
         ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
     }
 )
-"""Codes of a message that is not stored and would not be later."""
+"""Response codes for a message that is not stored, and would be refused again."""
 
 
 class ResendOutcome(NamedTuple):
-    """Outcome of one attempt. ``final``: another attempt is useless. If neither ``stored`` nor
-    ``in_doubt``, the letter is not stored."""
+    """Outcome of one attempt to send a letter.
+
+    If neither ``stored`` nor ``in_doubt`` is True, the letter is not stored.
+
+    - ``stored``: True if the broker has stored the letter.
+    - ``in_doubt``: True if the broker may have stored the letter.
+    - ``final``: True if another attempt is useless.
+    - ``why``: reason of a failure.
+    """
 
     stored: bool = False
     in_doubt: bool = False

@@ -1,5 +1,8 @@
-"""Target topics of dead letters: ends of their queues, new messages in them, and searches by id.
-This module reads; ``resending.py`` decides."""
+"""Reads of the topics to which dead letters are sent again.
+
+They find the ends of the queues, new messages in them, and messages by id. This module reads;
+``resending.py`` decides.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,10 @@ class UnreadableQueue(NamedTuple):
 async def queue_ends(
     instance: ClientInstance, queues: Iterable[MessageQueue]
 ) -> dict[MessageQueue, int]:
-    """Return the offset after the newest message of each queue. Raises RemotingError."""
+    """Return the offset after the newest message of each queue.
+
+    Raises RemotingError if a broker cannot be asked.
+    """
     offsets = OffsetStore(instance, TOOLS_GROUP)
     queues = list(queues)
     ends = await asyncio.gather(*(offsets.max_offset(queue) for queue in queues))
@@ -55,15 +61,21 @@ async def queue_ends(
 
 
 def mark_of(group: str) -> SenderMark:
-    """Return the mark of a group's resent dead letters. It is the same for all who resend them."""
+    """Return the rule that recognises the resent dead letters of a group.
+
+    The rule is the same for all who resend them.
+    """
     return SenderMark(RESENT_FROM, f"{DLQ_PREFIX}{group}@", UNIQ_KEY)
 
 
 async def read_on(
     instance: ClientInstance, mark: SenderMark, read_to: dict[MessageQueue, int]
 ) -> list[ResentLetter]:
-    """Read each queue from its offset in ``read_to`` to its end, and set the offset to the end.
-    Return the marked letters. Raises RemotingError."""
+    """Read the new messages of each queue, and return the resent letters among them.
+
+    Each queue is read from its offset in ``read_to`` to its end, and the offset is set to the end.
+    Raises RemotingError if a broker cannot be asked.
+    """
     found = await asyncio.gather(
         *(_read_queue_on(instance, mark, read_to, queue) for queue in read_to)
     )
@@ -95,8 +107,10 @@ async def _read_queue_on(
 async def find_by_id(
     dead_letters: DeadLetters, topic: str, id_: str
 ) -> ResentLetter | UnreadableQueue | None:
-    """Find the message of ``topic`` with this unique id in the brokers' indexes. A broker that
-    cannot be asked is logged.
+    """Search the brokers' indexes for the resent dead letter with this unique id.
+
+    The result is an UnreadableQueue if the queue that may have the letter cannot be read, and None
+    if nothing is found. A broker that cannot be asked is logged.
 
     An index also has the messages of a topic that was deleted. They are ignored if the topic was
     created again.
@@ -118,9 +132,11 @@ async def find_by_id(
 
 
 async def _is_left_over(instance: ClientInstance, arrival: ResentLetter) -> bool:
-    """Return True if the index entry belongs to an earlier topic of that name: the queue is shorter
-    now, or has another message at the offset. After retention or compaction the offset is empty,
-    which proves nothing."""
+    """Return True if the letter belongs to an earlier topic of the same name.
+
+    The queue is shorter now, or has another message at the offset. After retention or compaction
+    the offset is empty, which proves nothing.
+    """
     messages, reply = await pull_now(instance, arrival.queue, arrival.offset, 1)
     return arrival.offset >= reply.max_offset or any(
         other.queue_offset == arrival.offset and other.properties.get(UNIQ_KEY) != arrival.id
@@ -133,8 +149,9 @@ TIMEOUT_S: Final = 5.0
 
 @dataclass(eq=False)
 class TargetTopics:
-    """Choose the target topic of each dead letter, for one run. The brokers are asked once for each
-    topic how the group consumes it.
+    """Choice of the target topic of each dead letter, for one run.
+
+    The brokers are asked once for each topic how the group consumes it.
 
     A group has two kinds of retry topics. Its pulling consumers read ``%RETRY%group``. Its popping
     consumers read ``%RETRY%group_topic``, one for each topic; a push consumer over POP reads both.
@@ -151,8 +168,10 @@ class TargetTopics:
         self._pops_of: dict[str, bool] = {}
 
     async def learn_topic(self, letter: DeadLetter) -> str | None:
-        """Return the target topic of a letter, and ask the brokers if necessary. Return None if the
-        letter does not name its original topic."""
+        """Return the target topic of a letter, and ask the brokers if necessary.
+
+        The result is None if the letter does not name its original topic.
+        """
         origin = letter.origin_topic
         unsure = self.to is ResendTo.RETRY and not letter.was_popped
         if unsure and origin is not None and origin not in self._pops_of:
@@ -160,7 +179,7 @@ class TargetTopics:
         return self.topic_of(letter)
 
     def topic_of(self, letter: DeadLetter) -> str | None:
-        """Return the target topic of a letter that was passed to ``learn``."""
+        """Return the target topic of a letter that was passed to ``learn_topic`` before."""
         origin = letter.origin_topic
         match self.to:
             case ResendTo.ORIGIN:
@@ -196,7 +215,7 @@ class TargetTopics:
 
 
 def missing_topic_hint(topic: str, group: str) -> str:
-    """Return advice for the error about a target without a route."""
+    """Return advice for the error about a target topic without a route."""
     if topic == RETRY_PREFIX + group:
         return "; no consumer of the group has made it: resend to the origin"
     if topic.startswith(RETRY_PREFIX):

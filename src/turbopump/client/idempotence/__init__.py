@@ -1,5 +1,4 @@
-"""Idempotence: handle each business key once. ``IdempotentConsumer``, and the stores of its
-keys."""
+"""Handling of each business key once, with ``IdempotentConsumer`` and the stores of its keys."""
 
 from turbopump.client.idempotence.consumer import IdempotentConsumer, TwinWaitError
 from turbopump.client.idempotence.store import (

@@ -1,7 +1,7 @@
-"""Handle one message per business key: copies of finished messages are skipped, and messages with
-the same key wait for each other.
+"""Handlers that handle one message per business key.
 
-One rule: a key is done only after its handler has succeeded, and is recorded before the message is
+Copies of finished messages are skipped, and messages with the same key wait for each other. One
+rule: a key is done only after its handler has succeeded, and is recorded before the message is
 done.
 """
 
@@ -41,22 +41,28 @@ log = logging.getLogger(__name__)
 BusinessKey = str | Callable[[ReceivedMessage], str | None]
 
 LEAST_S: Final = 0.001
-"""Minimum duration in seconds, because stores count milliseconds."""
+"""Minimum of settings that are durations, in seconds. Stores count milliseconds."""
 MOST_S: Final = 1e9
-"""Maximum duration in seconds: 31 years."""
+"""Maximum of settings that are durations, in seconds. It is 31 years."""
 POLL_S: Final = 0.25
-"""Seconds between two checks of a key that another process holds."""
+"""Time in seconds between two attempts to claim a key that another process has claimed."""
 FINISH_ATTEMPTS: Final = 3
 
 
 class TwinWaitError(Exception):
-    """Raised if another message with this key was in a handler for longer than ``wait``. The
-    message is to be delivered again."""
+    """Raised if another message with the same key was in a handler for longer than ``wait``.
+
+    The waiting message has to be delivered again.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class HeldKey:
-    """A key held by this consumer, and the task that renews its lease."""
+    """Business key that this consumer has claimed for a message.
+
+    - ``owner``: random id of the claim in the store.
+    - ``renewal``: task that renews the lease.
+    """
 
     key: str
     owner: str
@@ -82,11 +88,14 @@ _SECONDS: Final = SettingRule(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdempotenceSettings:
-    """Settings of an ``IdempotentConsumer``. Raises ConfigError for unusable ones."""
+    """Settings of an ``IdempotentConsumer``.
+
+    Raises ConfigError for unusable settings.
+    """
 
     key: BusinessKey = field(metadata={"rule": _KEY})
     """Business key of a message: the name of a property, or a function of the message. A message
-    with None or an empty key has none and is always handled."""
+    whose key is None or empty is always handled."""
     store: IdempotenceStore = field(metadata={"rule": _STORE})
     """Store of the keys: ``MemoryStore``, ``SqliteStore``, ``RedisStore``, or your own."""
     name: str = setting("", _NAME)
@@ -99,10 +108,10 @@ class IdempotenceSettings:
     """Time after which the key of a dead consumer becomes free. The lease is renewed while the
     handler runs."""
     wait: float = setting(30.0, SECONDS_OR_0)
-    """Time for which a message waits for the handler that has its key. After that it is sent back
-    and delivered again later."""
+    """Time for which a message waits while another message with the same key is handled. After that
+    it is sent back and delivered again later."""
     threads: int = setting(20, whole_from(1, " of handlers at once"))
-    """Number of threads for plain handlers."""
+    """Number of threads for handlers that are plain functions."""
     random: Random | None = setting(None, RANDOM)
     """Replacement of the system's random numbers, for tests."""
 
@@ -111,11 +120,12 @@ class IdempotenceSettings:
 
 
 class IdempotentConsumer:
-    """Wrap a handler: ``PushConsumer(…, handler=IdempotentConsumer(key="order_id",
-    store=SqliteStore("done.db"))(handle))``.
+    """Wrapper of a message handler that skips messages whose business key was handled before.
 
-    The keywords are the fields of ``IdempotenceSettings``. Raises ConfigError for unusable
-    settings, and for a handler that is no function.
+    Use it as ``PushConsumer(…, handler=IdempotentConsumer(key="order_id",
+    store=SqliteStore("done.db"))(handle))``. The keywords are the fields of
+    ``IdempotenceSettings``. Raises ConfigError for unusable settings, and for a handler that is no
+    function.
 
     **Guaranteed**, as long as the store keeps its records: a message whose key is done is not
     handled again within ``keep``. Messages with the same key are handled one at a time. If a
@@ -141,12 +151,15 @@ class IdempotentConsumer:
         self._threads = settings.threads
         self._random = settings.random or SYSTEM_RANDOM
         self._here: dict[str, asyncio.Event] = {}
-        """Keys held by this object. Messages of this process with the same key wait without asking
-        the store."""
+        """Events by key that this object has claimed or asks the store for. Other messages of this
+        process with such a key wait for the event and do not ask the store."""
 
     def __call__(self, handler: Handler) -> Callable[[Delivery], Awaitable[object]]:
-        """Return the handler for a PushConsumer, asyncio or blocking. A plain function runs in a
-        thread, a coroutine function on the loop."""
+        """Wrap ``handler``, and return a handler for a PushConsumer of asyncio or of
+        ``turbopump.blocking``.
+
+        A plain function runs in a thread, a coroutine function on the event loop.
+        """
         FUNCTION.check("handler", handler)
         function = UserFunction(handler, threads=self._threads, name="idempotent")
         in_thread = not is_coroutine_function(handler)
@@ -167,7 +180,7 @@ class IdempotentConsumer:
                 else:
                     done = not is_retry(result)
             except Exception:
-                # the handler called done() before it failed
+                # the handler may have called done() before it failed
                 done = message.settled and not message.again
                 raise
             except asyncio.CancelledError:
@@ -192,11 +205,14 @@ class IdempotentConsumer:
 
     @asynccontextmanager
     async def handling(self, message: ReceivedMessage) -> AsyncIterator[bool]:
-        """Guard one message of ``async for``: ``async with idempotent.handling(message) as first:
-        if first: …``. An exception in the block means that the message is not done.
+        """Return a context manager whose value is True if a message of ``async for`` has to be
+        handled.
 
-        Raises TwinWaitError if another consumer has held the key for longer than ``wait``. A
-        message without a key is always first.
+        Use it as ``async with idempotent.handling(message) as first: if first: …``. The key of the
+        message is claimed until the block ends. ``first`` is always True for a message without a
+        key. An exception in the block means that the message is not done.
+
+        Raises TwinWaitError if another consumer has claimed the key for longer than ``wait``.
         """
         if self.key_of(message) is None:
             yield True
@@ -213,16 +229,22 @@ class IdempotentConsumer:
             await self.end_claim(visit, done=done)
 
     def key_of(self, message: ReceivedMessage) -> str | None:
-        """Return the message's key under its name in the store, or None if it has no key."""
+        """Return the name under which the store has the key of this message.
+
+        The result is None if the message has no key.
+        """
         by = self._key
         key = message.properties.get(by) if isinstance(by, str) else by(message)
         # the first colon without a backslash ends the name
         return f"{self._name}:{key}" if key else None
 
     async def claim(self, message: ReceivedMessage) -> HeldKey | None:
-        """Claim the message's key, or return None if the key is done. Call ``end_claim``
-        afterwards. Raises TwinWaitError."""
-        # Two lines of waiting. Messages of this process with the same key wait for an event in
+        """Claim the key of a message, or return None if the key is done.
+
+        The call waits while another message with the key is handled. Call ``end_claim`` afterwards.
+        Raises TwinWaitError if the wait is longer than ``wait``.
+        """
+        # Messages wait in two ways. Messages of this process with the same key wait for an event in
         # ``_here``; only the first of them asks the store. If another process has the key, the
         # store cannot wake this one, so it is asked every POLL_S. The event is put in place
         # *before* the store is asked: the answer takes a while, and a second message would ask
@@ -266,8 +288,10 @@ class IdempotentConsumer:
                 pass
 
     async def end_claim(self, visit: HeldKey, *, done: bool | None) -> None:
-        """End a claim. ``done``: True if the handler has succeeded. None: the handler was abandoned
-        and its thread may still run, so the lease is left to expire.
+        """End a claim, and record the key as done if the handler has succeeded.
+
+        - ``done``: True if the handler has succeeded. None if the handler was abandoned and its
+          thread may still run, so that nobody else may have the key before the lease expires.
 
         A failure of the store is logged, not raised: the message has been handled, and the lease
         expires.

@@ -1,13 +1,13 @@
-"""Stores of idempotent consumers: the three states of a key, and the steps between them.
+"""Stores of idempotent consumers, with the three states of a key and the transitions between them.
 
 ::
 
-    absent ──claim──► in hand (owner, lease) ──finish──► done (kept for a while) ──► absent
+    absent ──claim──► claimed (owner, lease) ──finish──► done (kept for a while) ──► absent
        ▲                    │
        └──release, or the lease expires
 
-One rule: every step is one atomic operation of the store. Other threads, processes and machines see
-the state before or after it.
+One rule: every transition is one atomic operation of the store. Other threads, processes and
+machines see the state before or after it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,12 @@ _PREFIX: Final = SettingRule(is_name, "must be text that is not empty, as in 'tu
 
 
 class Claim(Enum):
-    """Outcome of a claim: the key is granted, held by another owner, or done."""
+    """Outcome of the attempt to claim a key.
+
+    - ``YOURS``: the caller has the key now.
+    - ``HELD``: another owner has the key.
+    - ``DONE``: the key was handled before.
+    """
 
     YOURS = "yours"
     HELD = "held"
@@ -49,34 +54,48 @@ class Claim(Enum):
 
 
 class IdempotenceStore(Protocol):
-    """Store of held and finished keys. ``owner`` distinguishes claims. Durations are in seconds.
-    Methods raise the errors of the store's library."""
+    """Store that records which business keys are claimed and which are done.
+
+    ``owner`` distinguishes claims. Durations are in seconds. Methods raise the errors of the
+    store's library.
+    """
 
     async def claim(self, key: str, owner: str, lease: float) -> Claim:
-        """Claim the key for ``lease`` seconds. This succeeds if the key is absent or another
-        owner's lease is over."""
+        """Claim the key for ``lease`` seconds, and return the outcome.
+
+        The claim succeeds if the key is absent, or the lease of another owner is over.
+        """
 
     async def renew(self, key: str, owner: str, lease: float) -> bool:
-        """Extend the lease to ``lease`` seconds from now. Return False if the owner no longer has
-        the key."""
+        """Extend the lease of a claimed key to ``lease`` seconds from now.
+
+        Returns False if the owner no longer has the key.
+        """
 
     async def finish(self, key: str, owner: str, keep: float) -> bool:
-        """Record the key as done for ``keep`` seconds. Return False if the owner no longer had the
-        key; it is recorded nevertheless."""
+        """Record the key as done for ``keep`` seconds.
+
+        Returns False if the owner no longer had the key. The key is done nevertheless.
+        """
 
     async def release(self, key: str, owner: str) -> None:
-        """Remove the key if the owner has it."""
+        """Remove the key, so that others can claim it. Nothing happens if the owner does not have
+        the key."""
 
     async def close(self) -> None:
-        """Close files, threads and connections. May be called twice."""
+        """Close files, threads and connections of the store. A second call does nothing."""
 
 
 MAX_KEYS: Final = 100_000
 
 
 class MemoryStore:
-    """Store in this process's memory. ``max_keys``: maximum number of finished keys, of some 200
-    bytes each. Use it on one event loop only. Raises ConfigError."""
+    """Store of keys in the memory of this process.
+
+    Use it on one event loop only. Raises ConfigError for unusable arguments.
+
+    - ``max_keys``: maximum number of finished keys, of some 200 bytes each.
+    """
 
     def __init__(self, *, max_keys: int = MAX_KEYS, clock: Clock | None = None) -> None:
         _KEYS.check("max_keys", max_keys)
@@ -122,7 +141,7 @@ class MemoryStore:
         pass
 
     def __len__(self) -> int:
-        """Return the number of stored keys."""
+        """Return the number of keys that are claimed or done."""
         return len(self._held) + len(self._done)
 
     def _is_owners(self, key: str, owner: str) -> bool:
@@ -130,7 +149,7 @@ class MemoryStore:
         return held is not None and held[0] == owner
 
     def _forget(self, now: float) -> None:
-        """Remove a few expired keys, the oldest first."""
+        """Remove at most four expired keys, the oldest first."""
         for _ in range(4):
             oldest = next(iter(self._done.items()), None)
             if oldest is None or oldest[1] > now:
@@ -142,10 +161,10 @@ T = TypeVar("T")
 
 SQLITE_MAX_KEYS: Final = 1_000_000
 BUSY_S: Final = 10.0
-"""Maximum seconds for which an operation waits while another process writes."""
+"""Maximum time in seconds for which an operation waits while another process writes."""
 FORGET_EVERY: Final = 256
-# ``owner`` is NULL if the key is done; ``until_ms`` is wall time, for other processes read it.
-# Each operation is one transaction, in a thread of the store's own.
+# ``owner`` is NULL if the key is done. ``until_ms`` is wall time, because other processes read it.
+# Each operation is one transaction, in the thread of the store.
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS idempotence \
 (key TEXT PRIMARY KEY, owner TEXT, until_ms INTEGER NOT NULL) WITHOUT ROWID;
@@ -154,14 +173,17 @@ CREATE INDEX IF NOT EXISTS idempotence_until ON idempotence (until_ms);
 
 
 class SqliteStore:
-    """Store in an SQLite file, for the processes of one machine. It survives a kill of the process.
+    """Store of keys in an SQLite file, for the processes of one machine.
 
-    - ``path``: file, created if it does not exist; not on a network file system.
-    - ``max_keys``: maximum number of keys; the oldest are removed. Checked at the start, and
-      every 256 finished keys.
-    - ``durable``: True: finished keys also survive a power failure, at one fsync an operation.
+    Finished keys survive a kill of the process.
 
-    Raises ConfigError.
+    - ``path``: file, created if it does not exist. It must not be on a network file system.
+    - ``max_keys``: maximum number of keys; the oldest are removed. The store checks the number
+      at the start, and every 256 finished keys.
+    - ``durable``: True if finished keys must also survive a power failure. Each operation then
+      costs one fsync.
+
+    Raises ConfigError for unusable arguments.
     """
 
     def __init__(
@@ -271,7 +293,7 @@ class SqliteStore:
 
 
 def _forget(connection: sqlite3.Connection, now: int, max_keys: int) -> None:
-    """Delete expired keys, and the oldest finished ones above the maximum."""
+    """Delete expired keys, and the oldest finished keys above the maximum number."""
     connection.execute("DELETE FROM idempotence WHERE until_ms <= ?", (now,))
     (count,) = connection.execute("SELECT COUNT(*) FROM idempotence").fetchone()
     if count > max_keys:
@@ -283,7 +305,7 @@ def _forget(connection: sqlite3.Connection, now: int, max_keys: int) -> None:
 
 
 #     {prefix}:k:KEY   "h" + owner, expires with the lease;  "d" (done), expires with ``keep``
-#     {prefix}:done    sorted set: done keys by the server's time, to keep so many at most
+#     {prefix}:done    sorted set: done keys by the server's time, to find the oldest
 #
 # Each operation is one script, which Redis runs without interruption; times are the server's own.
 # The braces keep all of it on one node of a Redis Cluster.
@@ -326,7 +348,7 @@ return 0
 
 
 class RedisStore:
-    """Store in Redis, for consumers on many machines. Needs the extra ``turbopump[redis]``.
+    """Store of keys in Redis, for consumers on many machines. Needs the extra ``turbopump[redis]``.
 
     - ``url``: for example ``redis://host:6379/0``.
     - ``prefix``: prefix of the store's keys in Redis.
