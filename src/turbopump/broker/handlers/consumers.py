@@ -237,7 +237,7 @@ class ConsumersHandler:
     def time_span(
         self, request: QueryConsumeTimeSpan, context: RequestContext
     ) -> Outcome[QueryConsumeTimeSpanBody]:
-        """Return how far a consumer group has read each queue of a topic, as times.
+        """Return times that show how far a consumer group has read each queue of a topic.
 
         They are the store times of the first, the last and the last consumed message, and the age
         of the next message.

@@ -1,4 +1,4 @@
-"""Handler of requests to end a transaction (37), and to resume checks of one that was given up (323).
+"""Handler of requests to end a transaction (37), or to check a given-up transaction again (323).
 
 The codes and the beginnings of remarks are those of apache/rocketmq ``EndTransactionProcessor``,
 ``AdminBrokerProcessor.resumeCheckHalfMessage``. A repeated end of a transaction succeeds and
