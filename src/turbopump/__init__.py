@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 
-TYPE_CHECKING = False  # as `typing` has it, which need not be imported for that
+TYPE_CHECKING = False  # as in `typing`, without importing that module
 if TYPE_CHECKING:
     from turbopump.auth.signatures import Credentials
     from turbopump.client.consumer.delivery import Delivery, Retry

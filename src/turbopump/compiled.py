@@ -2,9 +2,10 @@
 
 ``@has_twin`` marks a plain function. Its compiled twin in ``hot/`` replaces it if the twin was
 built. The plain function defines the behaviour. The twin has the same name and signature. It
-receives the plain function, and calls it for unusual values (other types, numbers out of range,
-text beyond ASCII, bytes that do not fit), so that errors are the same too. ``TURBOPUMP_PURE=1`` in
-the environment disables the twins. Reasons: docs/explanations/decisions/0005-compiled-twins.md.
+calls the plain function for unusual values, so that errors are the same too. These are values of
+other types, numbers out of range, text beyond ASCII, and bytes that do not fit.
+``TURBOPUMP_PURE=1`` in the environment disables the twins. Reasons:
+docs/explanations/decisions/0005-compiled-twins.md.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def has_twin(plain: FunctionT) -> FunctionT:
     name = plain.__name__
     compiled = None
     if _hot is not None:
-        compiled = getattr(_hot, name, None)  # None: built from an older source
+        compiled = getattr(_hot, name, None)  # None if built from an older source
         _hot.plain[name] = plain
     TWINS[name] = Twins(plain, compiled)
     return compiled or plain

@@ -29,7 +29,7 @@ def decoder_of(type_: Any, *, strict: bool = False) -> msgspec.json.Decoder[Any]
 
 
 def convert(value: Any, type_: type[T]) -> T:
-    """Convert a value to this type, where numbers may be text.
+    """Convert a value to this type, and accept text where the type has a number.
 
     The function works like ``msgspec.convert`` with ``strict=False``. Raises
     msgspec.ValidationError if the value does not fit.

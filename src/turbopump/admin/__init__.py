@@ -1,1 +1,1 @@
-"""Operations on a cluster, shared by the command line, the doctor and a console."""
+"""Operations on a cluster, which the command line, the doctor and a console share."""

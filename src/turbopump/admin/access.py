@@ -1,7 +1,7 @@
-"""List and change users and policies on every name server and broker that has access control.
+"""Listing and changing of users and policies on all servers that have access control.
 
-Each server keeps its own accounts. One server may make a change that another refuses, so every
-server has its own outcome. Files and the display of answers are unknown here.
+Each name server and broker keeps its own accounts. One server may make a change that another
+refuses, so every server has its own outcome. Files and the display of answers are unknown here.
 """
 
 from __future__ import annotations
@@ -40,12 +40,15 @@ OFF: Final = (
 
 
 NAMED_MAX: Final = 5
-"""Maximum number of users that a comparison names; the rest are counted."""
+"""Maximum number of users that a comparison names. Further users are counted."""
 
 
 @dataclass(frozen=True)
 class ChangeOutcome:
-    """Outcome of a change on one server or in one file. ``fault`` None means success."""
+    """Outcome of a change of accounts on one server or in one file.
+
+    - ``fault``: the reason for a failure, or None after success.
+    """
 
     server: str
     fault: str | None = None
@@ -53,8 +56,10 @@ class ChangeOutcome:
 
 @dataclass(frozen=True)
 class ServerAccounts:
-    """Users and policies of one server or file. ``warning`` describes a problem with the file's
-    mode."""
+    """Users and policies of one server or file.
+
+    - ``warning``: a warning if other users of the machine may access the file, or None.
+    """
 
     server: str
     users: list[UserInfo]
@@ -66,8 +71,10 @@ class ServerAccounts:
 
     @property
     def accounts(self) -> Accounts:
-        """Return the same content as `Accounts`, without passwords. Raise ConfigError for an
-        invalid value."""
+        """The same users and policies as ``Accounts``, without passwords.
+
+        Raises ConfigError for an invalid value.
+        """
         accounts = Accounts()
         for user in self.users:
             accounts = accounts.with_new_user(msgspec.structs.replace(user, password="?"))
@@ -80,8 +87,11 @@ class ServerAccounts:
 async def list_accounts(
     servers: Servers, addresses: Iterable[str], name: str = ""
 ) -> list[ServerAccounts]:
-    """Return the users whose name contains ``name``, and their policies, for each server with
-    access control. Raise RemotingError, or ClientError if no server has access control."""
+    """Return the users whose name contains ``name``, and their policies, for each server.
+
+    Servers without access control are left out. Raises RemotingError if a server cannot be asked,
+    and ClientError if no server has access control.
+    """
     found = []
     for address in addresses:
         users = await _asked(servers, address, ListUsers(filter=name))
@@ -102,12 +112,12 @@ async def list_accounts(
 
 @dataclass(frozen=True)
 class ComparedAccounts:
-    """Accounts of one server, for a comparison.
+    """Accounts of one server, for a comparison with another server.
 
-    - ``accounts``: None if the server has no access control.
+    - ``accounts``: the accounts, or None if the server has no access control.
     - ``passwords``: True if the accounts contain real passwords, which a server shows to Super
       users only.
-    - ``warning``: warning of the server about its accounts file.
+    - ``warning``: the server's warning about its accounts file, or None.
     """
 
     server: str
@@ -117,8 +127,10 @@ class ComparedAccounts:
 
 
 async def accounts_at(servers: Servers, address: str) -> ComparedAccounts | None:
-    """Ask one server for its accounts. Return None without credentials, or if the server
-    refuses."""
+    """Ask one server for its accounts.
+
+    Return None if the caller has no credentials, or if the server refuses or does not answer.
+    """
     credentials = servers.credentials
     if credentials is None:
         return None
@@ -137,8 +149,12 @@ async def accounts_at(servers: Servers, address: str) -> ComparedAccounts | None
 
 
 def differing_accounts(one: ComparedAccounts, other: ComparedAccounts) -> str | None:
-    """Return a description of how the accounts of ``other`` differ from those of ``one``, without
-    secrets, or None if they are equal."""
+    """Return a description of the difference between two servers' accounts, or None if they are
+    equal.
+
+    The description has no secrets. It says how the accounts of ``other`` differ from those of
+    ``one``.
+    """
     if one.accounts is None or other.accounts is None:
         if one.accounts is other.accounts:
             return None
@@ -188,7 +204,10 @@ async def _asked(servers: Servers, address: str, request: Request[Any]) -> Comma
 async def change_all(
     servers: Servers, addresses: Iterable[str], request: Request[Any], body: Body = b""
 ) -> list[ChangeOutcome]:
-    """Send a change to each server that has access control. Raise ClientError if none has."""
+    """Send a change of accounts to each server, and return the outcomes.
+
+    Servers without access control are left out. Raises ClientError if no server has access control.
+    """
     outcomes = []
     for address in addresses:
         try:
@@ -210,15 +229,21 @@ async def change_all(
 
 
 def _is_off(answer: Command) -> bool:
-    """Return True if a server has no access control. Apache's name server has no such requests."""
+    """Return True if the answer shows that a server has no access control.
+
+    Apache's name server does not know such requests.
+    """
     return answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED or answer.remark == SWITCHED_OFF
 
 
 async def import_all(
     servers: Servers, addresses: Iterable[str], accounts: Accounts
 ) -> tuple[list[str], list[ChangeOutcome]]:
-    """Create the users that a server lacks, with their policies. Return which users were created
-    where, and the refused changes."""
+    """Create the missing users and their policies on each server.
+
+    Return a line for each created user, and the changes that failed. Raises ClientError if no
+    server has access control.
+    """
     made: list[str] = []
     outcomes: list[ChangeOutcome] = []
     all_held: list[ServerAccounts] = []

@@ -1,5 +1,8 @@
-"""Connections of operators to the servers of a cluster: which addresses to ask, and how to collect
-the answers. The requests, and the display of answers, are unknown here."""
+"""Connections of operators to the servers of a cluster.
+
+The module knows which addresses to ask, and how to collect the answers. The requests, and the
+display of answers, are unknown here.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,10 @@ BodyT = TypeVar("BodyT")
 
 
 class Servers(RemotingClient):
-    """Connections to the servers of a cluster, closed at the end of an `async with`. With
-    ``credentials`` requests are signed."""
+    """Connections to the servers of a cluster, which are closed at the end of an `async with`.
+
+    - ``credentials``: the credentials with which requests are signed, or None.
+    """
 
     def __init__(
         self,
@@ -41,8 +46,12 @@ class Servers(RemotingClient):
         await self.close()
 
     async def ask_name_servers(self, request: Request[ReplyT]) -> ReplyT:
-        """Return the answer of the first name server that can be reached. Raise RemotingError if
-        none can, or ResponseError if the name server refuses."""
+        """Send a request to the name servers, and return the answer of the first one that is
+        reached.
+
+        Raises RemotingError if no name server can be reached, and ResponseError if the name server
+        refuses.
+        """
         failures: list[str] = []
         for address in self.name_servers:
             try:
@@ -66,11 +75,14 @@ class Servers(RemotingClient):
         )
 
     async def brokers(self) -> ClusterInfo:
-        """Return all clusters and brokers that the name servers know. Raise RemotingError."""
+        """Return all clusters and brokers that a name server knows.
+
+        Raises RemotingError.
+        """
         return await self.ask_name_servers(GetBrokerClusterInfo())
 
     async def members(self) -> list[str]:
-        """Return the addresses of all brokers, masters before slaves. Raise RemotingError."""
+        """Return the addresses of all brokers, masters before slaves. Raises RemotingError."""
         found = {
             (number != MASTER_ID, address)
             for broker in (await self.brokers()).broker_addr_table.values()
@@ -79,8 +91,10 @@ class Servers(RemotingClient):
         return [address for _, address in sorted(found)]
 
     async def masters(self, cluster: str | None = None) -> list[str]:
-        """Return the addresses of the masters of one ``cluster``, or of all. Raise ClientError if
-        there are none."""
+        """Return the addresses of the masters in one cluster, or in all clusters.
+
+        Raises ClientError if there are none, or if the cluster is unknown.
+        """
         info = await self.brokers()
         if cluster is not None:
             refuse_unknown_cluster(info, cluster)
@@ -98,7 +112,7 @@ class Servers(RemotingClient):
 
 
 def refuse_unknown_cluster(info: ClusterInfo, cluster: str) -> None:
-    """Raise ClientError, with the known clusters, if the cluster does not exist."""
+    """Raise ClientError if a cluster does not exist. The error lists the known clusters."""
     if cluster not in info.cluster_addr_table:
         known = ", ".join(sorted(info.cluster_addr_table)) or "none"
         raise ClientError(f"cluster {cluster} does not exist; the name server knows: {known}")
@@ -111,8 +125,12 @@ async def ask_each(
     body: type[BodyT],
     *without: int,
 ) -> dict[str, BodyT]:
-    """Ask each broker and return the answers by address. Brokers that answer with a code in
-    ``without`` are left out. Raise RemotingError."""
+    """Send a request to each broker, and return the decoded bodies of the answers by address.
+
+    - ``without``: answer codes whose brokers are left out.
+
+    Raises RemotingError for any other failure.
+    """
     found: dict[str, BodyT] = {}
     for address in addresses:
         answer = await client.exchange(address, request)
@@ -125,7 +143,7 @@ async def ask_each(
 
 
 def refuse_other_server(address: str, answer: Command) -> None:
-    """Raise RemotingError if the server at this address does not know a broker's request."""
+    """Raise RemotingError if the answer shows that the server does not know a broker's request."""
     if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
         raise RemotingError(
             f"{address} does not know this request ({(answer.remark or '').strip()}): is it a "

@@ -1,9 +1,9 @@
-"""Drain a broker before its stop: clients send elsewhere, consumers have read all messages, slaves
-have copied all messages.
+"""Draining of a broker before its stop, so that clients and slaves no longer need it.
 
-A condition counts as met only if it was asked and answered in the same round. Messages that wait on
-the broker's disk for a time, or for the end of a transaction, are reported but not waited for: they
-are still there when the broker runs again. Source of the request: apache/rocketmq
+A broker is drained when clients send to other brokers, consumers have read all messages, and slaves
+have copied all messages. All conditions must be met in the same check. Messages that wait on the
+broker's disk for a time, or for the end of a transaction, are reported but not waited for: they are
+still there when the broker runs again. Source of the request: apache/rocketmq
 ``WipeWritePermSubCommand``.
 """
 
@@ -32,22 +32,25 @@ log = logging.getLogger(__name__)
 
 ROUND_S: Final = 1.0
 ROUTES_S: Final = 35.0
-"""Seconds until all clients have new routes. Clients ask for routes every 30 s, and until then they
-send to the broker."""
+"""Seconds until all clients know that they must not send to the broker.
+
+Clients ask for routes every 30 s, and until then they send to the broker.
+"""
 ANSWER_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class DrainState:
-    """State of a drain after one round.
+    """State of a drain, as found by one check.
 
-    - ``sends_until``: seconds for which clients may still send to the broker.
-    - ``behind``: unread messages of each group that has consumers.
-    - ``unread``: unread messages of each group without consumers.
-    - ``slaves``: bytes that each slave is behind, by its address.
-    - ``absent``: registered slaves that do not copy.
-    - ``waiting``: messages that wait on the disk, by kind.
-    - ``fault``: reason if some questions failed.
+    - ``seconds``: the seconds since the start of the drain.
+    - ``sends_until``: the seconds for which clients may still send to the broker.
+    - ``behind``: the number of unread messages of each group that has consumers.
+    - ``unread``: the number of unread messages of each group without consumers.
+    - ``slaves``: the number of bytes that each slave is behind, by its address.
+    - ``absent``: the number of registered slaves that do not copy.
+    - ``waiting``: the number of messages that wait on the disk, by kind.
+    - ``fault``: the reason if the check failed, or None.
     """
 
     seconds: float
@@ -64,7 +67,7 @@ class DrainState:
         return not any(self.waits_for())
 
     def waits_for(self) -> Iterator[str]:
-        """Yield a phrase for each condition that is not met yet."""
+        """Yield a phrase for each condition that keeps the broker from being drained."""
         if self.fault is not None:
             yield self.fault
         if self.sends_until > 0:
@@ -81,8 +84,12 @@ class DrainState:
 
 @dataclass(frozen=True, slots=True)
 class DrainedBroker:
-    """Broker to drain: the address of its master, the number of its slaves, and the name servers
-    that know it."""
+    """Broker that an operator drains before its stop.
+
+    - ``address``: the address of its master.
+    - ``slaves``: the number of its slaves.
+    - ``name_servers``: the addresses of the name servers at which it may be registered.
+    """
 
     name: str
     address: str
@@ -91,8 +98,11 @@ class DrainedBroker:
 
 
 async def find_broker(servers: Servers, name: str) -> DrainedBroker:
-    """Return the broker with this name. Raise RemotingError, or ClientError if the broker does not
-    exist or has no master."""
+    """Return the broker with this name, including its name servers.
+
+    Raises RemotingError if no name server can be asked, and ClientError if the broker does not
+    exist or has no master.
+    """
     table = (await servers.brokers()).broker_addr_table
     if name not in table:
         known = ", ".join(sorted(table)) or "none"
@@ -115,8 +125,12 @@ async def find_broker(servers: Servers, name: str) -> DrainedBroker:
 async def set_write_permission(
     servers: Servers, broker: DrainedBroker, *, wiped: bool
 ) -> dict[str, str]:
-    """Remove or restore the write permission at every name server. Return the name servers that
-    failed, with the reason."""
+    """Remove or restore a broker's write permission at every name server.
+
+    - ``wiped``: True to remove the permission.
+
+    Return the name servers that failed, with the reason.
+    """
     request: WipeWritePerm | AddWritePerm = AddWritePerm(broker_name=broker.name)
     if wiped:
         request = WipeWritePerm(broker_name=broker.name)
@@ -132,10 +146,12 @@ async def set_write_permission(
 async def drain(
     servers: Servers, broker: DrainedBroker, clock: Clock, *, routes_s: float = ROUTES_S
 ) -> AsyncIterator[DrainState]:
-    """Yield the state of each round, one every second, until all conditions are met. The write
-    permission must be removed before."""
-    # A round may fail while the broker is busy, and the next one asks again. Only `routes_s` after
-    # the permission was removed do all clients know it: until then new messages may still arrive.
+    """Check a broker every second, and yield the result, until the broker is drained.
+
+    Remove the write permission before (``set_write_permission``).
+    """
+    # A check may fail while the broker is busy, and the next check asks again. New messages may
+    # arrive for `routes_s` after the removal of the permission, until all clients have new routes.
     began = clock.monotonic()
     while True:
         seconds = clock.monotonic() - began
@@ -183,7 +199,10 @@ async def _find_state(
 
 
 def waiting_messages(figures: Mapping[str, Any]) -> dict[str, int]:
-    """Return how many messages wait on a broker's disk, by kind, from its runtime figures (28)."""
+    """Return the number of messages that wait on a broker's disk, by kind.
+
+    - ``figures``: the runtime figures of the broker (request 28).
+    """
     delayed = 0
     for key, value in figures.items():
         if key.startswith("scheduleMessageOffset_"):

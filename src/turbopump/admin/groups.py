@@ -20,7 +20,7 @@ from turbopump.remoting.client import RemotingClient
 
 
 async def group_names(client: RemotingClient, addresses: list[str]) -> list[str]:
-    """Return the sorted names of all groups that a broker knows. Raise RemotingError."""
+    """Return the sorted names of all groups that one of the brokers knows. Raises RemotingError."""
     tables = await ask_each(client, addresses, GetAllGroups(), SubscriptionGroupWrapper)
     return sorted({name for table in tables.values() for name in table.subscription_group_table})
 
@@ -28,8 +28,10 @@ async def group_names(client: RemotingClient, addresses: list[str]) -> list[str]
 async def group_members(
     client: RemotingClient, addresses: list[str], group: str
 ) -> dict[str, ConsumerConnection]:
-    """Ask for the members of a group, and return them by the address of the answering broker. Raise
-    RemotingError."""
+    """Return the members of a group, by the address of the broker that knows them.
+
+    Brokers without members are left out. Raises RemotingError.
+    """
     asked = GetConsumerConnectionList(consumer_group=group)
     return await ask_each(
         client, addresses, asked, ConsumerConnection, ResponseCode.CONSUMER_NOT_ONLINE
@@ -37,15 +39,19 @@ async def group_members(
 
 
 RUNNING_TIMEOUT_S: Final = 12.0
-"""Timeout in seconds of a request that a broker forwards to a client. The broker waits ten seconds
-for the client."""
+"""Seconds to wait for the answer to a request that a broker forwards to a client.
+
+The broker waits ten seconds for the client.
+"""
 
 
 async def running_info(
     client: RemotingClient, address: str, group: str, client_id: str
 ) -> ConsumerRunningInfo | str:
-    """Ask a consumer for its status, through the broker at ``address``. Return the reason if this
-    fails."""
+    """Ask a consumer for its status through a broker. Return the reason as text if this fails.
+
+    - ``address``: the address of the broker.
+    """
     request = GetConsumerRunningInfo(consumer_group=group, client_id=client_id)
     try:
         return await client.call(address, request, timeout=RUNNING_TIMEOUT_S)
@@ -58,7 +64,10 @@ async def running_info(
 async def group_offsets(
     client: RemotingClient, addresses: list[str], group: str, topic: str | None = None
 ) -> list[dict[str, Any]]:
-    """Return the offsets of a group, one row for each queue, sorted. Raise RemotingError."""
+    """Return the offsets of a group, with one row for each queue. Raises RemotingError.
+
+    The rows are sorted by queue.
+    """
     answers = await ask_each(
         client, addresses, GetConsumeStats(consumer_group=group, topic=topic), ConsumeStats
     )

@@ -21,11 +21,12 @@ ANSWER_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class BrokerReplication:
-    """Answer of one broker about replication.
+    """Answer of one broker about its replication.
 
-    - ``fault``: reason why the broker did not answer.
-    - ``settings``: configuration of a master; empty if the master refuses to show it.
-    - ``accounts``: None if the caller may not see them.
+    - ``status``: the answer, or None if the broker did not answer.
+    - ``fault``: the reason why the broker did not answer, or None.
+    - ``settings``: the configuration of a master, which is empty if the master refuses to show it.
+    - ``accounts``: the accounts of the broker, or None if the caller may not see them.
     """
 
     name: str
@@ -44,7 +45,7 @@ class BrokerReplication:
 
     @property
     def row(self) -> dict[str, Any]:
-        """Return a row for JSON output. Offsets are positions in the log, in bytes."""
+        """This answer as a row of JSON output. Offsets are positions in the log, in bytes."""
         found: dict[str, Any] = {"broker": self.name, "id": self.id, "address": self.address}
         status = self.status
         if status is None:
@@ -75,16 +76,21 @@ class BrokerReplication:
 
 
 def seconds_left(behind: int, rate: int) -> int | None:
-    """Return the estimated seconds until a slave has caught up, or None if nothing is being
-    sent."""
+    """Return the estimated seconds until a slave has caught up, or None if nothing is being sent.
+
+    - ``behind``: the number of bytes that the slave is behind.
+    - ``rate``: the bytes per second that are sent to the slave.
+    """
     if behind <= 0:
         return 0
     return -(-behind // rate) if rate > 0 else None
 
 
 async def ha_status(servers: Servers, cluster: str | None = None) -> list[BrokerReplication]:
-    """Ask all brokers, sorted by name and id. Raise RemotingError if no name server answers,
-    ClientError for an unknown cluster."""
+    """Ask all brokers for their replication. The answers are sorted by broker name and id.
+
+    Raises RemotingError if no name server answers, and ClientError for an unknown cluster.
+    """
     info = await servers.brokers()
     if cluster is not None:
         refuse_unknown_cluster(info, cluster)
@@ -97,7 +103,8 @@ async def ha_status(servers: Servers, cluster: str | None = None) -> list[Broker
 
 
 async def ask_replicas(servers: Servers, name: str, broker: BrokerData) -> list[BrokerReplication]:
-    """Ask the brokers with one name, sorted by id."""
+    """Ask the master and the slaves of one broker for their replication. The answers are sorted by
+    id."""
     found = []
     for number, address in sorted(broker.broker_addrs.items()):
         status, fault, settings = None, None, dict[str, str]()
@@ -117,15 +124,18 @@ async def ask_replicas(servers: Servers, name: str, broker: BrokerData) -> list[
 
 
 class Problem(NamedTuple):
-    """A problem of the brokers of one name: one sentence, and what to do."""
+    """Problem in the replication of a broker, and the fix."""
 
     message: str
     fix: str
 
 
 def replication_problems(brokers: Sequence[BrokerReplication], n: str) -> Iterator[Problem]:
-    """Yield the problems among the brokers with one name. ``n`` is the -n option for suggested
-    commands."""
+    """Yield the problems in the replication of one broker name.
+
+    - ``brokers``: the answers of the master and its slaves.
+    - ``n``: the option -n for suggested commands.
+    """
     name = brokers[0].name
     master = next((one for one in brokers if one.id == MASTER_ID), None)
     if master is None:
@@ -170,7 +180,9 @@ def replication_problems(brokers: Sequence[BrokerReplication], n: str) -> Iterat
 
 def open_ha_port(master: BrokerReplication) -> Problem | None:
     """Return a problem if the HA port of a master gives all messages to anyone who can connect.
-    Apache's brokers are not reported, because their port can never be closed."""
+
+    Apache's brokers are not reported, because their port can never be closed.
+    """
     if "haAllowedPeers" not in master.settings:
         return None
     from turbopump.config.broker_config import CLOSE_HA_PORT, BrokerConfig  # few commands need it
@@ -214,11 +226,16 @@ def _account_problems(master: BrokerReplication, slave: BrokerReplication) -> It
 def _setting_problems(
     name: str, settings: Mapping[str, str], slaves: int, hosts: int, n: str
 ) -> Iterator[Problem]:
-    """Yield the problems of a sync master's settings. ``hosts`` is the number of addresses that
-    copy."""
+    """Yield the problems in the settings of a SYNC_MASTER.
+
+    - ``slaves``: the number of registered slaves.
+    - ``hosts``: the number of different hosts from which slaves copy.
+    """
     if settings.get("brokerRole") != "SYNC_MASTER":
         return
-    in_sync_replicas = settings.get("inSyncReplicas", "2")  # Apache 4: no such key, it waits for 1
+    in_sync_replicas = settings.get(
+        "inSyncReplicas", "2"
+    )  # Apache 4 has no such key and waits for 1
     wanted = 0
     if in_sync_replicas.isdecimal():
         wanted = int(in_sync_replicas) - 1

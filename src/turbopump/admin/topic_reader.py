@@ -1,4 +1,4 @@
-"""Reading a topic without a group: no offset is kept, and no consumer loses a message.
+"""Reading of a topic without a group: no offset is kept, and no consumer loses a message.
 
 Data that could not be read is always reported.
 """
@@ -30,28 +30,36 @@ from turbopump.message.message import MessageQueue, ReceivedMessage
 log = logging.getLogger(__name__)
 
 HOLD_S: Final = 15.0
-"""Maximum time in seconds for which a broker may hold a pull that finds no messages."""
+"""Maximum seconds for which a broker waits for messages before it answers a pull with none."""
 AGAIN_S: Final = 1.0
-"""Wait in seconds before a failed queue is read again."""
+"""Seconds to wait before a queue is read again after a failure."""
 BATCHES_AHEAD: Final = 16
 
 Batch = Sequence[ReceivedMessage]
 
 
 class TopicReader(MessageFinder):
-    """Reader of a topic without a group: ``async with TopicReader("127.0.0.1:9876") as reader:``.
-    Settings and errors are those of ``MessageFinder``."""
+    """Reader of a topic that belongs to no consumer group.
+
+    Use it as ``async with TopicReader("127.0.0.1:9876") as reader:``. Settings and errors are those
+    of ``MessageFinder``.
+    """
 
     async def committed(self, group: str, queue: MessageQueue) -> int | None:
-        """Return the committed offset of a group in a queue, or None. Raise RemotingError."""
+        """Return the offset that a group has committed in a queue, or None. Raises
+        RemotingError."""
         offsets = OffsetStore(self._ready(), group)
         return await offsets.committed(queue, zero_if_young=False)
 
     async def starts(
         self, queues: Sequence[MessageQueue], where: ConsumeFrom | datetime | int
     ) -> dict[MessageQueue, int]:
-        """Return the first offset to read in each queue. A number in ``where`` is an offset. Raise
-        ConfigError if a queue does not have that offset, or RemotingError."""
+        """Return the first offset to read in each queue.
+
+        - ``where``: an offset, a time, or a member of ``ConsumeFrom``.
+
+        Raises ConfigError if a queue does not have the given offset, and RemotingError.
+        """
         offsets = OffsetStore(self._ready(), TOOLS_GROUP)
         found = {}
         for queue in queues:
@@ -76,12 +84,14 @@ class TopicReader(MessageFinder):
         *,
         more: bool = False,
     ) -> AsyncGenerator[Batch]:
-        """Yield batches of messages as they arrive, without end. Messages of one queue stay in
-        order.
+        """Yield batches of messages from a topic as they arrive, without end.
 
-        With ``more``, queues that the topic gets later are read too, from their first message.
-        Close the generator (``contextlib.aclosing``). Raise ProtocolError for an answer that cannot
-        be decoded.
+        Messages of one queue stay in order. Close the generator (``contextlib.aclosing``). Raises
+        ProtocolError for an answer that cannot be decoded.
+
+        - ``starts``: the queues to read, with the first offset of each.
+        - ``tags``: the messages to return.
+        - ``more``: True to also read queues that the topic gets later, from their first message.
         """
         reading = _Reading(self, subscription_to(topic, tags, self._environment.clock.now_ms()))
         try:
@@ -100,8 +110,11 @@ class TopicReader(MessageFinder):
     async def pull(
         self, queue: MessageQueue, offset: int, subscription: Subscription
     ) -> tuple[Batch, int, bool]:
-        """Pull messages. Return the messages, the next offset, and True if the queue no longer has
-        ``offset``. Raise RemotingError, RouteNotFoundError or ProtocolError."""
+        """Pull messages from a queue, and wait up to ``HOLD_S`` seconds for them.
+
+        Return the messages, the next offset, and True if the queue no longer has ``offset``. Raises
+        RemotingError, RouteNotFoundError or ProtocolError.
+        """
         instance = self._ready()
         address = (await instance.routes.get(queue.topic)).readable_address(queue.broker_name)
         if address is None:
@@ -116,7 +129,10 @@ class TopicReader(MessageFinder):
 
 
 class _Reading:
-    """One run of reading a topic: a task for each queue, and the batches they have found."""
+    """One reading of a topic, which has a task for each queue.
+
+    - ``arrived``: the batches that the tasks have read, or the error that has ended a task.
+    """
 
     def __init__(self, reader: TopicReader, subscription: Subscription) -> None:
         self.arrived: asyncio.Queue[Batch | Exception] = asyncio.Queue(BATCHES_AHEAD)

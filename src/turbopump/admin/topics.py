@@ -1,4 +1,4 @@
-"""List, create, change and delete topics of a cluster, and find the messages that a change hides.
+"""Listing, creation, change and deletion of the topics of a cluster.
 
 Creating an existing topic does not change it. Before a change or a deletion the caller learns which
 messages are hidden or deleted. Source of the requests: apache/rocketmq ``DefaultMQAdminExtImpl``.
@@ -41,8 +41,8 @@ from turbopump.remoting.client import RemotingClient
 
 
 async def topic_names(servers: Servers, cluster: str | None = None) -> list[str]:
-    """Return the sorted names of all topics that the name servers know, or of those of one cluster.
-    Raise RemotingError."""
+    """Return the sorted names of all topics, or of the topics in one cluster. Raises
+    RemotingError."""
     asked: Request[TopicList] = (
         GetAllTopicList() if cluster is None else GetTopicsByCluster(cluster=cluster)
     )
@@ -50,8 +50,11 @@ async def topic_names(servers: Servers, cluster: str | None = None) -> list[str]
 
 
 def users_topics(names: Iterable[str], info: ClusterInfo) -> list[str]:
-    """Return the topics of users, without RocketMQ's own: topics named after brokers and clusters,
-    and topics of groups (retries, dead letters)."""
+    """Return the topics of users, without the topics that RocketMQ creates itself.
+
+    RocketMQ's own topics are system topics, topics named after brokers and clusters, and topics of
+    groups (retries, dead letters).
+    """
     own = info.own_topics()
     return [
         name
@@ -65,8 +68,10 @@ def users_topics(names: Iterable[str], info: ClusterInfo) -> list[str]:
 async def find_topic(
     client: RemotingClient, addresses: Sequence[str], name: str
 ) -> dict[str, TopicConfig]:
-    """Return the settings of a topic on each broker that has it, by address. Raise
-    RemotingError."""
+    """Return the settings of a topic on each broker that has the topic, by address.
+
+    Raises RemotingError.
+    """
     found = {}
     for address in addresses:
         answer = await client.exchange(address, GetTopicConfig(topic=name))
@@ -89,10 +94,11 @@ async def put_topic(
     wanted: TopicConfig,
     attributes: Mapping[str, str] | None = None,
 ) -> None:
-    """Create a topic on a broker, or change it without a check of the existing topic, as Apache's
-    tools do.
+    """Create a topic on a broker, or replace the settings of an existing topic.
 
-    ``attributes`` are set; other attributes of the topic stay. Raise RemotingError.
+    As with Apache's tools, the existing topic is not checked. Raises RemotingError.
+
+    - ``attributes``: the attributes to set. Other attributes of the topic stay.
     """
     assert wanted.topic_name is not None
     request = CreateTopic(
@@ -112,7 +118,11 @@ async def put_topic(
 
 @dataclass(frozen=True, slots=True)
 class GroupBehind:
-    """Group that has not read all messages of a queue, and its current number of consumers."""
+    """Group that has not read all messages of a queue.
+
+    - ``behind``: the number of unread messages.
+    - ``consumers``: the number of consumers that run now.
+    """
 
     group: str
     behind: int
@@ -121,7 +131,7 @@ class GroupBehind:
 
 @dataclass(frozen=True, slots=True)
 class QueueContent:
-    """Content of a queue: its messages, and the groups that have not read all of them."""
+    """Number of messages in a queue, and the groups that have not read all of them."""
 
     broker: str
     queue_id: int
@@ -130,7 +140,7 @@ class QueueContent:
 
 
 def unread_ids(before: TopicConfig, after: TopicConfig) -> range:
-    """Return the queue ids that consumers read now and would no longer read after the change."""
+    """Return the ids of queues that consumers read now and could not read after a change."""
     readable = _readable_queues(after)
     return range(readable, max(readable, _readable_queues(before)))
 
@@ -144,9 +154,13 @@ def _readable_queues(topic: TopicConfig) -> int:
 async def queue_contents(
     client: RemotingClient, address: str, topic: str, ids: range
 ) -> list[QueueContent]:
-    """Ask a broker for the content of these queues, in order. Raise RemotingError.
+    """Ask a broker for the number of messages in these queues, and for groups that have unread
+    messages.
 
-    ``ids`` comes from the broker and may be huge, so no code here loops over it.
+    - ``ids``: the ids of the queues. They come from the broker and may be huge, so no code here
+      loops over them.
+
+    The results are sorted by id. Raises RemotingError.
     """
     if not ids:
         return []
@@ -173,8 +187,10 @@ async def queue_contents(
 async def _groups_of(
     client: RemotingClient, address: str, topic: str
 ) -> Mapping[str, tuple[ConsumeStats, int]]:
-    """Return the groups that read a topic or have an offset in it: their offsets and their number
-    of consumers."""
+    """Return the groups that read a topic or have an offset in it.
+
+    The values are the offsets of each group and the number of its consumers.
+    """
     one = [address]
     lists = await ask_each(client, one, QueryTopicConsumeByWho(topic=topic), GroupList)
     found = {}
@@ -188,16 +204,20 @@ async def _groups_of(
 
 
 async def delete_topic_on_broker(client: RemotingClient, address: str, name: str) -> None:
-    """Delete a topic on a broker: its settings, its queues, and the offsets of groups in it. Raise
-    RemotingError."""
+    """Delete a topic on one broker, with its queues and the offsets of groups in it.
+
+    Raises RemotingError.
+    """
     answer = await client.exchange(address, DeleteTopic(topic=name))
     refuse_other_server(address, answer)
     _refuse_failure(address, answer)
 
 
 async def delete_topic_route(servers: Servers, name: str) -> dict[str, str | None]:
-    """Delete the routes of a topic on every name server, after all brokers have deleted the topic.
-    Return by address the reason for a failure, or None for success."""
+    """Delete the routes of a topic on every name server. First delete the topic on all brokers.
+
+    Return, by address, the reason for a failure, or None after success.
+    """
     outcomes: dict[str, str | None] = {}
     for address in servers.name_servers:
         try:

@@ -186,11 +186,12 @@ class IdempotentConsumer(idempotence.IdempotentConsumer):
 
     @contextmanager
     def handling(self, message: ReceivedMessage) -> Iterator[bool]:  # type: ignore[override]
-        """Claim the key of a message that was read by ``for message in consumer``, for the block.
+        """Return a context manager whose value is True if a message has to be handled.
 
-        Use it as ``with idempotent.handling(message) as first: if first: …``. ``first`` is True if
-        the message is to be handled. An exception in the block means that the message is not done.
-        Raises TwinWaitError if another consumer has claimed the key for longer than ``wait``.
+        Use it as ``with idempotent.handling(message) as first: if first: …``. The key of the
+        message is claimed until the block ends. An exception in the block means that the message is
+        not done. Raises TwinWaitError if another consumer has claimed the key for longer than
+        ``wait``.
         """
         if self.key_of(message) is None:
             yield True

@@ -48,7 +48,7 @@ def waits(
     method: Callable[Concatenate[SelfT, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Any, P], T]:
     """Return a blocking method that runs this coroutine method of an asyncio client."""
-    # It has one parameter: with more, mypy keeps only the first overload of ``method``.
+    # A second parameter would make mypy keep only the first overload of ``method``.
     return _face(method, OnLoopThread._call)
 
 
@@ -141,7 +141,7 @@ class OnLoopThread(Generic[ClientT]):
 
     def __init__(self, make: Callable[[], ClientT]) -> None:
         self._make = make
-        self._client = make()  # complains about settings now
+        self._client = make()  # raises ConfigError now for unusable settings
         self._state = "new"
         self._pid = os.getpid()
         self._thread: LoopThread | None = None
@@ -206,7 +206,7 @@ class OnLoopThread(Generic[ClientT]):
                 f"this {type(self).__name__} was started in process {self._pid} and is used in "
                 f"its fork {os.getpid()}; start a new one after the fork"
             )
-        refuse_on_loop_thread()  # it would wait for the healing, which waits for it
+        refuse_on_loop_thread()  # the new client starts on the loop, which must not wait
         with _healing:
             if self._pid == os.getpid():
                 return
@@ -218,7 +218,7 @@ class OnLoopThread(Generic[ClientT]):
             self._thread = the_loop_thread() if self._state == "started" else None
             if self._thread is not None:
                 self._call(self._client.start)
-            self._pid = os.getpid()  # last: from now on nobody waits for the healing
+            self._pid = os.getpid()  # last: from now on other threads do not wait
 
 
 class ClientOfGroup(OnLoopThread[MemberT]):

@@ -38,7 +38,7 @@ def allocate_consistent_hash(virtual_nodes: int = VIRTUAL_NODES) -> Strategy:
 
 
 def allocate_by_configuration(ours: Collection[MessageQueue]) -> Strategy:
-    """Return a strategy that assigns exactly these queues to this client.
+    """Return a strategy that always assigns the queues in ``ours`` to this client.
 
     The queues of the other members have no influence. The group's retry topic is divided by
     ``allocate_average``, unless ``ours`` contains queues of the retry topic. In Java no member

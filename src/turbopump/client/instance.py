@@ -252,7 +252,7 @@ class ClientInstance:
         self._pid = 0
         self._forks = 0
         self._closed = False
-        self.stalls: LoopStalls  # from the start on
+        self.stalls: LoopStalls  # set by start()
 
     # --- start and close
 
@@ -289,7 +289,7 @@ class ClientInstance:
         await self.remoting.close()
 
     def check_usable(self, what: str, member: InstanceMember | None = None) -> None:
-        """Raise NotStartedError if ``what`` cannot be used here and now.
+        """Raise NotStartedError if a client of this instance cannot be used by the caller.
 
         This is so after the close, in a forked child and on another event loop. ``what`` is the
         name of a class for the error, for example ``"Producer"``.
@@ -412,7 +412,7 @@ class ClientInstance:
     def _route_changed(self, route: TopicRoute) -> None:
         for member in self._members:
             member.on_route_change(route)
-        if not self._announced:  # a client that only asks questions need not be known
+        if not self._announced:  # a client without announced members sends no heartbeats
             return
         for address in sorted(route.every_address(slaves=self._consumes)):
             if address not in self._introduced:
@@ -483,7 +483,8 @@ class ClientInstance:
 
     def _introduce(self, address: str) -> asyncio.Task[None]:
         task = self._introducing.get(address)
-        # done, but its callback has not run yet; awaiting it would not let the loop run
+        # A task that is done may still be in the table, because its callback has not run yet.
+        # Awaiting such a task would not let the loop run.
         if task is None or task.done():
             task = asyncio.get_running_loop().create_task(
                 self._heartbeat(address), name=f"turbopump heartbeat to {address}"
@@ -521,7 +522,7 @@ class ClientInstance:
     async def _introduce_anew(self, address: str) -> None:
         running = self._introducing.get(address)
         if running is not None:
-            await asyncio.wait({running})  # it may have been written before the last change
+            await asyncio.wait({running})  # its heartbeat may be from before the last change
         await asyncio.shield(self._introduce(address))
 
     async def _heartbeat(self, address: str) -> None:

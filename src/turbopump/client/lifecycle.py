@@ -46,7 +46,7 @@ def not_started(what: str, name: str) -> NotStartedError:
 
 
 class Lifecycle(Generic[RunningT]):
-    """State of one consumer: not started, started or closed.
+    """State of one consumer, which is not started, started or closed.
 
     - ``what``: name of the consumer's class, for errors.
     """
@@ -79,7 +79,7 @@ class Lifecycle(Generic[RunningT]):
         return self.running
 
     def ready(self) -> RunningT:
-        """Return the running object of a consumer that can be used now.
+        """Return the running object, if the consumer can be used now.
 
         Raises NotStartedError before the start, after the close, in a forked child and on another
         event loop.
@@ -89,7 +89,7 @@ class Lifecycle(Generic[RunningT]):
         return running
 
     async def undo_start(self) -> None:
-        """Close the object of a start that has failed.
+        """Close the running object after a failed start.
 
         The consumer may be started again, unless it was closed in the meantime.
         """
@@ -136,7 +136,7 @@ class InContext(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Close the client. A second call does nothing more."""
+        """Close the client. A second call is harmless."""
 
     def __reduce__(self) -> NoReturn:
         raise no_copy(self)

@@ -78,7 +78,7 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
             await self._start()
 
     async def close(self) -> None:
-        """Commit offsets and leave the group. A second call does nothing more.
+        """Commit offsets and leave the group. A second call is harmless.
 
         With ``auto_commit`` all polled messages are committed, except those of the last poll.
         Without ``auto_commit`` only offsets passed to ``commit`` are sent, if the brokers do not
@@ -98,7 +98,7 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         if self.lifecycle.running is None:
             return
         running = self.lifecycle.ready()
-        if before is not None:  # what was pulled ahead was filtered otherwise
+        if before is not None:  # prefetched messages were filtered by the old tags
             ours = list(running.prefetching.of_topic(before.topic))
             await running.prefetching.apply(QueueChange(ours, ours))
         await running.instance.introduce_all()
@@ -292,7 +292,8 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         await prefetching.commit_these(chosen, acknowledged=acknowledged)
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Return the offset that the group has committed in the queue, as stored at the broker.
+        """Return the offset of the next message for the group in this queue, as committed at the
+        broker.
 
         The result is None if the group has committed no offset.
         """

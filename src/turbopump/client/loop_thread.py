@@ -121,7 +121,9 @@ class LoopThread:
         """
         self.refuse_itself()
         call = _PendingCall(function, args, kwargs)
-        self._called.add(call)  # before it looks: the end of the thread looks in the other order
+        # The call is added before ``ended`` is read. The thread sets ``ended`` before it reads the
+        # calls, so at least one of the two notices the other.
+        self._called.add(call)
         if self.ended:
             self._called.discard(call)
             raise RuntimeError(_ENDED)
@@ -137,13 +139,13 @@ class LoopThread:
             try:
                 raise call.error
             finally:
-                call.error = None  # no cycle through the traceback
+                call.error = None  # otherwise the traceback and the call form a cycle
         return call.value  # type: ignore[no-any-return]
 
 
 @dataclass(slots=True, eq=False)
 class _PendingCall:
-    """Call of a coroutine function, for whose result a thread is waiting.
+    """Call of a coroutine function by a thread that is waiting for the result.
 
     The thread waits on a bare lock: a ``concurrent.futures.Future`` would make the wait three times
     as expensive.
@@ -181,9 +183,10 @@ class _PendingCall:
             self.ready.release()
 
     def fail(self, error: Exception) -> None:
-        """End a call with ``error`` if the loop will never run it to its end."""
+        """End a pending call with ``error``, because the event loop will never complete the
+        call."""
         self.error = error
-        with contextlib.suppress(RuntimeError):  # it has ended at this very moment
+        with contextlib.suppress(RuntimeError):  # the call has just ended
             self.ready.release()
 
     def cancel(self) -> None:

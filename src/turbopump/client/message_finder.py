@@ -298,7 +298,7 @@ class MessageFinder(InContext):
             topic=route.topic,
             key=key,
             max_num=max_messages,
-            # RocketMQ's index has times to the second
+            # RocketMQ's index rounds times to seconds
             begin_timestamp=max(begin_ms - SECOND_MS, 0),
             end_timestamp=end_ms,
             unique_key=unique,
@@ -419,7 +419,8 @@ def good_messages(body: bytes, broker_name: str, address: str) -> list[ReceivedM
 
 
 def is_meant(message: ReceivedMessage, request: QueryMessage, begin_ms: int) -> bool:
-    """Return True if a message has the topic and key of the request and was stored in time.
+    """Return True if a message has the requested topic and key and was stored in the requested
+    period.
 
     The store time lies between ``begin_ms`` and the end in the request.
     """

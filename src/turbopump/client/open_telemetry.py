@@ -181,7 +181,7 @@ def _single_attributes(message: ReceivedMessage) -> dict[str, AttributeValue]:
     kind = _kind_of(message)
     properties = dict(message.properties)
     if message.reconsume_times:
-        properties.pop(names.DELAY_TIME_LEVEL, None)  # the broker's
+        properties.pop(names.DELAY_TIME_LEVEL, None)  # set by the broker
     return {
         "messaging.message.body.size": len(message.stored_body),
         **_message_attributes(message.topic, message.msg_id, properties, kind),
@@ -250,7 +250,7 @@ def _kind_of(message: ReceivedMessage) -> MessageKind:
 def _server(address: str) -> dict[str, AttributeValue]:
     try:
         host, port = parse_address(address)
-    except ConfigError:  # none is known
+    except ConfigError:  # no address is known
         return {}
     return {"server.address": host, "server.port": port}
 

@@ -83,7 +83,7 @@ class Producer(InContext):
                 settings.auto_batch, self._send_together, settings.body_size_max, self.statistics
             )
         self._sender: Sender | None = None
-        self._pack: Packer  # from the start on
+        self._pack: Packer  # set by start()
         self._tracing: Tracing | None = None
         self._requester: Requester | None = None
         self._replier: Replier | None = None
@@ -365,7 +365,8 @@ class Producer(InContext):
         task = asyncio.get_running_loop().create_task(
             self._limiter.deliver_entered(sender, outgoing, target, timeout)
         )
-        await asyncio.sleep(0)  # let it begin: a close waits for what has begun
+        # Let the send begin, because a close waits only for sends that have begun.
+        await asyncio.sleep(0)
         return task
 
     @overload

@@ -186,8 +186,8 @@ class PullConsumer(InContext):
         return await store.offset_at(queue, as_ms(when))
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Return the offset that the group has committed in the queue, which is that of its next
-        message.
+        """Return the offset of the next message for the group in this queue, as committed at the
+        broker.
 
         The result is None if the group has committed no offset.
         """
@@ -195,7 +195,8 @@ class PullConsumer(InContext):
         return await store.committed(queue)
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
-        """Set the group's committed offset, and wait until the broker has stored it.
+        """Commit the offset of the group's next message in this queue, and wait until the broker
+        has stored the offset.
 
         ``offset`` is that of the next message to read.
         """
@@ -203,7 +204,7 @@ class PullConsumer(InContext):
         store, queue = await self._offsets_of(queue)
         instance = self._ready()
         instance.announce(self._member)
-        # a broker creates the group when it first hears of it
+        # a broker creates the group at the first heartbeat with its name
         await instance.introduced(await self._address(queue))
         await store.commit(queue, offset)
 

@@ -49,7 +49,7 @@ async def recall_message(
         raise errors.MessageError(
             f"messages of {shown}, a retry or dead-letter topic, cannot be recalled"
         )
-    if handle is None:  # of a SendResult, whose type says that it may be
+    if handle is None:  # ``SendResult.recall_handle`` is None without a handle
         raise errors.MessageError(
             "recall_handle is None: only a message with a future delivery time has a "
             "handle (delay= or deliver_at=, not delay_level=), from a broker with "

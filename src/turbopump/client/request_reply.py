@@ -1,10 +1,13 @@
-"""Request and reply: a message that waits for an answer, and the path of the answer.
+"""Requests, which are messages whose producer waits for a reply, and the replies to them.
 
 ::
 
-    producer ── request (CORRELATION_ID, REPLY_TO_CLIENT = its client id, TTL) ──► broker ──►
-    consumer producer ◄── 326, pushed on the connection of its heartbeats ── broker ◄── 325, to the
-    topic <cluster>_REPLY_TOPIC ── consumer
+    producer ─── request ────► broker ────────────────► consumer
+    producer ◄── 326, reply ── broker ◄── 325, reply ── consumer
+
+The request has the properties CORRELATION_ID, REPLY_TO_CLIENT (the client id of the producer) and
+TTL. The reply is a message for the topic ``<cluster>_REPLY_TOPIC``. The broker pushes the reply on
+the connection on which the producer's heartbeats arrive.
 
 One rule: a request is sent only to a broker that knows its producer, because that broker has to
 push the reply. The reply is sent first to the broker that the request came from. A request or reply
@@ -137,7 +140,7 @@ class Requester:
                 async with asyncio.timeout(timeout):
                     await self._instance.routes.get(cluster + REPLY_TOPIC_END)
             except (TimeoutError, errors.RouteNotFoundError):
-                pass  # then replies come by the brokers of the topic
+                pass  # then the brokers of the topic push the replies
 
     def _too_late(
         self, outgoing: Outgoing, broker: str, spent_ms: float
@@ -262,4 +265,4 @@ def _undelivered(
 
 def _have_seen(ended: asyncio.Future[Any]) -> None:
     if ended.done() and not ended.cancelled():
-        ended.exception()  # the caller that waits has it, or an answer already
+        ended.exception()  # asyncio would warn of an exception that nobody has read

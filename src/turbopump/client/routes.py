@@ -182,15 +182,16 @@ class Routes:
             self._question(doubtful.topic, inherit=True)
 
     def _is_in_doubt(self, doubtful: TopicRoute, pause: float) -> bool:
-        # A broker that dies makes thousands of sends fail at once, each with the same route in
-        # hand. Without a limit, each of them would ask the name servers. A route that was replaced
-        # since needs no request: the caller gets the newer one. A request that is in flight is
-        # shared, because its answer is newer than the failure. Else one request a pause must do.
+        # A broker that dies makes thousands of sends fail at once, each with the same route. A
+        # limit keeps each of them from asking the name servers. A route that was replaced since
+        # needs no request: the caller gets the newer one. A request that is in flight is shared,
+        # because its answer is newer than the failure. Otherwise there is one request for each
+        # ``pause``.
         topic = doubtful.topic
         if self.known.get(topic, doubtful) is not doubtful:
             return False
         if f"{topic}\nTrue" in self._asking:
-            return True  # the question that is under way is shared
+            return True  # the request in flight is shared
         return asyncio.get_running_loop().time() - self._asked_at.get(topic, -inf) >= pause
 
     def _question(self, topic: str, inherit: bool) -> asyncio.Task[TopicRoute]:
@@ -222,7 +223,7 @@ class Routes:
     def _question_ended(self, key: str, task: asyncio.Task[TopicRoute]) -> None:
         del self._asking[key]
         if not task.cancelled():
-            task.exception()  # the callers have it
+            task.exception()  # asyncio would warn of an exception that nobody has read
 
     async def _ask_for_route(self, topic: str, inherit: bool) -> TopicRoute:
         answers = await self._ask_name_servers(topic)
@@ -283,7 +284,7 @@ class Routes:
         count = len(self.name_servers)
         timeout = max(
             self._timeout / count, 1.0
-        )  # one that hangs must not use up a send's whole time
+        )  # a server that hangs must not use up the time of a send
         request = GetRouteInfo(topic=topic)
         for turn in range(count):
             index = (self._first + turn) % count
@@ -293,7 +294,7 @@ class Routes:
                 command = await self._remoting.exchange(address, request, timeout=timeout)
                 if command.code == ResponseCode.TOPIC_NOT_EXIST:
                     ignorant.append(address)
-                    if unreachable:  # the next question must not wait for those again
+                    if unreachable:  # the next request must not wait for them again
                         self._first = index
                     continue
                 refuse_other_than_name_server(address, command)
@@ -304,7 +305,7 @@ class Routes:
                 unusable = isinstance(error, errors.BodyError)
                 unreachable[address] = f"{address}: {error}" if unusable else str(error)
                 answered |= unusable or _is_denial(error)
-                silent |= loop.time() - began >= 0.9 * timeout  # of the call, or of the connecting
+                silent |= loop.time() - began >= 0.9 * timeout  # in the call or the connect
                 if isinstance(error, errors.CallTimeoutError):
                     # the connection may be dead; the next request uses a new one
                     self._remoting.disconnect(address)

@@ -55,8 +55,7 @@ def at_random(random: random_module.Random | None = None) -> Selector:
 
 
 def in_rooms(*rooms: str) -> Selector:
-    """Return a selector that chooses one queue after another among the brokers in these machine
-    rooms.
+    """Return a selector that uses the queues of brokers in these machine rooms one after another.
 
     Such a broker is named ``room@…``. If there is none, all queues are used.
 
@@ -99,7 +98,9 @@ class HashRing:
         self._ring = Ring[MessageQueue]({}, virtual_nodes)
 
     def by(self, key: str) -> Selector:
-        """Return a selector that chooses the queue with the first point at or after the key's hash.
+        """Return a selector that chooses the queue to which the ring maps this key.
+
+        This is the queue with the first point at or after the key's hash.
 
         Raises ConfigError if the key is no text.
         """

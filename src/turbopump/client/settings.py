@@ -127,7 +127,7 @@ class ClientSettings:
         object.__setattr__(self, "namesrv", name_server_addresses(self.namesrv))
         check_settings(self)
         if self.credentials is not None and not isinstance(self.credentials, Credentials):
-            # their value is not shown
+            # the error does not show the value, which may be a secret
             raise ConfigError("credentials must be made as Credentials(access_key, secret_key)")
 
     @classmethod

@@ -94,7 +94,7 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
         """Leave the group, and end waiting ``receive`` calls with an empty list.
 
         Messages that are not acknowledged are delivered again when their invisible time ends. A
-        second call does nothing more.
+        second call is harmless.
         """
         await self.lifecycle.close_once()
 
@@ -257,7 +257,7 @@ class RunningSimple(RunningMember):
         try:
             if self._late:
                 await asyncio.wait(self._late, timeout=CLOSE_PATIENCE_S)
-                await asyncio.sleep(0)  # their callbacks
+                await asyncio.sleep(0)  # let their callbacks run
             await self._backs.finish(CLOSE_PATIENCE_S)
             await self.requests.finish(CLOSE_PATIENCE_S)
         finally:
@@ -317,7 +317,7 @@ class RunningSimple(RunningMember):
         return self._asked_again_at.get(source, 0.0) <= self._loop.time()
 
     def _source_failed(self, source: str, error: Error) -> None:
-        if source not in self._failed:  # one line when it begins and one when it ends
+        if source not in self._failed:  # log the first failure, and later the recovery
             log.warning(
                 "receiving failed, is repeated group=%s source=%s cause=%s",
                 self._group,
@@ -352,7 +352,7 @@ class RunningSimple(RunningMember):
                 await self._pop_into(messages, source, count, invisible_s)
                 if messages:
                     break
-        except BaseException:  # nobody gets what the pops before have brought
+        except BaseException:  # the messages of earlier pops reach no caller
             self._give_back(messages)
             raise
         return messages
@@ -463,14 +463,14 @@ class RunningSimple(RunningMember):
             )
             if command.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 await asyncio.sleep(min(seconds, PAUSE_S))
-                return True  # it cannot say: look
+                return True  # the broker cannot announce messages: pop
             if command.code != ResponseCode.SUCCESS:
                 raise refused_by(address, request, command)
             has_something = command.header(NotificationReply).has_msg
         except (errors.RemotingError, errors.ProtocolError) as error:
             self._source_failed(str(source), error)
             return False
-        if not has_something:  # not even held, if too many wait already
+        if not has_something:  # the broker may answer at once, if too many polls wait
             await asyncio.sleep(max(min(seconds, PAUSE_S) - (self._loop.time() - asked), 0.0))
         return has_something
 

@@ -359,7 +359,7 @@ class _Begun(NamedTuple):
 
 @dataclass(slots=True)
 class HandledTogether:
-    """Messages that one handler call handles together.
+    """Data that is common to the messages of one handler call.
 
     - ``count``: number of messages.
     - ``time_ms``: time at which the call began, in ms since 1970 UTC.
@@ -390,7 +390,7 @@ class ConsumeTraces:
         self.began_at(message)
 
     def began_at(self, message: Delivery) -> None:
-        """Write the trace record before handling, unless it was written already.
+        """Write the trace record for the start of handling a message, unless that was done already.
 
         ``message.trace`` contains the time of the start in ms, or the ``HandledTogether`` of
         messages in the same call.
@@ -415,7 +415,7 @@ class ConsumeTraces:
             self.began_at(message)
 
     def ended(self, message: Delivery, *, ok: bool, seconds: float) -> None:
-        """Write the trace record after handling, with its duration.
+        """Write the trace record of a handled message, with the duration of handling.
 
         ``message.cause`` contains the reason of a failure.
         """
@@ -469,7 +469,7 @@ class ConsumeTraces:
         record = sub_after_record(
             begun.traced,
             request_id=begun.request_id,
-            cost_ms=cost_ms // begun.shared_by,  # as Apache's: each has its share of the call
+            cost_ms=cost_ms // begun.shared_by,  # as in Apache's client: the message's share
             code=code,
             success=ok,
             time_ms=self.now_ms(),

@@ -210,7 +210,7 @@ class TransactionAnswers:
         request, message, _ = asked
         message.topic = unwrap(self.namespace, message.topic)
         message.broker_name = request.bname or ""
-        # RocketMQ 4 does not store it
+        # RocketMQ 4 does not store this property
         message.properties.setdefault(TRANSACTION_ID, message.msg_id)
         remark = None
         try:

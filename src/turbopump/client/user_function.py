@@ -158,14 +158,14 @@ class CallThreads(Executor):
         while call is not None:
             self.busy.add(this)
             call()
-            call = None  # what it held is not kept while the thread waits
+            call = None  # free the call and its arguments while the thread waits
             self.busy.discard(this)
             try:
                 call = self._calls.get_nowait()
             except Empty:
                 self._idle.release()
                 call = self._calls.get()
-        self._calls.put(None)  # for the next thread
+        self._calls.put(None)  # ends the next thread
 
 
 def _call(
@@ -296,13 +296,13 @@ async def awaited(awaitable: Awaitable[object]) -> object:
 
 
 def checked_result(result: object) -> object:
-    """Return ``result`` unchanged, if it is the result of a function that has run.
+    """Return the result of a user's function, after checking that the function has run.
 
     Raises TypeError if ``result`` is a coroutine or generator, because the function's body never
     ran.
     """
     if isinstance(result, CoroutineType):
-        result.close()  # else Python warns of it, too
+        result.close()  # otherwise Python warns about the coroutine, too
         what = f"the coroutine {result.__qualname__}, which never ran: an await is missing"
         raise TypeError(f"the function returned {what}")
     if isinstance(result, GeneratorType | AsyncGeneratorType):

@@ -1,9 +1,8 @@
-"""Handlers of a name server: one method per request. Each reads or changes the route table and
-returns the encoded answer.
+"""Handlers of a name server, one method for each kind of request.
 
-The handlers have no state beyond the table and the start time. Only one handler waits: a
-registration whose broker name is claimed by another address asks that other broker first. Sockets
-are unknown here.
+Each handler reads or changes the route table and returns the encoded answer. The handlers have no
+state beyond the table and the start time. Only one handler waits: a registration whose broker name
+is claimed by another address asks that other broker first. Sockets are unknown here.
 
 Codes and remarks follow apache/rocketmq `DefaultRequestProcessor` and `ClientRequestProcessor`.
 Where Apache's remark is empty, ours explains.
@@ -88,15 +87,21 @@ _not_its_own = RepeatedLine(
 
 ZONE_FIELD: Final = "__ZONE_NAME"
 ROUTES_SIZE_MAX: Final = 64 * 1024 * 1024
-"""Maximum bytes of encoded routes in the cache."""
+"""Maximum total size of the encoded routes in the cache, in bytes."""
 RouteKey = tuple[str, bool, str | None]
-"""Cache key: the topic, True for standard JSON, and the queues of an ordered topic or None."""
+"""Key of a route in the cache.
+
+The key is the topic, True for standard JSON, and the queues of an ordered topic or None.
+"""
 OWNER_ANSWER_S: Final = 3.0
-"""Seconds to wait for an answer of the broker that already has a name and id."""
+"""Seconds to wait until the present owner of a broker's name and id answers."""
 
 
 class NamesrvHandlers:
-    """Request handlers of one name server. `clock` is used for monotonic time only."""
+    """Request handlers of one name server.
+
+    - ``clock``: the clock, of which only the monotonic time is used.
+    """
 
     def __init__(self, config: NamesrvConfig, table: RouteTable, kv: KvTable, clock: Clock) -> None:
         self._config = config
@@ -108,7 +113,7 @@ class NamesrvHandlers:
         self._started_at = clock.monotonic()
 
     def add_to(self, router: Router) -> None:
-        """Register these handlers with `router`."""
+        """Register these handlers with a router, which calls them for each request."""
         router.add(RegisterBroker, self.register_broker)
         router.add(UnregisterBroker, self.unregister_broker)
         router.add(BrokerHeartbeat, self.broker_heartbeat)
@@ -191,8 +196,11 @@ class NamesrvHandlers:
     async def _register_if_gone(
         self, occupied: Occupied, registration: Registration, peer: Wire
     ) -> Response[RegisterBrokerReply]:
-        """Register a broker if the current owner of its name and id no longer answers. Any answer
-        counts, also a refusal, because a broker serves no requests on this connection."""
+        """Register a broker if the present owner of its name and id no longer answers.
+
+        Any answer of the owner counts, also a refusal, because a broker serves no requests on this
+        connection.
+        """
         owner = occupied.owner
         connection = occupied.connection
         broker = registration.broker
@@ -258,7 +266,7 @@ class NamesrvHandlers:
         return encode_response(context.opaque, Response(body=body))
 
     def _encode_route(self, key: RouteKey, opaque: int) -> Steps[Response[TopicRouteData] | bytes]:
-        yield  # it may have hundreds of brokers
+        yield  # the route may have hundreds of brokers
         topic, standard, order = key
         changes = self._encoded.changes
         route = self._table.route(topic)
@@ -323,7 +331,8 @@ class NamesrvHandlers:
         return Response()
 
     def _ordered_topics(self) -> bytes:
-        """Return the configuration of ordered topics, the body of the answer to request 103."""
+        """Return the encoded configuration of ordered topics, the body of the answer to a
+        registration."""
         if not self._config.return_order_topic_config_to_broker:
             return b""
         texts = self._kv.namespace(ORDER_TOPIC_CONFIG)
@@ -342,7 +351,7 @@ class NamesrvHandlers:
 
 
 class EncodedRoutes:
-    """Cache of encoded routes. Encoding a route of 200 brokers takes milliseconds.
+    """Cache of encoded routes. To encode a route of 200 brokers takes milliseconds.
 
     ``changes`` counts route changes. A route that was encoded while this number grew may be wrong
     and is not cached.
@@ -364,7 +373,8 @@ class EncodedRoutes:
         self._bodies.setdefault(key[0], {})[key] = body
 
     def forget_routes(self, topic: str | None) -> None:
-        """Remove the route of a changed topic. None removes the routes of all topics."""
+        """Remove the routes of a changed topic from the cache, or all routes if ``topic`` is
+        None."""
         self.changes += 1
         if topic is None:
             self._bodies.clear()
@@ -376,7 +386,7 @@ class EncodedRoutes:
 def _read_registration(
     request: RegisterBroker, context: RequestContext
 ) -> Steps[RegisterBrokerBody]:
-    yield  # it may have thousands of topics
+    yield  # the body may have thousands of topics
     if not context.body:
         return RegisterBrokerBody()
     if context.version < V3_0_11:  # RocketMQ: then the body was the topics alone
@@ -392,8 +402,10 @@ def _read_registration(
 
 
 def _leave_unusable_out(broker: BrokerIdentity, topics: dict[str, TopicConfig]) -> None:
-    """Remove topics with an invalid number of queues. Refusing the whole registration would also
-    remove the broker's valid topics."""
+    """Remove topics with an invalid number of queues from a registration.
+
+    To refuse the whole registration would also remove the broker's valid topics.
+    """
     faults = [(key, config.queues_fault()) for key, config in topics.items()]
     for key, fault in faults:
         if fault is not None:
@@ -402,7 +414,7 @@ def _leave_unusable_out(broker: BrokerIdentity, topics: dict[str, TopicConfig]) 
 
 
 def _listed(topics: Callable[[], tuple[str, ...]]) -> Steps[Response[TopicList]]:
-    yield  # there may be thousands
+    yield  # there may be thousands of topics
     return Response(TopicList(topic_list=topics()))
 
 

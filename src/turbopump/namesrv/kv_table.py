@@ -1,6 +1,6 @@
 """KV configuration of a name server: texts by namespace and key, stored in one JSON file.
 
-The rule: an answer to a change waits until the change is on the disk. Source: apache/rocketmq
+The answer to a change waits until the change is on the disk. Source: apache/rocketmq
 ``KVConfigManager``, ``KVConfigSerializeWrapper``.
 """
 
@@ -16,18 +16,20 @@ from turbopump.disk.json_table import JsonTable
 from turbopump.protocol import fastjson
 
 ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
-"""Namespace of ordered topics. Each entry maps a topic to ``broker:queues;…``."""
+"""Namespace of the ordered topics. Each entry maps a topic to ``broker:queues;…``."""
 
 
 class KvFile(msgspec.Struct, kw_only=True, rename="camel"):
-    """Content of the file ``kvConfigPath``."""
+    """Contents of the JSON file at ``kvConfigPath``."""
 
     config_table: dict[str, dict[str, str]] = {}
 
 
 class KvTable:
-    """Table of the KV configuration. ``file`` is its storage; with None, the table is in memory
-    only."""
+    """Table of the KV configuration, by namespace and key.
+
+    - ``file``: the file that stores the table, or None to keep it in memory only.
+    """
 
     def __init__(self, file: JsonTable | None) -> None:
         self._file = file
@@ -37,13 +39,13 @@ class KvTable:
             file.on_settled = self._settled
 
     def load(self) -> None:
-        """Read the file. Raises OSError."""
+        """Read the table from its file. Raises OSError."""
         if self._file is not None:
             found = self._file.load(lambda data: fastjson.decode(data, KvFile), KvFile)
             self._texts = found.config_table
 
     def get(self, namespace: str, key: str) -> str | None:
-        """Return the text of a key, or None."""
+        """Return the text of a key in a namespace, or None."""
         return self._texts.get(namespace, {}).get(key)
 
     def namespace(self, name: str) -> Mapping[str, str] | None:
@@ -51,16 +53,18 @@ class KvTable:
         return self._texts.get(name)
 
     def put(self, namespace: str, key: str, value: str) -> None:
-        """Set a text. Await ``saved`` to know that the change is on the disk."""
+        """Set the text of a key. Await ``saved`` to know that the change is on the disk."""
         self._texts.setdefault(namespace, {})[key] = value
 
     def delete(self, namespace: str, key: str) -> None:
-        """Remove a text. Await ``saved`` to know that the change is on the disk. RocketMQ: the
-        namespace stays."""
+        """Remove a key. Await ``saved`` to know that the change is on the disk.
+
+        As in RocketMQ, the namespace stays even if it is empty.
+        """
         self._texts.get(namespace, {}).pop(key, None)
 
     def entries(self) -> list[tuple[str, str, str]]:
-        """Return namespace, key and text of each entry."""
+        """Return the namespace, the key and the text of each entry."""
         return [
             (namespace, key, text)
             for namespace, texts in self._texts.items()
@@ -68,7 +72,10 @@ class KvTable:
         ]
 
     async def saved(self) -> bool:
-        """Save the table. Return True if it is on the disk; on False, the save is retried later."""
+        """Save the table, and return True if the save has succeeded.
+
+        A failed save is tried again later.
+        """
         if self._file is None:
             return True
         waiter = asyncio.get_running_loop().create_future()
@@ -77,7 +84,7 @@ class KvTable:
         return bool(await waiter)
 
     def save_again(self) -> None:
-        """Retry a failed save."""
+        """Save the table again if the last save has failed."""
         if self._file is not None:
             self._file.repeat_save()
 

@@ -1,8 +1,8 @@
-"""Handlers for operators and their tools: the KV configuration, lists of special topics, topics
-registered by hand, and the server's own configuration.
+"""Handlers of a name server for the requests of operators and their tools.
 
-The answer to a change is sent when the change is on the disk. Sockets are unknown here. Codes
-follow apache/rocketmq `DefaultRequestProcessor`.
+The requests concern the KV configuration, lists of special topics, topics registered by hand, and
+the configuration of the server. The answer to a change is sent when the change is on the disk.
+Sockets are unknown here. Codes follow apache/rocketmq `DefaultRequestProcessor`.
 """
 
 from __future__ import annotations
@@ -31,12 +31,14 @@ _UNIT_LISTS: Final[tuple[tuple[type[Request[TopicList]], int, int], ...]] = (
     (requests.GetHasUnitSubTopicList, FLAG_UNIT_SUB, FLAG_UNIT_SUB),
     (requests.GetHasUnitSubUnunitTopicList, FLAG_UNIT | FLAG_UNIT_SUB, FLAG_UNIT_SUB),
 )
-"""Requests for topics by their system flag: the bits that count, and their values."""
+"""Requests for topics with certain system flags: the bits that count, and their values."""
 
 
 class OperatorHandlers:
-    """Operator handlers of one name server. `disk` stores changed settings; with None, they are not
-    stored."""
+    """Handlers of one name server for the requests of operators.
+
+    - ``disk``: the storage for changed settings, or None to keep them in memory only.
+    """
 
     def __init__(
         self, running: RunningConfiguration, table: RouteTable, kv: KvTable, disk: Disk | None
@@ -47,7 +49,7 @@ class OperatorHandlers:
         self._disk = disk
 
     def add_to(self, router: Router) -> None:
-        """Register these handlers with `router`."""
+        """Register these handlers with a router, which calls them for each request."""
         router.add(requests.PutKvConfig, self.put_kv)
         router.add(requests.GetKvConfig, self.get_kv)
         router.add(requests.DeleteKvConfig, self.delete_kv)

@@ -1,8 +1,8 @@
-"""Route table of a name server: the address and topics of each broker, and the time until which
-they are valid.
+"""Route table of a name server: the addresses and topics of all brokers.
 
-This module has no network, no clock and no waiting. Callers pass times (monotonic seconds) and
-connections (any object, compared by identity) as values. Bytes and requests are unknown here.
+Each broker stays in the table until it unregisters, its connection ends, or it was silent for too
+long. This module has no network, no clock and no waiting. Callers pass times (monotonic seconds)
+and connections (any object, compared by identity) as values. Bytes and requests are unknown here.
 Source of the rules: apache/rocketmq `RouteInfoManager`.
 """
 
@@ -33,11 +33,12 @@ from turbopump.protocol.requests.topics import (
 
 
 class RouteTable:
-    """Route table of one name server.
+    """Table of the brokers and topics that one name server knows.
 
-    - `support_acting_master`: if a broker has no master, show its slave with the smallest id as the
-      master.
-    - `delete_missing_topics`: a registration lists all topics of the broker; remove the others.
+    - ``support_acting_master``: True to show the slave with the smallest id as the master of a
+      broker that has none.
+    - ``delete_missing_topics``: True to remove the topics of a broker that its new registration
+      does not list.
     """
 
     def __init__(
@@ -50,9 +51,9 @@ class RouteTable:
         self._queues: dict[str, dict[str, QueueData]] = {}
         self._mappings: dict[str, dict[str, TopicQueueMappingInfo]] = {}
         self._drained: set[str] = set()
-        """Names of brokers whose write permission was removed by an operator."""
+        """Names of brokers whose write permission an operator has removed."""
         self.on_change: Callable[[str | None], None] = lambda _topic: None
-        """Callback with the topic whose route has changed. None means that any route may have
+        """Called with each topic whose route has changed, or with None if any route may have
         changed."""
 
     # Requests of brokers.
@@ -60,8 +61,12 @@ class RouteTable:
     def register(
         self, registration: Registration, connection: object, now: float
     ) -> Accepted | Superseded | Occupied | Incomplete:
-        """Register a broker and its topics, or return why the registration is ignored or
-        refused."""
+        """Register a broker and its topics, or return the reason for not registering it.
+
+        - ``Accepted``: the broker was registered.
+        - ``Superseded``: the registration is ignored.
+        - ``Occupied``, ``Incomplete``: the registration is refused.
+        """
         # A name and id belong to one address at a time. If a live broker at another address has
         # them, the versions of the topics decide. An older version is ignored. The same version is
         # refused, because two processes run, unless it arrives on the owner's connection: then the
@@ -114,9 +119,9 @@ class RouteTable:
         return True
 
     def unregister(self, broker: BrokerIdentity, connection: object) -> bool:
-        """Remove a broker. Return False, and change nothing, if this connection did not register
-        the broker under this name and id.
+        """Remove a broker from the table, if this connection has registered it.
 
+        Return False if the connection did not register a broker with this name, id and address.
         RocketMQ removes any broker at the address, so a late request of a stopped process removes
         its successor (#4522, #9411).
         """
@@ -127,13 +132,15 @@ class RouteTable:
         return True
 
     def connection_lost(self, connection: object) -> list[BrokerIdentity]:
-        """Remove and return every broker that was registered on this connection."""
+        """Remove every broker that was registered on a connection, and return these brokers."""
         gone = [live for live in self._live.values() if live.connection is connection]
         return [live.broker for live in self._forget_all(gone)]
 
     def expire(self, now: float) -> list[tuple[BrokerIdentity, object]]:
-        """Remove brokers that were silent for longer than their time-out. Return each with the
-        connection to close."""
+        """Remove the brokers that were silent for longer than their time-out.
+
+        Return each removed broker with its connection, which the caller closes.
+        """
         silent = [
             live for live in self._live.values() if live.heard_at + live.timeout_ms / 1000 < now
         ]
@@ -142,12 +149,12 @@ class RouteTable:
     # Queries.
 
     def data_version(self, cluster: str, address: str) -> DataVersion | None:
-        """Return the version of the topics in the broker's last registration, or None."""
+        """Return the version of the topics that a broker has registered last, or None."""
         live = self._live.get((cluster, address))
         return None if live is None else live.data_version
 
     def route(self, topic: str) -> TopicRouteData | None:
-        """Return the topic's queues and brokers, or None if no live broker has the topic."""
+        """Return the queues and brokers of a topic, or None if no live broker has the topic."""
         queues = self._queues.get(topic, {})
         brokers = [_copied(self._brokers[name]) for name in queues if name in self._brokers]
         if not brokers:
@@ -174,7 +181,10 @@ class RouteTable:
         return {broker.cluster or "" for broker in self._brokers.values()}
 
     def member_group(self, cluster: str, name: str) -> BrokerMemberGroup:
-        """Return the live members of a broker name; no members if the name is unknown."""
+        """Return the live brokers with this name, a master and its slaves.
+
+        The group is empty if the name is unknown.
+        """
         broker = self._brokers.get(name)
         addresses = dict(broker.broker_addrs) if broker is not None else {}
         return BrokerMemberGroup(cluster=cluster, broker_name=name, broker_addrs=addresses)
@@ -184,15 +194,15 @@ class RouteTable:
         return tuple(self._queues)
 
     def topics_of_cluster(self, cluster: str) -> tuple[str, ...]:
-        """Return the topics of a cluster's brokers; none for an unknown cluster."""
+        """Return the topics of all brokers in a cluster. An unknown cluster has no topics."""
         names = {name for name, broker in self._brokers.items() if broker.cluster == cluster}
         return tuple(
             topic for topic, queues in self._queues.items() if not names.isdisjoint(queues)
         )
 
     def system_topics(self) -> TopicList:
-        """Return the names of clusters and brokers, which are also topics, and the address of one
-        broker."""
+        """Return the names of clusters and brokers, which are also topics, and one broker's
+        address."""
         clusters = {broker.cluster or "": None for broker in self._brokers.values()}
         address = next(
             (one for broker in self._brokers.values() for one in broker.broker_addrs.values()), None
@@ -200,8 +210,10 @@ class RouteTable:
         return TopicList(topic_list=(*clusters, *self._brokers), broker_addr=address)
 
     def topics_flagged(self, mask: int, flags: int) -> tuple[str, ...]:
-        """Return the topics whose system flag has these `flags` in the bits of `mask`. RocketMQ:
-        the flag of any one broker decides."""
+        """Return the topics whose system flag has the value ``flags`` in the bits of ``mask``.
+
+        As in RocketMQ, the flag that any one broker has registered decides.
+        """
         return tuple(
             topic
             for topic, queues in self._queues.items()
@@ -218,8 +230,7 @@ class RouteTable:
     # registers a newer version of its topics.
 
     def wipe_write_perm(self, name: str) -> int:
-        """Remove the write permission from every topic of a broker, and return the number of
-        topics.
+        """Remove the write permission from all topics of a broker. Return the number of topics.
 
         The permission stays removed until ``add_write_perm``, or until the broker's master is gone.
         RocketMQ restores it when the broker registers a newer version of its topics.
@@ -229,15 +240,19 @@ class RouteTable:
         return self._change_perms(name, lambda perm: perm & ~PERM_WRITE)
 
     def add_write_perm(self, name: str) -> int:
-        """Add read and write permission to every topic of a broker, and return the number of
-        topics. RocketMQ also removes the inherit permission until the broker registers a newer
-        version."""
+        """Add read and write permission to all topics of a broker. Return the number of topics.
+
+        RocketMQ also removes the inherit permission until the broker registers a newer version.
+        """
         self._drained.discard(name)
         return self._change_perms(name, lambda perm: perm | PERM_READ | PERM_WRITE)
 
     def set_queues(self, topic: str, queues: list[QueueData]) -> str | None:
-        """Set the queues of a topic. Return None, or the name of an unregistered broker; then
-        nothing is changed. Queue counts are already validated."""
+        """Set the queues of a topic on each of the given brokers.
+
+        Return None, or the name of a broker that is not registered. In that case nothing is
+        changed. The numbers of queues must be valid.
+        """
         strangers = [one.broker_name for one in queues if one.broker_name not in self._brokers]
         if strangers:
             return str(strangers[0])
@@ -249,8 +264,10 @@ class RouteTable:
         return None
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> int:
-        """Remove a topic's routes to the brokers of one cluster, or to all brokers. Return the
-        number of removed routes."""
+        """Remove a topic from the brokers of one cluster, or of all clusters.
+
+        Return the number of brokers that had the topic.
+        """
         names = [
             name
             for name in self._queues.get(topic, {})
@@ -263,15 +280,17 @@ class RouteTable:
     # Consistency of the tables.
 
     def _owner(self, broker: BrokerIdentity, addresses: dict[int, str]) -> LiveBroker | None:
-        """Return the live broker with the same name and id at another address, or None."""
+        """Return the live broker that has the same name and id at another address, or None."""
         address = addresses.get(broker.id)
         if address is None or address == broker.address:
             return None
         return self._live.get((broker.cluster, address))
 
     def _with_address(self, registration: Registration) -> BrokerData:
-        """Return the broker's entry with its address added. Remove the address from all other
-        entries."""
+        """Record the address of a broker under its name and id. Return the entry of the name.
+
+        The address is removed from all other entries.
+        """
         broker = registration.broker
         for live in list(self._live.values()):
             other = live.broker
@@ -384,8 +403,10 @@ def _copied(broker: BrokerData) -> BrokerData:
 
 
 def _show_acting_masters(brokers: list[BrokerData], queues: dict[str, QueueData]) -> None:
-    """Show the slave with the smallest id as id 0, for reads, where a broker has no master (as
-    RocketMQ does)."""
+    """Give the id 0 to the slave with the smallest id, where a broker has no master.
+
+    Clients then read from this slave, as in RocketMQ.
+    """
     for broker in brokers:
         addresses = broker.broker_addrs
         if not broker.enable_acting_master or MASTER_ID in addresses or not addresses:
@@ -401,7 +422,7 @@ DEFAULT_TIMEOUT_MS = 120_000
 
 @dataclass(frozen=True, slots=True)
 class BrokerIdentity:
-    """Identity of one broker process: cluster, name, id and address (`host:port`)."""
+    """Identity of one broker process: its cluster, name, id and address (`host:port`)."""
 
     cluster: str
     name: str
@@ -414,8 +435,12 @@ class BrokerIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """A registration by a broker. `acting_master` is None for brokers of 4.x, which do not send it.
-    `partial`: the list of topics is incomplete; keep the other topics."""
+    """Data that a broker registers with a name server.
+
+    - ``acting_master``: True if a slave may act as the master. None for brokers of 4.x, which do
+      not send it.
+    - ``partial``: True if the list of topics is incomplete, so the broker's other topics stay.
+    """
 
     broker: BrokerIdentity
     topics: TopicConfigAndMappingSerializeWrapper = field(
@@ -431,8 +456,10 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """Result: the registration was accepted. For a slave, this has the addresses of its live
-    master."""
+    """Result of a registration that was accepted.
+
+    - ``master_address``, ``ha_address``: for a slave, the addresses of its live master.
+    """
 
     master_address: str | None = None
     ha_address: str | None = None
@@ -440,16 +467,20 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Superseded:
-    """Result: the registration is ignored, because `owner` has the same name and id and a newer
-    state."""
+    """Result of a registration that is ignored, because another broker has a newer state.
+
+    - ``owner``: the address of the broker that has the same name and id.
+    """
 
     owner: str
 
 
 @dataclass(frozen=True, slots=True)
 class Occupied:
-    """Result: the registration is refused, because `owner` has the same name and id and is
-    connected on `connection`.
+    """Result of a registration that is refused, because a live broker has the same name and id.
+
+    - ``owner``: the other broker.
+    - ``connection``: the connection of the other broker.
 
     RocketMQ accepts the later broker, so the two brokers alternate while both run.
     """
@@ -460,13 +491,15 @@ class Occupied:
 
 @dataclass(frozen=True, slots=True)
 class Incomplete:
-    """Result: the registration is refused. A broker's first registration must list all its topics,
-    and this one has a single topic."""
+    """Result of a registration that is refused, because its list of topics is incomplete.
+
+    A broker's first registration must list all its topics, and this one lists a single topic.
+    """
 
 
 @dataclass(slots=True)
 class LiveBroker:
-    """Broker that counts as alive until `heard_at + timeout_ms`."""
+    """Registered broker, which counts as alive until ``heard_at`` plus ``timeout_ms``."""
 
     broker: BrokerIdentity
     connection: object

@@ -1,4 +1,4 @@
-"""Name server: the route table, its handlers, a listening port, and the scan for silent brokers.
+"""Name server: the route table, its handlers, a listening port, and the search for silent brokers.
 
 Every event becomes a call of the table, with the current time as an argument. Files and signals are
 unknown here.
@@ -27,21 +27,19 @@ from turbopump.remoting.wire import Wire
 log = logging.getLogger(__name__)
 
 LIST_KV_S: Final = 600.0
-"""Seconds between two log listings of the KV configuration."""
+"""Seconds between two listings of the KV configuration in the log."""
 
 
 class NameServer:
-    """One name server in the running event loop.
+    """Name server, which runs in the present event loop. Call ``start``, then ``close``.
 
-    - `clock`: source of monotonic seconds.
-    - `disk`: storage for the KV configuration and changed settings. With None, they are in memory
-      only.
-    - `file`: the file that the configuration was read from.
-    - `authorise`: check of every request before its handler (`Router`). It replaces `access`.
-    - `access`: the server's own access control; None unless `config` turns it on.
-
-    `start` raises `ConfigError` if the address cannot be bound, and OSError if the KV configuration
-    cannot be read.
+    - ``config``: the settings, or None for the defaults.
+    - ``clock``: the source of monotonic seconds.
+    - ``disk``: the storage for the KV configuration and changed settings, or None to keep both in
+      memory only.
+    - ``file``: the file from which the configuration was read.
+    - ``authorise``: checks every request before its handler (`Router`). It replaces `access`.
+    - ``access``: the server's own access control, or None if the configuration does not turn it on.
     """
 
     def __init__(
@@ -90,8 +88,13 @@ class NameServer:
         self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
 
     async def start(self, host: str | None = None, port: int | None = None) -> tuple[str, int]:
-        """Start listening and return the bound address. The default address is the configured one;
-        port 0 picks a free port."""
+        """Open the port of the name server, and return its host and port.
+
+        - ``host``, ``port``: the address, by default the configured one. Port 0 picks a free port.
+
+        Raises ConfigError if the address cannot be bound, and OSError if the KV configuration
+        cannot be read.
+        """
         self.kv.load()
         if self.access is not None:
             self.access.open()
@@ -107,14 +110,16 @@ class NameServer:
         return bound
 
     async def close(self) -> None:
-        """Stop listening, send pending answers, then close every connection. May be called
-        twice."""
+        """Close the port, send pending answers, and then close every connection.
+
+        This may be called twice.
+        """
         for timer in self._timers.values():
             timer.cancel()
         await self._server.close()
 
     def _repeat(self, seconds: float, call: Callable[[], None]) -> None:
-        """Call a function every ``seconds``, until ``close``."""
+        """Call a function every ``seconds``, until the name server is closed."""
 
         def run() -> None:
             self._repeat(seconds, call)

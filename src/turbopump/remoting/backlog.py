@@ -2,21 +2,21 @@
 
 One event loop serves all connections, so a peer that sends thousands of requests at once must not
 block it for seconds. After ``TURN_S`` of handling, the rest of the requests that may wait
-(``Router.add(…, may_wait=True)``) go into the backlog, first come, first served. Each turn of the
-loop then handles as many as fit. The backlog also waits while a handler has no room.
+(``Router.add(…, may_wait=True)``) go into the backlog, first come, first served. Each later run of
+the event loop handles as many of them as fit. The backlog also waits while a handler has no room.
 
 The backlog has a maximum length and a maximum wait. A request that would wait longer is refused,
 and its sender knows that nothing was done. Reading, handling and refusing each get a share of the
-loop's time (``_serve``). So a greatly overloaded broker still does half of the work that it could
-do. While the backlog is empty, the clock is read once per ``CREDIT`` bytes.
+loop's time (``_serve_shares``). So a greatly overloaded broker still does half of the work that it
+could do. While the backlog is empty, the clock is read once per ``CREDIT`` bytes.
 
-Other requests wait in their connection, unhandled and in order. They wait when the turn is used up,
-or when the peer does not read. They also wait behind a request that takes as long as hundreds of
-usual ones (``Served.took_long``), which would delay the whole backlog. The connection continues
-with them as long work (``turns.py``), one request per step.
+Requests that may not go into the backlog wait in their connection, unhandled and in order. They
+wait when the time of this run is used up, or when the peer does not read. They also wait behind a
+request that takes as long as hundreds of usual ones (``Served.took_long``), which would delay the
+whole backlog. The connection continues with them as long work (``turns.py``), one request per step.
 
-Reading is limited too (``may_read_on``): a connection that has filled the read buffers of one turn
-is read again in one of the next turns. The meaning of requests is unknown here.
+Reading is limited too (``may_read_on``). A connection that has filled the read buffers of one run
+of the loop is read again in a later one. The meaning of requests is unknown here.
 """
 
 from __future__ import annotations
@@ -47,22 +47,24 @@ LINE_SIZE_MAX: Final = 128 * 1024 * 1024
 CHECK_S: Final = 0.01
 """Seconds between two checks of the backlog while a handler has no room."""
 FULL_READ: Final = 224 * 1024
-"""Size of a read that has filled the loop's buffer, so that more bytes probably wait. uvloop then
-reads again at once, up to 32 times in a row. asyncio reads in the next turn."""
+"""Size in bytes of a read that has filled the loop's buffer, so that more bytes probably wait.
+uvloop then reads again at once, up to 32 times in a row. asyncio reads in its next run."""
 READ_A_TURN: Final = 1024 * 1024
-"""Maximum bytes of full reads in one turn. Splitting them into frames takes about 5 ms."""
+"""Maximum bytes of full reads in one run of the event loop. Splitting them into frames takes about
+5 ms."""
 READ_ON_A_TURN: Final = 2
-"""Number of paused connections that are read again in one turn."""
+"""Number of paused connections that are read again in one run of the event loop."""
 ALIKE_S: Final = 0.001
 """Requests that arrived within this many seconds, and are refused for the same reason, get the same
 answer."""
 REFUSED_TOGETHER: Final = 32
-"""Requests that are refused between two readings of the clock, in about 0.2 ms."""
+"""Maximum number of requests that are refused between two readings of the clock. They take about
+0.2 ms."""
 FOR_EVER: Final = float("inf")
 
 
 class WaitingRules(Protocol):
-    """The router, as the backlog sees it."""
+    """Methods of the router that the backlog calls."""
 
     def may_wait(self, frame: Frame) -> bool:
         """Return True if a request may wait in the backlog."""
@@ -70,12 +72,15 @@ class WaitingRules(Protocol):
     def refuse_frame(
         self, frame: Frame, answer: Callable[[int], bytes], connection: PeerRequests
     ) -> None:
-        """Answer a request that was not handled. ``answer`` makes the frame from the request id."""
+        """Refuse a request with the frame that ``answer`` makes from the request id."""
 
 
 class PeerRequests(Protocol):
-    """Requests of one connection (``Served``), as the backlog sees them. ``in_line`` is the number
-    of its requests in the backlog."""
+    """Methods and fields of ``Served`` that the backlog uses for the requests of one connection.
+
+    - ``in_line``: number of the connection's requests in the backlog.
+    - ``interrupted``: True if the remaining frames must not be handled at once.
+    """
 
     wire: Wire
     in_line: int
@@ -83,23 +88,27 @@ class PeerRequests(Protocol):
 
     @property
     def router(self) -> WaitingRules:
-        """Router of the port of this connection."""
+        """Router of the port that accepted this connection."""
 
     def take_frame(self, frame: Frame) -> None:
         """Handle one frame now."""
 
     def stops(self, rest: Iterable[Frame], began: float) -> bool:
-        """Set the rest aside if it must wait after a frame that has set ``interrupted``. Return
-        True if the connection is closed."""
+        """Keep the frames in ``rest`` for later if they must wait.
+
+        Called after a frame that has set ``interrupted``. ``began`` is the time at which the read
+        arrived. Returns True if the connection is closed.
+        """
 
     def set_aside(self, frames: Iterable[Frame], *, first: bool = False) -> None:
-        """Store frames in the connection, to be handled later."""
+        """Store frames in the connection, and handle them later. ``first`` puts them before the
+        frames that are stored already."""
 
     def give_up(self, error: ProtocolError) -> None:
-        """Close the connection: a frame is invalid."""
+        """Close the connection because a frame is invalid."""
 
     def resume(self) -> None:
-        """Continue with the stored frames, in turn with other connections."""
+        """Schedule the handling of the stored frames. Other connections are served in between."""
 
     def read_on(self) -> None:
         """Resume reading from the peer."""
@@ -116,10 +125,10 @@ class BacklogRefusal(Enum):
 
 
 class BacklogLimits(NamedTuple):
-    """Limits of a backlog.
+    """Limits of a backlog of requests.
 
     - ``size``: maximum number of requests in the backlog.
-    - ``wait_s``: maximum seconds in the backlog; None: no limit.
+    - ``wait_s``: maximum seconds that a request waits in the backlog. None means no limit.
     - ``room_s``: seconds for which a handler may have no room before new requests are refused at
       once.
     """
@@ -136,7 +145,8 @@ class _QueuedRequest(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Alike(NamedTuple):
-    """Key of refusals that share one encoded answer."""
+    """Key of the refusals that share one encoded answer. Both times are counted in units of
+    ``ALIKE_S``."""
 
     why: BacklogRefusal
     refused: int
@@ -144,10 +154,10 @@ class _Alike(NamedTuple):
 
 
 class Backlog:
-    """Backlog of one server.
+    """Queue of the requests that a server has read but not yet handled.
 
-    - ``refuse``: makes the answer from the reason, the seconds waited, and the number of requests
-      left. Called once for all similar refusals of one millisecond.
+    - ``refuse``: function that makes the answer from the reason, the seconds waited, and the number
+      of requests left. It is called once for all similar refusals of one millisecond.
     - ``refused``: number of refusals by reason.
     - ``busy``: True if requests that may wait must go into the backlog.
     - ``credit``: bytes of requests that may be handled before the clock is read again; 0 when busy.
@@ -166,23 +176,26 @@ class Backlog:
         self._turn_ends: float | None = None
         self._armed: asyncio.Handle | None = None
         self._served_at = 0.0
-        """Time at which the backlog last got its share of the loop, or its wait began."""
+        """Time at which backlog requests were last handled, or at which the next handling was
+        scheduled."""
         self._begun: _QueuedRequest | None = None
         self._held_since: float | None = None
         self._still_until = 0.0
         self.refused: Counter[BacklogRefusal] = Counter()
         self._last_refusal: tuple[_Alike, Callable[[int], bytes]] | None = None
         self._unread: dict[PeerRequests, None] = {}
-        """Connections that are read again in one of the next turns."""
+        """Connections that wait to be read again in a later run of the loop."""
         self._read_now = 0
-        """Bytes of full reads in this turn of the loop."""
+        """Bytes of full reads in this run of the loop."""
         self.busy = False
         self.credit: float = CREDIT
 
     @classmethod
     def without_line(cls) -> Backlog:
-        """Return a backlog for a server whose requests never go into it. It only limits the work of
-        one turn."""
+        """Return a backlog for a server without requests that may wait.
+
+        The backlog stays empty. It only limits how long one run of the event loop handles requests.
+        """
         return cls(
             BacklogLimits(),
             lambda why, _waited, _left: refusal(ResponseCode.SYSTEM_BUSY, why.value),
@@ -200,20 +213,23 @@ class Backlog:
 
     @property
     def waited_s(self) -> float:
-        """Seconds that the oldest request has been in the backlog; 0 if the backlog is empty."""
+        """Seconds that the oldest request has waited in the backlog, or 0 if it is empty."""
         first = self._late or self._line
         return self._loop.time() - first[0].arrived if first else 0.0
 
     @property
     def is_held(self) -> bool:
-        """True while a handler waits for room."""
+        """True while the backlog stands still because a handler has no room."""
         return self._held_since is not None
 
     def take_in_turns(
         self, connection: PeerRequests, frames: list[Frame], size: int, arrived: float
     ) -> None:
-        """Handle the frames of one read of ``size`` bytes, as far as this turn allows. The rest
-        goes into the backlog or waits in the connection."""
+        """Handle the frames of one read for as long as this run of the event loop allows.
+
+        The remaining frames go into the backlog or wait in the connection. ``size`` is the number
+        of bytes read, and ``arrived`` the time of the read.
+        """
         step = until_look = max(STEP_SIZE * len(frames) // size, 1)
         rest = iter(frames)
         if self.busy:
@@ -233,8 +249,11 @@ class Backlog:
             self._serve_shares()
 
     def wait_all(self, connection: PeerRequests, frames: Iterator[Frame], arrived: float) -> None:
-        """Put frames that may wait into the backlog, and handle the others. When this turn is used
-        up, set all remaining frames aside in the connection."""
+        """Put frames that may wait into the backlog, and handle the others.
+
+        When the time of this run of the event loop is used up, all remaining frames wait in the
+        connection.
+        """
         for frame in frames:
             if connection.router.may_wait(frame):
                 self._queue_request(_QueuedRequest(connection, frame, arrived))
@@ -248,8 +267,11 @@ class Backlog:
                 return
 
     def may_read_on(self, connection: PeerRequests, size: int) -> bool:
-        """Return True if a connection whose full read brought ``size`` bytes may be read again in
-        this turn. On False, its ``read_on`` is called in one of the next turns."""
+        """Return True if this connection may be read again in this run of the event loop.
+
+        ``size`` is the number of bytes of its last read, which filled the buffer. On False,
+        ``connection.read_on`` is called in a later run.
+        """
         if not self._read_now and not self._unread:
             self._loop.call_soon(self._read_on)
         self._read_now += size
@@ -268,14 +290,15 @@ class Backlog:
             self._loop.call_soon(self._read_on)
 
     def _check_turn(self, began: float) -> None:
-        """Set ``busy`` if this turn, whose work began at ``began``, is used up."""
+        """Set ``busy`` if the handling that began at ``began`` has used up its time, ``TURN_S``."""
         if self._turn_ends is None:
             self._turn_ends = began + TURN_S
             self._arm_timer()
         self._set_busy(self.busy or self._loop.time() >= self._turn_ends)
 
     def _queue_request(self, waiting: _QueuedRequest) -> None:
-        """Add a request to the backlog, or refuse it."""
+        """Add a request to the backlog, or refuse the request if the backlog is full or stands
+        still."""
         if waiting.arrived < self._still_until:
             self._refuse_one(waiting, BacklogRefusal.STOOD_STILL)
         elif self._held_for(self.limits.room_s):
@@ -293,8 +316,10 @@ class Backlog:
         return self._held_since is not None and self._loop.time() - self._held_since > seconds
 
     def hold_request(self, connection: PeerRequests, frame: Frame) -> None:
-        """Put a request whose handler has no room at the front of the backlog. Nothing in the
-        backlog is handled until ``release_held``."""
+        """Put a request whose handler has no room at the front of the backlog.
+
+        Nothing in the backlog is handled until ``release_held`` is called.
+        """
         now = self._loop.time()
         if self._held_since is None:
             self._held_since = now
@@ -307,14 +332,19 @@ class Backlog:
         self._arm_timer()
 
     def release_held(self) -> None:
-        """Handle the backlog again: handlers may have room now."""
+        """Schedule the handling of the backlog, because handlers may have room now."""
         if self._held_since is not None:
             self._held_since = None
             self._disarm_timer()
             self._arm_timer()
 
     def stood_still(self, seconds: float) -> None:
-        """Refuse requests that waited while an append, or a turn of the loop, took ``seconds``."""
+        """Refuse the requests that have waited for at least ``seconds`` in the backlog.
+
+        Called after an append, or a run of the event loop, that took ``seconds``. Requests that
+        were read before this call but enter the backlog later are refused too. Without a maximum
+        wait, nothing is refused.
+        """
         now = self._loop.time()
         if self.limits.wait_s is None:
             return
@@ -326,8 +356,10 @@ class Backlog:
         self._arm_timer()
 
     def finish_all(self) -> None:
-        """Handle all requests in the backlog, or refuse them if there is no room, because the
-        server ends."""
+        """Empty the backlog when the server ends.
+
+        Each request is handled, or refused if it is late or its handler has no room.
+        """
         self._disarm_timer()
         self._handle_queued(until=FOR_EVER)
         self._refuse_the_late(until=FOR_EVER)
@@ -339,8 +371,11 @@ class Backlog:
         self.credit = 0 if busy else CREDIT
 
     def _run_turn(self) -> None:
-        """Handle the backlog's share of one turn of the loop. Runs in every turn while the backlog
-        is not empty, and after each turn that was timed."""
+        """Handle and refuse backlog requests within their share of one run of the event loop.
+
+        Runs each time the loop runs while the backlog is not empty, and after each run whose time
+        was measured.
+        """
         self._armed = self._turn_ends = None
         self._serve_shares()
         self._set_busy(bool(self._line) or self._held_since is not None)
@@ -348,9 +383,10 @@ class Backlog:
             self._arm_timer()
 
     def _serve_shares(self) -> None:
-        """Handle requests of the backlog for as long as reading took since the last time; then
-        refuse late requests for as long.
+        """Handle backlog requests for one share of the loop's time, then refuse late ones for
+        another share.
 
+        A share is as long as the time that passed since the last call, at least ``TURN_S``.
         Reading, handling and refusing get equal shares, because each could use up all the time.
         Without a share for handling, the backlog grows until all requests in it are late. Without a
         limit on refusing, nothing else is done, and refused senders retry. Without a share for
@@ -377,8 +413,11 @@ class Backlog:
                 self._take_out(connection)
 
     def _take_out(self, connection: PeerRequests) -> None:
-        """Move all requests of a connection from the backlog into the connection, because one of
-        them took long. There they delay no other connection. Late requests stay, to be refused."""
+        """Move the requests of one connection from the backlog into the connection.
+
+        Called after one of them took long, so that the others delay no other connection. Late
+        requests stay in the backlog, to be refused.
+        """
         if connection.wire.closed or self._held_since is not None:
             return
         connection.interrupted = False
@@ -414,7 +453,8 @@ class Backlog:
     # once, and counted together.
 
     def _refuse_some(self, line: deque[_QueuedRequest], why: BacklogRefusal, now: float) -> None:
-        """Refuse the first request of a queue, and following ones that arrived at the same time."""
+        """Refuse the first request of a queue, and those behind it that arrived in the same
+        millisecond."""
         arrived, before = line[0].arrived, len(line)
         answer = self._shared_answer(why, now, arrived, len(self) - 1)
         for _ in range(min(before, REFUSED_TOGETHER)):
@@ -427,14 +467,15 @@ class Backlog:
         self.refused[why] += before - len(line) - 1
 
     def _refuse_one(self, waiting: _QueuedRequest, why: BacklogRefusal) -> None:
-        """Refuse a request that is not in the backlog."""
+        """Refuse a request that has not entered the backlog."""
         answer = self._shared_answer(why, self._loop.time(), waiting.arrived, len(self))
         waiting.connection.router.refuse_frame(waiting.frame, answer, waiting.connection)
 
     def _shared_answer(
         self, why: BacklogRefusal, now: float, arrived: float, left: int
     ) -> Callable[[int], bytes]:
-        """Count one refusal, and return the encoder of its answer, which similar refusals share."""
+        """Count one refusal, and return the function that encodes its answer. Similar refusals
+        share one function."""
         self.refused[why] += 1
         alike = _Alike(why, int(now / ALIKE_S), int(arrived / ALIKE_S))
         if self._last_refusal is None or self._last_refusal[0] != alike:

@@ -1,7 +1,7 @@
 """Calls to one peer that wait for their answers, by request id.
 
-One timer per connection finds late calls, instead of one timer per call. This module neither reads
-nor writes bytes: ``wire.py`` sends the requests, and answers are passed to ``settle``.
+One timer per connection finds late calls. This module neither reads nor writes bytes. ``wire.py``
+sends the requests, and answers are passed to ``settle``.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ AnswerDecoder = msgspec.json.Decoder[TypedJsonHeader[Any]]
 
 
 class Calls:
-    """Pending calls of one connection.
+    """Calls of one connection that wait for their answers.
 
-    - ``waiting``: the calls by request id, each with its deadline.
+    - ``waiting``: the future and the deadline of each call, by request id.
     - ``peer``: name of the peer in errors.
-    - ``typed``: decoder of the answer by request id, for calls with an answer decoder.
+    - ``typed``: decoder of the answer, by request id. Only calls with their own decoder are here.
     """
 
     __slots__ = ("_loop", "_opaque", "_sweep", "_swept_by", "_usual", "peer", "typed", "waiting")
@@ -41,18 +41,18 @@ class Calls:
 
     @property
     def next_opaque(self) -> int:
-        """Request id that no pending call has."""
+        """New request id for the next call."""
         self._opaque = (self._opaque + 1) & 0x7FFFFFFF
         return self._opaque
 
     def add(
         self, opaque: int, timeout: float, answer: AnswerDecoder | None = None
     ) -> asyncio.Future[Any]:
-        """Add a call, and return a future for the answer to ``opaque``. The future fails with
-        CallTimeoutError after ``timeout`` seconds.
+        """Add a call with the request id ``opaque``, and return a future for its answer.
 
-        ``answer`` decodes the answer in an eighth of the time that a ``Command`` takes, and drops
-        its body.
+        The future fails with CallTimeoutError after ``timeout`` seconds. ``answer`` is a decoder
+        for the header of the answer. It takes an eighth of the time that a ``Command`` takes, and
+        drops the body.
         """
         if answer is not None:
             self.typed[opaque] = self._usual = answer
@@ -64,14 +64,18 @@ class Calls:
         return future
 
     def settle(self, answer: TypedJsonHeader[Any] | Command) -> None:
-        """Set the answer of the call that waits for it, if there is one."""
+        """Pass an answer to the call that waits for it. An answer that no call waits for is
+        dropped."""
         waiting = self.waiting.pop(answer.opaque, None)
         if waiting is not None and not waiting[0].done():
             waiting[0].set_result(answer)
 
     def settle_typed(self, header: bytes) -> bool:
-        """Settle the typed call that this JSON header answers. Return False if there is none, or if
-        its decoder cannot read the answer; the caller then uses ``decode_command``."""
+        """Decode a JSON header with the decoder of its call, and settle that call.
+
+        Returns False if no typed call waits for this header, or if the decoder cannot read it. The
+        caller then uses ``decode_command``.
+        """
         usual = self._usual
         if usual is not None:
             try:
@@ -102,7 +106,8 @@ class Calls:
         return True
 
     def fail_typed(self, answer: AnswerDecoder, error: Callable[[], Exception]) -> int:
-        """Fail the calls that wait for this kind of ``answer``. Return their number."""
+        """Fail all calls whose answers ``answer`` decodes, and return the number of failed
+        calls."""
         failed = 0
         for opaque in [opaque for opaque, kind in self.typed.items() if kind is answer]:
             del self.typed[opaque]
@@ -113,7 +118,8 @@ class Calls:
         return failed
 
     def fail_all(self, error: Callable[[], Exception]) -> None:
-        """Fail all calls, because their connection has ended."""
+        """Fail all calls because their connection has ended. ``error`` makes the exception of each
+        call."""
         if self._sweep is not None:
             self._sweep.cancel()
             self._sweep = None

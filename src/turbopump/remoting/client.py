@@ -1,7 +1,7 @@
 """Pool of connections to peers, opened on demand and shared.
 
-``call`` sends a typed request and returns its typed answer. Topics, routes and retries are unknown
-here: they belong to the caller.
+``call`` sends a typed request and returns its typed answer. The caller chooses the address and
+decides about retries. Topics and routes are unknown here.
 """
 
 from __future__ import annotations
@@ -42,11 +42,13 @@ class RemotingClient:
       consumer.
     - ``serialize_type``: form of the headers that we send (``protocol.frame.JSON`` or
       ``ROCKETMQ``). Both are read.
-    - ``on_close``: called with the address of each connection that has ended.
-    - ``signer``: makes the header fields of a request from its own fields and its body (a
-      signature).
-    - ``tls``: settings of TLS; None: plain text. Raises ConfigError if its files cannot be used.
+    - ``on_close``: function called with the address of each connection that has ended.
+    - ``signer``: function that adds a signature to the header fields of each request. Its arguments
+      are the fields and the body.
+    - ``tls``: settings of TLS. None means plain text.
     - ``permits``: maximum number of calls that wait for their answers at once.
+
+    Raises ConfigError if a TLS file cannot be used.
     """
 
     def __init__(
@@ -81,13 +83,14 @@ class RemotingClient:
     async def call(
         self, address: str, request: Request[ReplyT], body: Body = b"", *, timeout: float = 3.0
     ) -> ReplyT:
-        """Send ``request`` and return its declared reply: the answer's header fields, or its JSON
-        body.
+        """Send ``request`` to a peer and return the typed reply, from header fields or a JSON body.
 
-        ``timeout`` in seconds includes connecting. Raises ResponseError for any code but 0,
-        BodyError if the answer cannot be read, and ConnectError, ConnectionLostError or
-        CallTimeoutError if the call fails. Use ``exchange`` for an answer with a body that is not
-        JSON.
+        ``timeout`` is in seconds and includes connecting. Use ``exchange`` for an answer with a
+        body that is not JSON.
+
+        Raises ResponseError if the answer has another code than 0, and BodyError or HeaderError if
+        it cannot be decoded. Raises ConnectError, ConnectionLostError or CallTimeoutError if no
+        answer arrives.
         """
         command = await self.exchange(address, request, body, timeout=timeout)
         if command.code != ResponseCode.SUCCESS:
@@ -97,7 +100,7 @@ class RemotingClient:
     async def exchange(
         self, address: str, request: Request[Any], body: Body = b"", *, timeout: float = 3.0
     ) -> Command:
-        """Send ``request`` and return the whole answer, whatever its code."""
+        """Send ``request`` to a peer and return the whole answer, whatever its response code."""
         calls = self._calls
         calls.count += 1
         try:
@@ -123,8 +126,10 @@ class RemotingClient:
                 calls.wake_waiting()
 
     async def _wait_for_permit(self, address: str, timeout: float) -> float:
-        """Wait for a permit, and return the seconds left of ``timeout``. Raises
-        CallTimeoutError."""
+        """Wait for a permit to send a call, and return the seconds left of ``timeout``.
+
+        Raises CallTimeoutError if no permit becomes free in time.
+        """
         now = asyncio.get_running_loop().time
         began = now()
         try:
@@ -139,8 +144,10 @@ class RemotingClient:
     async def send_oneway(
         self, address: str, request: Request[Any], body: Body = b"", *, timeout: float = 3.0
     ) -> None:
-        """Send ``request`` as one-way: the peer sends no answer. Raises ConnectError if there is no
-        connection."""
+        """Send ``request`` as a one-way request, to which the peer sends no answer.
+
+        Raises ConnectError if no connection can be opened.
+        """
         connection = await self.connect(address, timeout=timeout)
         command = request_command(request, body, opaque=connection.calls.next_opaque, oneway=True)
         command.serialize_type = self._serialize_type
@@ -149,8 +156,11 @@ class RemotingClient:
         connection.send_frame(encode_command(command))
 
     async def connect(self, address: str, *, timeout: float | None = None) -> Wire:
-        """Return the open connection to ``address``; open one if there is none. Raises
-        ConnectError, also after the client was closed."""
+        """Return a connection to ``address``, and open it if none is open.
+
+        ``timeout`` in seconds may shorten the client's connect timeout. Raises ConnectError if the
+        connection cannot be opened or the client is closed.
+        """
         connection = self._connections.get(address)
         if connection is not None and not connection.closed:
             return connection
@@ -171,7 +181,7 @@ class RemotingClient:
             raise ConnectError(f"no connection to {address} within {limit:.1f} s") from None
 
     def connection(self, address: str) -> Wire | None:
-        """Return the open connection to ``address``, or None."""
+        """Return the open connection to ``address``, or None if there is none."""
         connection = self._connections.get(address)
         if connection is None or connection.closed:
             return None
@@ -189,7 +199,7 @@ class RemotingClient:
             connection.close()
 
     async def close(self) -> None:
-        """Close every connection and accept no more calls. Pending calls fail with
+        """Close every connection, and refuse new calls. Pending calls fail with
         ConnectionLostError."""
         self._ended = True
         for task in self._connecting.values():
@@ -203,7 +213,8 @@ class RemotingClient:
         await asyncio.sleep(0)
 
     async def _farewells(self, leaving: list[Wire]) -> None:
-        """Wait briefly until the peers have ended their side of TLS."""
+        """Wait up to ``FAREWELL_S`` until the closing TLS connections have ended, then abort the
+        rest."""
         self._leaving.update(connection for connection in leaving if connection.transport)
         try:
             async with asyncio.timeout(FAREWELL_S):
@@ -216,8 +227,11 @@ class RemotingClient:
             await asyncio.sleep(0)
 
     async def _open(self, address: str) -> Wire:
-        """Look up the address and connect. If a name has several addresses, try each with a share
-        of the time; the last gets all that is left."""
+        """Look up the host name in ``address`` and open a connection.
+
+        If the name has several IP addresses, each is tried with a share of the time. The last one
+        gets all that is left. Raises ConnectError.
+        """
         host, port = split_address(address)
         try:
             async with asyncio.timeout(self._connect_timeout):
@@ -270,15 +284,18 @@ def _closed(address: str) -> ConnectError:
 
 
 def _reason(error: OSError) -> str:
-    """Return the system's text for an error. asyncio's own text only repeats the address."""
+    """Return the system's text for a connection error. The text that asyncio makes only repeats the
+    address."""
     if error.errno is None or isinstance(error, socket.gaierror):
         return error.strerror or str(error)
     return os.strerror(error.errno)
 
 
 async def addresses_of(host: str, port: int) -> list[str]:
-    """Return the addresses of a host name, at least one. An address is returned as it is. Raises
-    OSError."""
+    """Look up a host name and return its IP addresses, at least one.
+
+    If ``host`` is an IP address, it is returned alone. Raises OSError if the lookup fails.
+    """
     with suppress(ValueError):
         ipaddress.ip_address(host)
         return [host]
@@ -287,8 +304,10 @@ async def addresses_of(host: str, port: int) -> list[str]:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Split ``host:port`` or ``[v6]:port``. Raises ConnectError for another form, and for a host
-    name that is never valid."""
+    """Split ``host:port`` or ``[v6]:port`` into the host and the port number.
+
+    Raises ConnectError if the text has another form, or if the host name can never be valid.
+    """
     host, colon, port = address.rpartition(":")
     digits = port.isascii() and port.isdigit() and len(port) <= 5
     if not colon or not host or not digits or int(port) > 65535:
@@ -306,15 +325,18 @@ T = TypeVar("T")
 
 
 def refused_by(address: str, request: Request[Any], answer: Command) -> ResponseError:
-    """Return the error of a request to which the peer at ``address`` sent an unwanted code."""
+    """Return the exception for an answer from ``address`` whose response code reports a failure."""
     return ResponseError(
         answer.code, answer.remark, request=type(request).__name__, address=address
     )
 
 
 async def outcome_of(task: asyncio.Future[T], ended: Callable[[], Exception]) -> T:
-    """Return the result of the task. If the task itself was cancelled, raise ``ended()``; the
-    cancellation of a waiting caller passes through."""
+    """Wait for a task that several callers share, and return its result.
+
+    A caller that is cancelled does not cancel the task. If the task itself was cancelled,
+    ``ended()`` is raised.
+    """
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:

@@ -9,8 +9,8 @@ When memory is tight, few unfinished frames may grow at the same time. A complet
 for others, and a peer that sends very little in ``SLICE_S`` has to wait. So producers that together
 send too much at once are slowed down, not closed.
 
-Sizes are counted when they grow, and counted again before a connection is closed: a slow reader may
-hold less by then. The content of connections is unknown here.
+Sizes are counted when they grow, and counted again before a connection is closed, because its peer
+may have read meanwhile. The content of connections is unknown here.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import asyncio
 from typing import Final, Protocol
 
 SIZE_MAX: Final = 128 * 1024 * 1024
-"""Maximum bytes that the connections of one server hold together."""
+"""Maximum bytes of memory that the connections of one server use together."""
 TIGHT_SHARE: Final = 0.5
-"""Share of the maximum from which memory is tight: a peer must then read all answers before its
+"""Share of the maximum from which memory is tight. A peer must then read all answers before its
 next request is handled."""
 KEPT_SHARE: Final = 0.9
 """Share of the maximum down to which connections are closed. The margin avoids a new check for
@@ -34,29 +34,36 @@ only one may grow."""
 SCARCE_SHARE: Final = 0.7
 SLICE_S: Final = 0.1
 GROWTH_MIN: Final = 64 * 1024
-"""Bytes by which a frame must grow in one slice. A slower one waits behind the others."""
+"""Bytes by which a frame must grow in one slice of ``SLICE_S``. A slower frame waits behind the
+others."""
 
 
 class Holder(Protocol):
-    """A connection, as this module sees it."""
+    """Methods of a connection that the memory limit uses."""
 
     def held_now(self, now: float) -> int:
-        """Return the bytes that the connection holds."""
+        """Return the bytes of memory that the connection uses."""
 
     def weight(self, now: float) -> float:
-        """Return the held bytes, multiplied by the seconds since the peer last read or sent
+        """Return the connection's bytes multiplied by the seconds since its peer last read or sent
         anything."""
 
     def close_for_memory(self, limit: int) -> None:
-        """Drop all data and close the connection."""
+        """Drop all data and close the connection. ``limit`` is the exceeded maximum in bytes, for
+        the log."""
 
     def grow_on(self) -> None:
-        """Resume reading: the connection's frame may grow again."""
+        """Resume reading, because the connection's unfinished frame may grow again."""
 
 
 class ConnectionMemory:
-    """Memory of the connections of one server. ``tight`` is True if a peer must read all answers
-    before its next request is handled."""
+    """Counter of the memory that the connections of one server use, which closes some at the
+    maximum.
+
+    - ``size_max``: maximum bytes of all connections together.
+    - ``total``: bytes of all connections now.
+    - ``tight``: True if a peer must read all answers before its next request is handled.
+    """
 
     def __init__(self, size_max: int = SIZE_MAX) -> None:
         self.size_max = size_max
@@ -65,15 +72,17 @@ class ConnectionMemory:
         # dicts keep the order of arrival, so that a run can be replayed
         self._held: dict[Holder, int] = {}
         self._growing: dict[Holder, int] = {}
-        """Connections whose frames may grow, with the bytes that each held when this slice
+        """Connections whose frames may grow, with the bytes that each used when this slice
         began."""
         self._waiting: dict[Holder, None] = {}
         self._next_slice: asyncio.TimerHandle | None = None
         self._look_at = self._first_look = int(size_max * TIGHT_SHARE)
 
     def set_size(self, holder: Holder, size: int) -> None:
-        """Set the number of bytes that ``holder`` holds. This may close ``holder`` or other
-        connections."""
+        """Record how many bytes a connection uses now.
+
+        If the total is too large, this call closes connections, possibly this one.
+        """
         self.total += size - self._held.get(holder, 0)
         if size:
             self._held[holder] = size
@@ -86,8 +95,10 @@ class ConnectionMemory:
             self._look_at = self._first_look
 
     def may_grow(self, holder: Holder) -> bool:
-        """Return True if the unfinished frame of ``holder`` may grow now. On False, ``grow_on`` is
-        called later."""
+        """Return True if the connection's unfinished frame may grow now.
+
+        On False, the caller stops reading until ``grow_on`` is called.
+        """
         # While memory is scarce only the frame that has grown longest may go on: it ends first and
         # frees its bytes. If several went on, all of them could fill the memory and none would end.
         if holder in self._growing:
@@ -106,7 +117,8 @@ class ConnectionMemory:
         return False
 
     def has_grown(self, holder: Holder) -> None:
-        """Let another frame grow, because the frame or the connection of ``holder`` has ended."""
+        """Let another frame grow, because this connection's frame is complete or the connection has
+        ended."""
         if holder in self._growing or holder in self._waiting:
             self._growing.pop(holder, None)
             self._waiting.pop(holder, None)
@@ -144,7 +156,8 @@ class ConnectionMemory:
             holder.grow_on()
 
     def _weigh_all(self) -> None:
-        """Count all sizes again, and close connections if the total is too large."""
+        """Count the bytes of every connection again, and close connections if the total is too
+        large."""
         now = asyncio.get_running_loop().time()
         for holder in self._held:
             self._held[holder] = holder.held_now(now)

@@ -1,9 +1,9 @@
-"""Port that accepts connections, a few in each turn, and reads the first byte of each before it is
-served.
+"""Port that accepts connections and reads the first byte of each before it is served.
 
-TLS and plain text share a port if the server has a certificate; without one, the first byte is not
-read. A TLS connection stays a plain socket until its ClientHello is complete, and few handshakes
-run at a time (below). The service behind the port is unknown here.
+A few connections are accepted in each run of the event loop. TLS and plain text share a port if the
+server has a certificate; without one, the first byte is not read. A TLS connection stays a plain
+socket until its ClientHello is complete, and few handshakes run at a time (below). The service
+behind the port is unknown here.
 """
 
 from __future__ import annotations
@@ -61,18 +61,19 @@ _lost_at_once = RepeatedLine(log, logging.WARNING, "accepted connection failed c
 KERNEL_QUEUE: Final = 1024
 """Length of the system's queue of connections that are not accepted yet."""
 ACCEPTED_A_TURN: Final = 16
-"""Maximum connections accepted in one turn of the loop; more would delay all other work."""
+"""Maximum connections accepted in one run of the event loop. More would delay all other work."""
 LOOKED_AT_A_TURN: Final = 16
-"""Maximum unserved connections checked in one turn after they sent something or ended. Without this
-limit, 15,000 that ended at once kept the loop busy for 180 ms of CPU."""
+"""Maximum number of ready connections that are checked in one run of the event loop, before they
+are served. Without this limit, 15,000 that ended at once kept the loop busy for 180 ms of CPU."""
 ACCEPT_AGAIN_S: Final = 0.1
 """Seconds until the next attempt to accept after a failure."""
 HANDSHAKES_MAX: Final = 256
-"""Maximum TLS handshakes of a port at a time. For one more, an old one is cancelled."""
+"""Maximum TLS handshakes of a port at a time. One more cancels an old one."""
 
 
 async def bound_sockets(host: str, port: int) -> list[socket.socket]:
-    """Return sockets that listen on this address, for ``ListeningPort``. Raises ConfigError."""
+    """Return sockets that listen on ``host`` and ``port``. Raises ConfigError if the system refuses
+    the address."""
     loop = asyncio.get_running_loop()
     try:
         # This server only binds; ListeningPort accepts. asyncio's server would accept 256 in a
@@ -95,7 +96,8 @@ class FirstByte:
         self._context = ServerContext(tls)
 
     def options(self, first: bytes, now: float) -> dict[str, Any] | None:
-        """Return the arguments for ``connect_accepted_socket``; None: refuse the connection."""
+        """Return the arguments for ``connect_accepted_socket``, or None if the connection must be
+        refused."""
         if first == HANDSHAKE:
             return {
                 "ssl": self._context.context_at(now),
@@ -124,8 +126,12 @@ class FirstByte:
 
 
 class _Silent(NamedTuple):
-    """Connection that is not served yet: its start, its address, and the number of bytes to wait
-    for."""
+    """Accepted connection that is not served yet.
+
+    - ``since``: time at which the connection arrived or began its ClientHello.
+    - ``peer``: address of the peer, ``host:port``.
+    - ``wanted``: number of bytes to wait for.
+    """
 
     since: float
     peer: str
@@ -139,14 +145,17 @@ class _Silent(NamedTuple):
 
 
 class ListeningPort:
-    """Listening socket that accepts connections, a few in each turn.
+    """Listening socket that accepts a few connections in each run of the event loop.
 
     If the process or the system has no descriptor or memory for another connection, the port logs
     this and retries soon. Open connections continue, and new ones wait in the system's queue. The
     last descriptors of the process are kept for its files.
 
-    ``is_full`` returns True at the maximum number of connections. Then a connection of any of
-    ``ports`` that is not served yet is closed to make room.
+    - ``connection``: function that makes the protocol object of a connection.
+    - ``tls``: choice between TLS and plain text. None means plain text only.
+    - ``is_full``: function that returns True at the maximum number of connections. A connection
+      of any of ``ports`` that is not served yet is then closed to make room.
+    - ``admits``: function that returns True if a host may have one more connection.
     """
 
     def __init__(
@@ -200,14 +209,17 @@ class ListeningPort:
         return len(self.silent) + len(self._handshaking)
 
     def waiting_from(self, host: str) -> int:
-        """Return the number of waiting connections from this address."""
+        """Return the number of connections from ``host`` without a first byte or in their TLS
+        handshake."""
         hosts = [one.host for one in self.silent.values()]
         hosts += [one for one, _ in self._handshaking.values()]
         return hosts.count(host)
 
     def close_silent(self, since: float) -> None:
-        """Close connections that arrived at ``since`` or before and have sent nothing. Also close
-        those whose ClientHello is not complete after ``HANDSHAKE_S``."""
+        """Close connections that arrived at ``since`` or before and have sent nothing.
+
+        Connections whose ClientHello is not complete after ``HANDSHAKE_S`` are closed too.
+        """
         began = self._loop.time() - HANDSHAKE_S
         for accepted, silent in list(self.silent.items()):
             if silent.since <= (max(since, began) if silent.greets else since):
@@ -222,7 +234,7 @@ class ListeningPort:
         self._drop_silent(accepted)
 
     def drop_one(self) -> None:
-        """Close the oldest silent connection, or else one in its handshake."""
+        """Close the oldest connection that has sent nothing, or else cancel a handshake."""
         if self.silent:
             self._drop_silent(next(iter(self.silent)))
         elif self._handshaking:
@@ -262,7 +274,7 @@ class ListeningPort:
                 self._check_first_bytes(accepted, _peer(address), self._tls)
 
     def _look_at_ready(self) -> None:
-        """Check connections that have sent the expected bytes or have ended."""
+        """Check the connections that have sent the expected bytes or have ended."""
         ready, tls = self._ready, self._tls
         assert tls is not None
         if not ready:
@@ -276,11 +288,11 @@ class ListeningPort:
     def _check_first_bytes(
         self, accepted: socket.socket, peer: str, tls: FirstByte, wanted: int = 0
     ) -> None:
-        """Serve a connection as its first byte requires, or wait for more bytes. TLS needs a
-        complete ClientHello.
+        """Serve a connection with TLS or plain text, as its first byte requires, or wait for more
+        bytes.
 
-        The bytes stay in the socket, where TLS will read them. ``wanted`` is the number of bytes
-        that this connection had to wait for.
+        TLS needs a complete ClientHello. The bytes stay in the socket, where TLS will read them.
+        ``wanted`` is the number of bytes that this connection had to wait for.
         """
         try:
             head = accepted.recv(RECORD_HEAD + RECORD_MAX, socket.MSG_PEEK)
@@ -331,7 +343,8 @@ class ListeningPort:
     def _start_serving(
         self, accepted: socket.socket, options: dict[str, Any], peer: str = ""
     ) -> None:
-        """Start serving a connection. ``peer`` is its address if it uses TLS, else empty."""
+        """Pass a connection to the event loop. ``peer`` is its address if TLS is used, else
+        empty."""
         if peer:
             accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
             if len(self._handshaking) >= HANDSHAKES_MAX:
@@ -345,7 +358,7 @@ class ListeningPort:
         opening.add_done_callback(partial(self._opened, peer))
 
     def _give_one_up(self) -> None:
-        """Cancel the oldest handshake of the address that has the most."""
+        """Cancel the oldest handshake of the host that has the most handshakes."""
         hosts = Counter(host for host, _ in self._handshaking.values())
         ((most, _),) = hosts.most_common(1)
         oldest = next(one for one, (host, _) in self._handshaking.items() if host == most)
@@ -402,14 +415,14 @@ def _bind_failure(host: str, port: int, error: OSError) -> str:
 # of the process count as well.
 
 KEPT_DESCRIPTORS: Final = 256
-"""Descriptors that connections leave unused, at most half of the limit of open files."""
+"""Number of descriptors that connections leave unused, at most half of the limit of open files."""
 LEFT_FOR_FILES_MIN: Final = 16
 """Minimum number of descriptors left for files. The server leaves an eighth of the limit, at least
 this many and at most ``KEPT_DESCRIPTORS``."""
 
 
 def room_for_connections() -> int:
-    """Return the number of connections that the limit of open files allows."""
+    """Return the number of connections that the process's limit of open files allows."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return sys.maxsize
@@ -417,8 +430,10 @@ def room_for_connections() -> int:
 
 
 def leave_some() -> None:
-    """Raise OSError (EMFILE) if another connection would use one of the last descriptors of the
-    process."""
+    """Check that one more connection leaves enough descriptors for files.
+
+    Raises OSError (EMFILE) if the connection would use one of the last descriptors of the process.
+    """
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     free = os.open(os.devnull, os.O_RDONLY)  # the system returns the lowest free number
     os.close(free)

@@ -14,12 +14,12 @@ and also maximum concurrent one-way messages (``clientOnewaySemaphoreValue``).""
 
 @dataclass(slots=True, eq=False)
 class Permits:
-    """Counter of running operations. Those above ``limit`` wait for a permit, first come, first
+    """Counter of running operations that makes those above ``limit`` wait, first come, first
     served.
 
-    To use a permit, add 1 to ``count``; if ``count`` is then above ``limit``, await ``turn``. At
-    the end subtract 1, and call ``wake`` if ``watched``. This is done inline, because a call would
-    slow each send down more.
+    To use a permit, add 1 to ``count``. If ``count`` is then above ``limit``, await ``wait_turn``.
+    At the end subtract 1, and call ``wake_waiting`` if ``watched``. Callers do this inline, because
+    a call would slow each send down more.
 
     ``with permits`` (``hold``, ``ended``) marks an operation that needs no permit but that
     ``wait_idle`` must wait for. Source: apache/rocketmq ``NettyRemotingAbstract.semaphoreAsync``,
@@ -30,7 +30,7 @@ class Permits:
     count: int = 0
     """Number of operations, including those that wait for a permit."""
     watched: bool = False
-    """True while somebody waits for an operation to end."""
+    """True while a caller waits for a permit, or for all operations to end."""
     idle: asyncio.Event | None = None
     _turns: deque[asyncio.Future[None]] = field(default_factory=deque)
 
@@ -51,7 +51,8 @@ class Permits:
         self.ended()
 
     async def wait_turn(self, deadline: float) -> None:
-        """Wait for a permit. Raises TimeoutError at ``deadline`` (loop time)."""
+        """Wait for a permit. Raises TimeoutError if none is free by ``deadline``, a time of the
+        event loop."""
         mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._turns.append(mine)
         self.watched = True
@@ -71,7 +72,7 @@ class Permits:
             await self.idle.wait()
 
     def wake_waiting(self) -> None:
-        """Give free permits to those that wait for them."""
+        """Give free permits to the callers that wait for a permit, oldest first."""
         # `count` includes operations that wait for a permit, so `count - len(turns)` are running.
         # The oldest wait ends first.
         turns = self._turns

@@ -20,10 +20,11 @@ BODY_MAX: Final = FRAME_SIZE_MAX - 64 * 1024
 
 
 class Response(Generic[ReplyT]):
-    """Answer of a handler.
+    """Answer that a request handler returns, with a code, a remark and a reply.
 
-    It has the reply that the request declares (header fields or a JSON body), a code and a remark.
-    ``body`` is a body in another form. ``ext`` has header fields that are not declared.
+    - ``reply``: the reply that the request declares, as header fields or a JSON body.
+    - ``body``: a body in another form than JSON.
+    - ``ext``: header fields that the request does not declare.
 
     ``Response[SendReply]`` answers a ``Request[SendReply]``; a ``Refusal`` answers any request.
     """
@@ -67,7 +68,7 @@ class Response(Generic[ReplyT]):
 
     @property
     def has_body(self) -> bool:
-        """True if the reply is a body, of any size."""
+        """True if the reply is sent as a JSON body instead of header fields."""
         return self.reply is not None and not isinstance(self.reply, Header)
 
 
@@ -76,12 +77,12 @@ Refusal = Response[Never]
 
 
 def refusal(code: int, remark: str) -> Refusal:
-    """Return an answer that refuses a request, with the reason as a number and a text."""
+    """Return an answer that refuses a request with a response code and a text."""
     return cast("Refusal", Response(code=code, remark=remark))
 
 
 def encode_response(opaque: int, response: Response[Any]) -> bytes:
-    """Return the frame that answers request ``opaque``."""
+    """Encode a response as the frame that answers the request with the id ``opaque``."""
     reply, body, remark = response.reply, response.body, response.remark
     if reply is None and not body and not response.ext and remark is not None and remark.isascii():
         return _EncodedRefusal(int(response.code), remark).frame(opaque)
@@ -91,7 +92,8 @@ def encode_response(opaque: int, response: Response[Any]) -> bytes:
 
 
 def response_steps(opaque: int, response: Response[Any]) -> Steps[bytes]:
-    """Encode a response whose body may be large, in steps."""
+    """Encode a response whose body may be large, as a generator that yields after each short
+    step."""
     body = yield from fastjson.encode_steps(response.reply)
     return _response_frame(opaque, response, body)
 
@@ -119,15 +121,17 @@ def _response_frame(opaque: int, response: Response[Any], body: bytes) -> bytes:
 
 
 def encoder_of(response: Refusal) -> Callable[[int], bytes]:
-    """Return a function that makes the refusing frame from a request's id. For many similar
-    refusals: an overloaded broker refuses thousands a second."""
+    """Return a function that encodes a refusal for the request id that it is given.
+
+    Use it for many similar refusals: an overloaded broker refuses thousands a second.
+    """
     if response.remark is None or not response.remark.isascii():
         return lambda opaque: encode_response(opaque, response)
     return _EncodedRefusal(int(response.code), response.remark).frame
 
 
 class _EncodedRefusal:
-    """Refusal with code and remark, encoded except for the request id."""
+    """Refusal that is encoded except for the request id."""
 
     __slots__ = ("_begin", "_begins", "_end")
 
@@ -136,8 +140,8 @@ class _EncodedRefusal:
         self._begin = b"%b%d%b" % (begin, code, ident)
         self._end = b"%b%b%b" % (said, _encode_remark(remark), end)
         self._begins: dict[int, bytes] = {}
-        """Bytes before the request id, by its number of digits. The lengths in the frame depend on
-        that number."""
+        """Bytes before the request id, by the number of digits of the id. The lengths in the frame
+        depend on that number."""
 
     def frame(self, opaque: int) -> bytes:
         number = b"%d" % opaque

@@ -1,5 +1,7 @@
-"""Table from request code to handler, and the handling of one request: decode, authorise, call the
-handler, send its outcome. Sockets are unknown here.
+"""Table from request code to handler, and the handling of one request.
+
+A request is decoded and authorised, the handler is called, and its outcome is sent. Sockets are
+unknown here.
 
 A handler is called with the typed request and a ``RequestContext``. It returns one of three things:
 
@@ -7,7 +9,8 @@ A handler is called with the typed request and a ``RequestContext``. It returns 
 * bytes, a whole answer frame (the fastest form);
 * steps that return one of these: a generator (``turns.py``), or an awaitable, which runs in a task.
 
-Without an answer, it returns ``HELD`` or ``NO_ROOM``. A reply with a body is encoded in steps.
+A handler without an answer returns ``HELD`` or ``NO_ROOM``. A reply with a body is encoded in
+steps.
 """
 
 from __future__ import annotations
@@ -54,17 +57,17 @@ BodyT = TypeVar("BodyT", bound=msgspec.Struct, covariant=True)
 
 
 class Unanswered(Enum):
-    """Outcome of a handler without an answer."""
+    """Outcome of a handler that has no answer yet."""
 
     HELD = "held"
     NO_ROOM = "no room"
 
 
 HELD: Final = Unanswered.HELD
-"""Outcome: ``RequestContext.settle`` sends the answer later, or never."""
+"""Outcome of a handler that answers later, through ``RequestContext``, or never."""
 NO_ROOM: Final = Unanswered.NO_ROOM
-"""Outcome: nothing was done; the handler must be called again when there is room
-(``backlog.py``)."""
+"""Outcome of a handler that has done nothing for want of room. The router calls the handler again
+when there is room (``backlog.py``)."""
 
 Ready = Response[ReplyT] | bytes | Literal[Unanswered.HELD]
 Outcome = (
@@ -76,32 +79,32 @@ Outcome = (
 RequestHandler = Callable[[Any, "RequestContext"], Outcome[Any]]
 
 Authorise = Callable[[Request[Any], "RequestContext"], Refusal | Steps[Refusal | None] | None]
-"""Function that authorises requests. It returns None, or the answer that refuses the request. For a
-request that names thousands of resources it returns steps.
+"""Function that authorises a request and returns None, or the answer that refuses the request.
 
-The router calls it for every request, between decoding and the handler. Its arguments are the typed
-request and the context. The context has the peer, every received header field (``command.ext``,
-with AccessKey and Signature), and the raw body that a signature covers.
+For a request that names thousands of resources, the function returns steps. The router calls it for
+every request, between decoding and the handler. Its arguments are the typed request and the
+context. The context has the peer, every received header field (``command.ext``, with AccessKey and
+Signature), and the raw body that a signature covers.
 
-A request without a handler, or one that cannot be decoded, is authorised as ``UNREAD``: the error
-text also needs a permission.
+A request without a handler, or one that cannot be decoded, is authorised as ``UNREAD``. So only
+users with a permission see the text of the error.
 """
 
 
 class _UnreadRequest(Request[None]):
-    """Type of ``UNREAD``."""
+    """Request type of ``UNREAD``, which stands for requests that could not be decoded."""
 
 
 UNREAD: Final = _UnreadRequest()
 
 
 class RequestContext(msgspec.Struct, gc=False):
-    """Context of a request: the peer that sent it, its body, and how to answer later.
+    """Peer, header and body of a request, and the methods that answer it.
 
     - ``served``: all requests of this peer.
     - ``command``: the command with every received header field, decoded on first use.
-    - ``judge_topic``: authorises the topic of a message that the request names by its offset alone
-      (``refused``). ``authorise`` cannot know this topic.
+    - ``judge_topic``: function that authorises the topic of a message that the request names by
+      offset only. ``authorise`` cannot know this topic.
     - ``may_produce``: False if the producers of a heartbeat do not count.
     """
 
@@ -128,13 +131,16 @@ class RequestContext(msgspec.Struct, gc=False):
         return bool(self.flag & FLAG_ONEWAY)
 
     def refused(self, topic: str, group: str | None = None) -> Refusal | None:
-        """Return the refusal of a message of this topic, or None if the peer may read it. For
-        handlers that find a message by its offset. ``group`` is the consuming group."""
+        """Return None if the peer may read messages of ``topic``, else the answer that refuses the
+        request.
+
+        Handlers that find a message by its offset call this. ``group`` is the consuming group.
+        """
         return None if self.judge_topic is None else self.judge_topic(topic, group)
 
     def answer(self, response: Response[Any]) -> None:
-        """Send the answer now, unless the request is one-way. For handlers that returned
-        ``HELD``."""
+        """Send the answer to a request whose handler returned ``HELD``. A one-way request gets no
+        answer."""
         if self.flag & FLAG_ONEWAY:
             return
         if response.has_body:
@@ -144,15 +150,16 @@ class RequestContext(msgspec.Struct, gc=False):
             self.peer.send_frame(encode_response(self.opaque, response))
 
     def fail(self, error: Exception) -> None:
-        """Answer that the handler failed."""
+        """Answer the request with the error of its handler."""
         self.answer(failure_response(error, self))
 
     async def in_turns(self, steps: Steps[T]) -> T:
-        """Run work in steps and return its result, for handlers that are coroutines."""
+        """Run a generator in short steps, and return its result. Handlers that are coroutines use
+        this for long work."""
         return await self.served.turns.outcome(self.served, steps)
 
     def settle(self, outcome: Outcome[Any]) -> None:
-        """Send the outcome of a handler, now or when it is complete."""
+        """Send the answer that a handler has returned, or start the work that makes the answer."""
         if outcome.__class__ is bytes:  # the fastest form
             if not self.flag & FLAG_ONEWAY:
                 self.peer.send_frame(outcome)
@@ -169,7 +176,7 @@ class RequestContext(msgspec.Struct, gc=False):
             self.served.start_task(outcome, size_of(self.frame), self.settle_awaited)
 
     async def settle_awaited(self, outcome: Awaitable[Ready[Any]]) -> None:
-        """Await an outcome, and send it."""
+        """Await the answer of a handler and send it. If the handler fails, send its error."""
         try:
             ready = await outcome
         except Exception as error:
@@ -178,7 +185,8 @@ class RequestContext(msgspec.Struct, gc=False):
             self.settle(ready)
 
     def settle_call(self, respond: Callable[[T], Outcome[Any]], what: T) -> None:
-        """Send the outcome of ``respond(what)``, or the answer for its error."""
+        """Call ``respond`` with ``what`` and send the returned answer. If ``respond`` raises, send
+        its error."""
         try:
             outcome = respond(what)
         except Exception as error:
@@ -187,7 +195,10 @@ class RequestContext(msgspec.Struct, gc=False):
 
 
 def _with_frame(steps: Steps[Any], opaque: int) -> Steps[Any]:
-    """Run the steps, and return their outcome. An answer with a body is encoded, in more steps."""
+    """Run a handler's steps, and encode a reply with a body in further steps.
+
+    Returns the encoded frame, or the outcome of the steps if it has no such reply.
+    """
     outcome = yield from steps
     if isinstance(outcome, Response) and outcome.has_body:
         return (yield from response_steps(opaque, outcome))
@@ -197,7 +208,10 @@ def _with_frame(steps: Steps[Any], opaque: int) -> Steps[Any]:
 def _once_allowed(
     judging: Steps[Refusal | None], handler: RequestHandler, request: Any, context: RequestContext
 ) -> Steps[Any]:
-    """Authorise a request in steps, then return the outcome of the handler or the refusal."""
+    """Authorise a request in steps, and call its handler if the request is allowed.
+
+    Returns the outcome of the handler, or the refusal.
+    """
     refused = yield from judging
     return handler(request, context) if refused is None else refused
 
@@ -207,8 +221,7 @@ def _raise(error: Exception) -> None:
 
 
 class RequestType(Protocol[RequestT, ReplyT]):
-    """Type of a request class, for mypy. Its instances are ``RequestT``, answered with a
-    ``ReplyT``."""
+    """Type of a request class, with which mypy checks that the handler's reply fits the request."""
 
     @property
     def reply(self) -> type[ReplyT] | None: ...
@@ -216,14 +229,14 @@ class RequestType(Protocol[RequestT, ReplyT]):
 
 
 class RequestWithBodyType(RequestType[RequestT, ReplyT], Protocol[RequestT, BodyT, ReplyT]):
-    """Class of a request that declares its JSON body, a ``BodyT``."""
+    """Type of a request class that declares a JSON body."""
 
     @property
     def body(self) -> type[BodyT]: ...
 
 
 class _Number(msgspec.Struct):
-    """Header fields that a refusal needs."""
+    """Header fields of a request that are needed to refuse it."""
 
     opaque: int
     flag: int = 0
@@ -233,8 +246,10 @@ _number_decoder: Final = msgspec.json.Decoder(_Number)
 
 
 class Router:
-    """Table from request code to request type and handler. ``authorise`` authorises each request;
-    None allows everything."""
+    """Table of the request types that a server accepts, and of their handlers.
+
+    ``authorise`` authorises each request. None allows everything.
+    """
 
     def __init__(self, authorise: Authorise | None = None) -> None:
         self.authorise = authorise
@@ -247,13 +262,13 @@ class Router:
         self._codes: dict[bytes, int] = {}
         self._patient: set[int] = set()
         self._patient_begins: set[bytes] = set()
-        """First twelve bytes of the headers of requests that may wait, as most clients write
-        them."""
+        """First bytes of the headers of requests that may wait, up to the comma after the code, as
+        most clients write them."""
         self.refusals: dict[int, Refusal] = {}
-        """Refusals of known codes, sent instead of "not supported"."""
+        """Refusals by request code, sent instead of "not supported"."""
 
     def refuse(self, code: int, remark: str) -> None:
-        """Refuse every request of this code with code 1 and this remark."""
+        """Refuse every request with this request code. The answer has code 1 and this remark."""
         assert code not in self.routes, f"code {code} has a handler"
         self.refusals[int(code)] = refusal(ResponseCode.SYSTEM_ERROR, remark)
 
@@ -264,10 +279,10 @@ class Router:
         *,
         may_wait: bool = False,
     ) -> None:
-        """Register ``handler`` for requests of this type. Each code has one handler.
+        """Register ``handler`` for requests of this type. Each request code has one handler.
 
-        ``may_wait``: requests may wait in the server's backlog. Only such a handler may return
-        ``NO_ROOM``.
+        ``may_wait`` allows the requests to wait in the server's backlog. Only such a handler may
+        return ``NO_ROOM``.
         """
         declared = cast("type[Request[Any]]", request_type)
         code = int(declared.code)
@@ -284,8 +299,11 @@ class Router:
         request_type: RequestWithBodyType[RequestT, BodyT, ReplyT],
         handler: Callable[[RequestT, BodyT, RequestContext], Outcome[ReplyT]],
     ) -> None:
-        """Register a handler that also gets the request's declared JSON body. A missing body counts
-        as an empty one. A body that cannot be read is refused with code 1."""
+        """Register a handler that also gets the JSON body that the request declares.
+
+        A missing body counts as an empty object. A body that cannot be decoded is refused with code
+        1.
+        """
 
         def handle(request: Any, context: RequestContext) -> Outcome[ReplyT]:
             type_ = request_type.body
@@ -304,7 +322,7 @@ class Router:
         return frozenset(self.routes)
 
     def handle(self, frame: Frame, served: Served) -> None:
-        """Handle a request now, or pass an answer to the call that waits for it."""
+        """Call the handler of a received request, or pass a received answer to its call."""
         found = None
         if frame.serialize_type == JSON:
             found = self.decode_typed(frame.header)
@@ -339,8 +357,11 @@ class Router:
     def _read_tolerantly(
         self, frame: Frame, served: Served
     ) -> tuple[TypedJsonHeader[Any], RequestHandler] | None:
-        """Decode a request in any form, and return it with its handler. Return None for an answer,
-        and for a request that was refused."""
+        """Decode a request in any header form, and return its typed header with its handler.
+
+        Returns None if the frame is an answer, which is passed to its call, or if the request was
+        refused.
+        """
         try:
             command = decode_command(frame)
         except ProtocolError as error:
@@ -370,7 +391,7 @@ class Router:
     def refuse_frame(
         self, frame: Frame, answer: Callable[[int], bytes], connection: PeerRequests
     ) -> None:
-        """Answer a request that was not handled. ``answer`` makes the frame from the request id."""
+        """Refuse a request with the frame that ``answer`` makes from the request id."""
         head: Any = self._number(frame)
         if head is None:
             try:
@@ -382,8 +403,11 @@ class Router:
             connection.wire.send_frame(answer(head.opaque))
 
     def decode_typed(self, header: bytes) -> tuple[TypedJsonHeader[Any], RequestHandler] | None:
-        """Decode a JSON header in one pass, and return it with its handler. Return None for an
-        answer, a long header, or a header that only ``resolve_command`` can decode or reject."""
+        """Decode a JSON header and its typed fields in one pass, and return both with the handler.
+
+        Returns None for an answer, a long header, or a header that only ``resolve_command`` can
+        decode or reject.
+        """
         if len(header) > FEW_FIELDS_SIZE:
             return None  # the number of its fields must be checked first
         found = self.decoders.get(header[:12])  # {"code":310, as most clients write it
@@ -408,7 +432,7 @@ class Router:
         return typed, found[1]
 
     def may_wait(self, frame: Frame) -> bool:
-        """Return True if a request, in any form, may wait in the backlog."""
+        """Return True if a request, in any header form, may wait in the backlog."""
         if frame.header[:12] in self._patient_begins and frame.serialize_type == JSON:
             return True  # the usual case
         if frame.serialize_type == JSON and frame.header.startswith(b'{"code":'):
@@ -423,8 +447,11 @@ class Router:
 
     @staticmethod
     def _number(frame: Frame) -> _Number | None:
-        """Return the id and flag of a request, decoded in a third of the time of ``typed``. Return
-        None if the header needs ``decode_command``."""
+        """Decode only the id and the flag of a request, or return None if ``decode_command`` is
+        needed.
+
+        This takes a third of the time of ``decode_typed``.
+        """
         if frame.serialize_type != JSON or len(frame.header) > FEW_FIELDS_SIZE:
             return None
         try:
@@ -435,8 +462,8 @@ class Router:
     def resolve_command(
         self, command: Command
     ) -> tuple[TypedJsonHeader[Any], RequestHandler] | Refusal:
-        """Return the typed request and the handler of a command in any form, or a refusal with the
-        reason."""
+        """Return the typed request and the handler of a command, or the answer that refuses the
+        command."""
         route = self.routes.get(command.code)
         if route is None:
             return self.refusals.get(command.code) or refusal(
@@ -457,8 +484,11 @@ class Router:
 
 
 def failure_response(error: Exception, context: RequestContext) -> Refusal:
-    """Return the answer to a request whose handler failed: code 1 and one sentence. The traceback
-    is only logged. If too many reads wait, the code is 2, and clients retry."""
+    """Return the answer to a request whose handler failed, with one sentence about the error.
+
+    The code is 1. If too many reads wait, the code is 2, and clients retry. A traceback is only
+    logged.
+    """
     if isinstance(error, TurbopumpError):
         _request_failed(context.code, context.peer.peer, error, kind=(context.code, type(error)))
         busy = isinstance(error, ReadsRefusedError)

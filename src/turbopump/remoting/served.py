@@ -1,5 +1,5 @@
-"""Requests of one peer, handled in order. They wait while the peer does not read, or while others
-have their turn.
+"""Requests of one peer, handled in order. They wait while the peer does not read, or while other
+connections are served.
 
 The rule: if a peer does not read its answers, the server stops reading from it, and its requests
 wait unhandled. The memory that this needs is counted (``connection_memory.py``). The meaning of
@@ -34,49 +34,54 @@ _held_most = RepeatedLine(
 )
 
 LONG_WORK_MAX: Final = 100
-"""Maximum unfinished long requests of one connection; later requests wait unhandled."""
+"""Maximum unfinished long requests of one connection. Later requests wait unhandled."""
 
 GROWING_SIZE: Final = 64 * 1024
-"""Bytes of an unfinished frame from which it may have to wait when memory is tight."""
+"""Size in bytes from which an unfinished frame may have to wait when memory is tight."""
 
 FRAME_OVERHEAD: Final = 160
 """Bytes of memory that a waiting frame uses in addition to its content."""
 
 DUE_SIZE: Final = 1024
-"""Bytes counted for a held request whose answer waits until the peer has read others."""
+"""Bytes counted for each answer that waits until the peer has read earlier ones."""
 
 INSTANT_S: Final = 0.01
-"""Minimum seconds for which held bytes count, even if the peer has just read or sent."""
+"""Minimum seconds by which a connection's bytes are multiplied, even if the peer has just read or
+sent."""
 
 KEPT_S: Final = 1.0
-"""Seconds for which held requests count, however long they wait. So of all connections with held
-requests, the one with the most is closed first."""
+"""Seconds by which the bytes of requests that are answered later are multiplied, however long they
+wait. So of all connections with such requests, the one with the most is closed first."""
 
 
 class Keeper(NamedTuple):
-    """Owner of requests that are answered later. ``size`` is the memory of one request in bytes.
-    ``drop`` is called with each request if its connection ends."""
+    """Owner of requests that are answered later.
+
+    - ``size``: memory of one request in bytes.
+    - ``drop``: function called with each request if its connection ends.
+    """
 
     size: int
     drop: Callable[[Any], object]
 
 
 class RequestTable(WaitingRules, Protocol):
-    """The router, as this module sees it."""
+    """Methods of the router that ``Served`` calls."""
 
     def handle(self, frame: Frame, served: Served) -> None:
-        """Handle a request now, or pass an answer to the call that waits for it."""
+        """Call the handler of a request, or pass an answer to the call that waits for it."""
 
 
 class Served:
-    """Requests of the peer at the other end of ``wire``.
+    """Requests that one peer sends over a connection, handled in order.
 
-    - ``memory``: counter of the bytes that the connections of a server hold. None on the client's
-      side, which reads even if its peer does not: if both sides stopped reading, neither would ever
+    - ``memory``: counter of the bytes that the connections of a server use. None for a client,
+      which reads even if its peer does not. If both sides stopped reading, neither would ever
       continue.
     - ``backlog``: the server's backlog for requests that may wait.
     - ``turns``: driver of long work.
-    - ``on_open``, ``on_close``: called with the wire.
+    - ``on_open``, ``on_close``: functions called with the wire when it is connected and when it
+      ends.
     """
 
     __slots__ = (
@@ -131,8 +136,8 @@ class Served:
         self._held = 0
         """Bytes of this connection that ``memory`` has counted."""
         self._kept: dict[Hashable, Keeper] = {}
-        """Held requests of the peer, which wait for a message, another peer or the disk, with their
-        owners."""
+        """Requests of the peer that are answered later, with their owners. They wait for a message,
+        another peer or the disk."""
         self._kept_size = 0
         self._tasks: set[asyncio.Future[Any]] = set()
         self._frame_waits = self._rests = self._peer_ended = False
@@ -221,27 +226,36 @@ class Served:
     # --- handling a request
 
     def take_frame(self, frame: Frame) -> None:
-        """Handle one frame now."""
+        """Handle one frame now, which may be a request or the answer to a call."""
         calls = self.wire.calls
         if calls.typed and frame.serialize_type == JSON and calls.settle_typed(frame.header):
             return
         self.router.handle(frame, self)
 
     def put_off(self, frame: Frame) -> None:
-        """Return a request to the backlog until its handler has room. All requests behind it wait
-        too."""
+        """Return a request to the backlog until its handler has room.
+
+        All requests behind it wait too.
+        """
         self._backlog.hold_request(self, frame)
 
     def took_long(self) -> None:
-        """Record that the current request takes as long as hundreds of usual ones. The clock is
-        read after it, so that many of these from several connections do not use up the loop."""
+        """Record that the current request takes as long as hundreds of usual ones.
+
+        The clock is read after this request, so that many of these from several connections do not
+        use up the loop.
+        """
         self.interrupted = True
         self._backlog.credit = 0
 
     def run_steps(
         self, steps: Steps[T], done: Callable[[T], None], failed: Callable[[Exception], None]
     ) -> None:
-        """Do work that may be long; then check if this turn is used up."""
+        """Run a request's work that may be long, at once or in later runs of the event loop.
+
+        ``done`` is called with the result, ``failed`` with the error. After the current frame,
+        ``stops`` checks if the remaining frames must wait.
+        """
         self.interrupted = True
         self.turns.run(self, steps, done, failed)
 
@@ -251,9 +265,12 @@ class Served:
         size: int,
         settle: Callable[[Awaitable[T]], Coroutine[Any, Any, None]],
     ) -> None:
-        """Await an outcome in a task, once the peer reads. ``size`` is the number of bytes of its
-        request. The task continues if the connection ends, because its message may be stored
-        already."""
+        """Start a task that awaits and sends the outcome of a handler.
+
+        The task waits until the peer has read enough. ``size`` is the number of bytes of the
+        request. If the connection ends, a handler that has begun continues, because its message may
+        be stored already.
+        """
 
         def start() -> None:
             task = asyncio.ensure_future(self._run_task(outcome, settle))
@@ -280,7 +297,7 @@ class Served:
         self.give_back(task)
 
     def give_up(self, error: ProtocolError) -> None:
-        """Log an invalid frame and close the connection: nothing behind the frame can be
+        """Log an invalid frame and close the connection. Nothing behind the frame can be
         decoded."""
         _bad_frame(self.wire.peer, error)
         self.wire.close()
@@ -289,8 +306,11 @@ class Served:
     # --- requests that wait for a message, another peer, or the disk
 
     def keep(self, request: Hashable, keeper: Keeper) -> None:
-        """Count a request that is answered later, until ``give_back``. If the connection ends, the
-        request is dropped. This call may close this connection or another."""
+        """Count the memory of a request that is answered later, until ``give_back``.
+
+        If the connection ends, the request is dropped. This call may close this connection or
+        another to free memory.
+        """
         if self.wire.closed:
             keeper.drop(request)
             return
@@ -301,7 +321,7 @@ class Served:
             self._memory.set_size(self, self._held)
 
     def give_back(self, request: Hashable) -> None:
-        """Stop counting a held request."""
+        """Stop counting the memory of a request that is answered later."""
         keeper = self._kept.pop(request, None)
         if keeper is not None:
             self._kept_size -= keeper.size
@@ -320,8 +340,11 @@ class Served:
         return self._memory.tight or wire.unread >= WAITING_MAX
 
     def when_room(self, action: Callable[[], None]) -> None:
-        """Call ``action`` in its turn, when the connection is no longer ``full`` or has ended. For
-        handlers that answer later."""
+        """Call ``action`` when the connection is no longer ``full`` or has ended.
+
+        Handlers that answer later use this. Earlier actions and requests of the connection come
+        first.
+        """
         self._lagging().due.append(action)
         self._count()
         if not self.full:
@@ -334,9 +357,12 @@ class Served:
         await waiter
 
     def stops(self, rest: Iterable[Frame], began: float) -> bool:
-        """Handle ``interrupted``: set the remaining frames aside if the peer does not read or the
-        turn is used up. ``began`` is the time at which the read was handled first. Return True if
-        the connection is closed."""
+        """Keep the remaining frames of a read for later if they must wait.
+
+        They wait if the peer does not read, the time of this run of the event loop is used up, or
+        too much long work is unfinished. ``began`` is the time at which the read arrived. Resets
+        ``interrupted``. Returns True if the connection is closed.
+        """
         if self.wire.closed:
             return True
         self.interrupted = False
@@ -351,15 +377,15 @@ class Served:
         return False
 
     def _is_behind(self, frames: list[Frame]) -> bool:
-        """Set the frames aside if they must wait. Return True if they do."""
+        """Return True if the frames must wait behind earlier ones, and store them in that case."""
         if self._lagging().is_clear and not self.full:
             return False
         self.set_aside(frames)
         return True
 
     def resume(self) -> None:
-        """Continue with waiting frames, in turn with other connections, when they may be
-        handled."""
+        """Schedule the handling of waiting frames and actions, one at a time among other
+        connections."""
         self._is_due = True
         if not self._goes_on:
             self._goes_on = True
@@ -376,7 +402,7 @@ class Served:
             self._goes_on = False
 
     def _go_on(self) -> bool:
-        """Handle one waiting frame or action. Return True if more can be done at once."""
+        """Handle one waiting frame or action. Return True if the next one can follow."""
         wire = self.wire
         if self._peer_ended:
             if wire.writing_paused:
@@ -415,8 +441,10 @@ class Served:
         return self._lag
 
     def set_aside(self, frames: Iterable[Frame], *, first: bool = False) -> None:
-        """Store frames to be handled later, in order, and stop reading. ``first``: put them before
-        the frames that wait already."""
+        """Store frames to be handled later, in order, and stop reading.
+
+        ``first`` puts them before the frames that wait already.
+        """
         lag = self._lagging()
         if first:
             frames = [*frames, *lag.take_all()]
@@ -428,8 +456,10 @@ class Served:
     # --- pausing and resuming reading
 
     def _count_frame(self) -> None:
-        """Count the bytes of an unfinished frame. If memory is tight, stop reading until the frame
-        may grow."""
+        """Count the bytes of an unfinished frame, and stop reading if memory is tight.
+
+        Reading resumes when the frame may grow (``grow_on``).
+        """
         self._count()
         memory = self._memory
         if memory is None or self.wire.closed:
@@ -441,7 +471,7 @@ class Served:
             self._read_or_pause()
 
     def grow_on(self) -> None:
-        """Resume reading: an unfinished frame may grow again."""
+        """Resume reading, because the unfinished frame may grow again."""
         self._frame_waits = False
         # restart its deadlines: the peer was not read from until now
         self.wire.last_read = self.wire.frame_began = self.wire.now()
@@ -453,13 +483,16 @@ class Served:
             self._read_or_pause()
 
     def read_on(self) -> None:
-        """Resume reading: other connections have had their turn."""
+        """Resume reading after a pause in which other connections were read."""
         self._rests = False
         self._read_or_pause()
 
     def _read_or_pause(self) -> None:
-        """Pause or resume reading. Reading pauses if the peer has used its share of this turn, if
-        its frame may not grow, or if frames wait."""
+        """Pause reading if any reason for a pause remains, else resume it.
+
+        Reading pauses if the peer has used its share of this run of the event loop, if its frame
+        may not grow, or if frames wait.
+        """
         behind = self._lag is not None and self._lag.is_behind
         self.wire.pause_reading(self._rests or self._frame_waits or behind)
 
@@ -470,7 +503,7 @@ class Served:
             self._memory.set_size(self, self.held_now(self.wire.now()))
 
     def held_now(self, now: float) -> int:
-        """Return the bytes of memory that this peer occupies."""
+        """Return the bytes of memory that this connection uses now."""
         self._held = self.wire.reader.held + self._kept_size
         lag = self._lag
         if lag is not None:
@@ -480,8 +513,11 @@ class Served:
         return self._held
 
     def weight(self, now: float) -> float:
-        """Return held bytes, multiplied by the seconds since the peer last sent more of a frame or
-        read more of its answers."""
+        """Return the connection's bytes, multiplied by the seconds since its peer last made
+        progress.
+
+        Progress means that the peer has sent more of a frame, or has read more of its answers.
+        """
         unfinished = self.wire.reader.held
         weight = self._held * INSTANT_S + self._kept_size * KEPT_S
         if not self._frame_waits:
@@ -492,8 +528,10 @@ class Served:
         return weight
 
     def close_for_memory(self, limit: int) -> None:
-        """Drop all data and close the connection, because it holds the most and the total is too
-        large."""
+        """Drop all data and close the connection to free memory.
+
+        ``limit`` is the exceeded maximum in bytes, for the log.
+        """
         unfinished, kept = self.wire.reader.held, self._kept_size
         _held_most(self.wire.peer, unfinished, self._held - unfinished - kept, kept, limit)
         self.interrupted = True
@@ -501,8 +539,7 @@ class Served:
 
 
 class _Lag:
-    """Work that waits until the peer has read its answers: later requests, and actions from
-    ``when_room``."""
+    """Frames and actions that wait until the peer has read its answers."""
 
     __slots__ = (
         "_taken",
@@ -529,18 +566,19 @@ class _Lag:
         return not self.due and not self.unhandled
 
     def begin(self, now: float) -> None:
-        """Start counting: the peer had read all answers until now."""
+        """Start counting unread bytes at a time when the peer has read all answers."""
         self._written = self._taken = self._taken_at_once = 0
         self.last_taken = now
 
     def wrote(self, size: int, waiting: int) -> None:
-        """Count a write of ``size`` bytes. The peer has ``waiting`` unread bytes after it."""
+        """Count a write of ``size`` bytes, after which ``waiting`` bytes are unread."""
         if not self._written:
             self._taken = self._taken_at_once = max(size - waiting, 0)
         self._written += size
 
     def unread(self, waiting: int, now: float) -> int:
-        """Return the memory held for answers while ``waiting`` bytes are unread."""
+        """Return the bytes of memory that answers use while the peer has ``waiting`` bytes
+        unread."""
         taken = self._written - waiting
         if taken != self._taken:
             self._taken, self.last_taken = taken, now
@@ -570,16 +608,17 @@ def size_of(frame: Frame) -> int:
 
 
 def _dropping(kept: dict[Hashable, Keeper]) -> Steps[None]:
-    """Drop the requests of a connection that has ended."""
+    """Drop the pending requests of a connection that has ended, one per step."""
     for request, keeper in kept.items():
         keeper.drop(request)
         yield
 
 
 def _nothing() -> Steps[None]:
-    """Do nothing. The caller learns when its turn comes."""
+    """Do one empty step. The caller only needs to know when earlier work of the connection is
+    done."""
     yield
 
 
 def _goes_on(_task: object) -> None:
-    """Drop nothing: the handler's task continues."""
+    """Ignore the end of the connection. The task of the handler continues."""

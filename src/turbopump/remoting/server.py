@@ -1,9 +1,9 @@
 """Server of one router on one or more ports. It closes connections that are silent for too long or
 leave a frame unfinished.
 
-A peer that sends nothing for ``idle_timeout`` seconds is closed: clients send a heartbeat every 30
-s (apache/rocketmq ``NettyServerConfig.serverChannelMaxIdleTimeSeconds``, 120). Connections are
-closed a few at a time, so that closing many does not block the loop. The meaning of requests is
+The server closes a peer that sends nothing for ``idle_timeout`` seconds. Clients send a heartbeat
+every 30 s (apache/rocketmq ``NettyServerConfig.serverChannelMaxIdleTimeSeconds``, 120). Connections
+are closed a few at a time, so that closing many does not block the loop. The meaning of requests is
 unknown here.
 """
 
@@ -53,17 +53,20 @@ TRIM_AFTER: Final = 256
 
 
 class RemotingServer:
-    """Server of a router on one or more addresses.
+    """Server that listens on one or more addresses and passes requests to a router.
 
-    - ``on_close``: called with each connection that has ended.
+    - ``on_close``: function called with each connection that has ended.
     - ``backlog``: backlog for requests that may wait.
     - ``turns``: driver of long work.
-    - ``memory_max``: maximum bytes that all connections hold together (``ConnectionMemory``).
-    - ``connections_max``: maximum number of connections; more wait to be accepted. None: as many as
-      the limit of open files allows.
-    - ``per_address``: maximum number of connections of one address; more are closed. 0: no limit.
-    - ``tls``: TLS settings; None or no certificate: plain text only. Raises ConfigError if its
-      files cannot be used.
+    - ``memory_max``: maximum bytes of memory that all connections use together
+      (``ConnectionMemory``).
+    - ``connections_max``: maximum number of connections. More wait to be accepted. None means as
+      many as the limit of open files allows.
+    - ``per_address``: maximum number of connections of one address. More are closed. 0 means no
+      limit.
+    - ``tls``: TLS settings. Without them, or without a certificate, connections are plain text.
+
+    Raises ConfigError if the TLS files cannot be used.
     """
 
     def __init__(
@@ -105,8 +108,11 @@ class RemotingServer:
         self._sweep: asyncio.TimerHandle | None = None
 
     async def listen(self, host: str, port: int, router: Router | None = None) -> tuple[str, int]:
-        """Listen on ``host:port``, and return the bound address. Port 0 picks a free port.
-        ``router`` replaces the server's router on this port."""
+        """Listen on ``host`` and ``port``, and return the bound address. Port 0 picks a free port.
+
+        ``router`` replaces the server's router on this port. Raises ConfigError if the system
+        refuses the address.
+        """
         chosen = router or self.router
         if self._backlog is None:
             self._backlog = Backlog.without_line()
@@ -128,8 +134,8 @@ class RemotingServer:
         return str(address[0]), int(address[1])
 
     async def close(self) -> None:
-        """Stop listening, send pending answers, close every connection, and wait until all have
-        ended."""
+        """Stop listening, send pending answers and close every connection. Returns when all
+        connections have ended."""
         if self._sweep is not None:
             self._sweep.cancel()
             self._sweep = None
@@ -160,7 +166,7 @@ class RemotingServer:
         return len(self.connections) + waiting >= self._connections_max
 
     def _admits(self, host: str) -> bool:
-        """Return True if an address may have one more connection."""
+        """Return True if the host at this address may have one more connection."""
         if not self._per_address:
             return True
         waiting = sum(port.waiting_from(host) for port in self.ports)
@@ -189,7 +195,8 @@ class RemotingServer:
             self._on_close(connection)
 
     def _close_late(self) -> None:
-        """Close connections that are silent, unfinished or unauthenticated for too long."""
+        """Close connections that are silent, unfinished or unauthenticated for too long. Runs every
+        second."""
         loop = asyncio.get_running_loop()
         self._sweep = loop.call_later(min(self._idle_timeout / 4, SWEEP_S), self._close_late)
         now = loop.time()

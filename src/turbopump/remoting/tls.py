@@ -1,4 +1,4 @@
-"""TLS certificates and keys: files become contexts, and are loaded again when they change.
+"""TLS certificates and keys, loaded from files and loaded again when the files change.
 
 A connection keeps the context that it was made with, so a new certificate closes no connection.
 Files are checked when a connection is made, at most once in ``LOOK_AGAIN_S``. If a file cannot be
@@ -28,7 +28,8 @@ HANDSHAKE: Final = b"\x16"
 """First byte of a connection that uses TLS. Source: apache/rocketmq ``TlsModeHandler``."""
 RECORD_HEAD: Final = 5
 RECORD_MAX: Final = 16 * 1024
-"""Bytes of a record's header, and maximum bytes of its content: RFC 8446, 5.1."""
+"""``RECORD_HEAD`` is the size of a record's header in bytes, ``RECORD_MAX`` the maximum size of its
+content. Source: RFC 8446, 5.1."""
 HANDSHAKE_S: Final = 10.0
 """Seconds after which an unfinished handshake is cancelled."""
 SHUTDOWN_S: Final = 5.0
@@ -49,16 +50,21 @@ def keep_buffers_small() -> None:
 
 
 def trim_heap() -> None:
-    """Return free memory of glibc's heap to the kernel; do nothing with another C library. Takes
-    2.4 ms of CPU after 256 TLS connections have ended, 7 ms after 1,000."""
+    """Return free memory of the C library's heap to the kernel.
+
+    This works with glibc only; another C library is left alone. It takes 2.4 ms of CPU after 256
+    TLS connections have ended, 7 ms after 1,000.
+    """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 def hello_size(head: bytes) -> int:
-    """Return the size of the record that begins with ``head``, or as many bytes as are needed to
-    know it."""
+    """Return the size of the TLS record that begins with ``head``.
+
+    If ``head`` is shorter than a record's header, the size of that header is returned.
+    """
     if len(head) < RECORD_HEAD:
         return RECORD_HEAD
     # a longer record is no TLS; OpenSSL reports that
@@ -66,15 +72,20 @@ def hello_size(head: bytes) -> int:
 
 
 class ServerContext:
-    """TLS context of a server, loaded from files. Raises ConfigError if they cannot be used now."""
+    """TLS context of a server, loaded from the files of its settings.
+
+    Raises ConfigError if a file cannot be used when the object is made.
+    """
 
     def __init__(self, tls: ServerTls) -> None:
         self._tls = tls
         self._files = _Files((tls.certificate, tls.key, tls.trust), self._make_context)
 
     def context_at(self, now: float) -> ssl.SSLContext:
-        """Return the context for a connection that arrives ``now`` (seconds on any monotonic
-        clock)."""
+        """Return the TLS context for a connection that arrives at ``now``.
+
+        ``now`` is in seconds on any monotonic clock. Changed files are loaded first.
+        """
         return self._files.current(now)
 
     def _make_context(self) -> ssl.SSLContext:
@@ -93,7 +104,10 @@ class ServerContext:
 
 
 class ClientContext:
-    """TLS context of a client. Raises ConfigError if a file cannot be used now."""
+    """TLS context of a client, loaded from the files of its settings.
+
+    Raises ConfigError if a file cannot be used when the object is made.
+    """
 
     def __init__(self, tls: ClientTls) -> None:
         self._tls = tls
@@ -104,8 +118,10 @@ class ClientContext:
         self._files = _Files(paths, self._make_context)
 
     def context_at(self, now: float) -> ssl.SSLContext:
-        """Return the context for a connection that is made ``now`` (seconds, as in
-        ``ServerContext.context_at``)."""
+        """Return the TLS context for a connection that is made at ``now``.
+
+        ``now`` is in seconds on any monotonic clock. Changed files are loaded first.
+        """
         return self._files.current(now)
 
     def _make_context(self) -> ssl.SSLContext:
@@ -126,7 +142,7 @@ class ClientContext:
 
 
 class _Files:
-    """TLS context, and the state of its files when they were loaded."""
+    """TLS context that is made again when its files have changed."""
 
     def __init__(self, paths: tuple[str, ...], make: Callable[[], ssl.SSLContext]) -> None:
         self._paths = tuple(filter(None, paths))
@@ -168,7 +184,8 @@ def _file_state(path: str) -> tuple[int, int, int] | None:
 
 
 def _load_pair(context: ssl.SSLContext, certificate: str, key: str, password: str) -> None:
-    """Load a certificate and its key into ``context``. Raises ConfigError."""
+    """Load a certificate and its key into ``context``. Raises ConfigError if a file cannot be
+    used."""
     for path in filter(None, (certificate, key)):
         _read(path)
     asked = []
@@ -193,7 +210,7 @@ def _load_pair(context: ssl.SSLContext, certificate: str, key: str, password: st
 
 
 def _load_trust(context: ssl.SSLContext, path: str) -> None:
-    """Load trusted certificates into ``context``. Raises ConfigError."""
+    """Load trusted certificates into ``context``. Raises ConfigError if the file cannot be used."""
     _read(path)
     # a server's own certificate may be in the trust file, whatever its issuer
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
@@ -213,7 +230,10 @@ def _read(path: str) -> bytes:
 
 # End of a certificate's validity.
 def expiry_warning(end: datetime, now: datetime) -> str | None:
-    """Return a warning if a certificate that is valid until ``end`` expires soon, else None."""
+    """Return a warning if a certificate expires within ``WARN_DAYS`` or has expired, else None.
+
+    ``end`` is the end of the certificate's validity.
+    """
     left = end - now
     if left.total_seconds() <= 0:
         return f"expired on {end:%Y-%m-%d %H:%M} UTC: clients that check it refuse the connection"
@@ -223,7 +243,8 @@ def expiry_warning(end: datetime, now: datetime) -> str | None:
 
 
 def peer_certificate_end(transport: asyncio.BaseTransport | None) -> datetime | None:
-    """Return the end of validity of the peer's certificate, or None if the peer has shown none."""
+    """Return the time at which the peer's certificate expires, or None if the peer has shown
+    none."""
     tls = None
     if transport is not None:
         tls = transport.get_extra_info("ssl_object")
@@ -251,8 +272,10 @@ def _first_certificate(path: str) -> bytes:
 
 
 def end_of_validity(certificate: bytes) -> datetime | None:
-    """Return ``notAfter`` of a certificate in DER; None if it cannot be read. Source: RFC 5280,
-    4.1."""
+    """Return the time at which a DER certificate expires, or None if it cannot be decoded.
+
+    The time is the field ``notAfter``. Source: RFC 5280, 4.1.
+    """
     # Certificate ::= { tbsCertificate { [0] version, serial, algorithm, issuer,
     #                                    validity { notBefore, notAfter }, … }, … }
     try:
@@ -275,7 +298,10 @@ def end_of_validity(certificate: bytes) -> datetime | None:
 
 
 def _element(data: bytes, at: int) -> tuple[int, bytes, int]:
-    """Return the tag and content of a DER element, and the position after it."""
+    """Return the tag and the content of the DER element at ``at``, and the position after it.
+
+    Raises IndexError if the data ends before the element does.
+    """
     tag = data[at]
     size = data[at + 1]
     at += 2
@@ -289,7 +315,7 @@ def _element(data: bytes, at: int) -> tuple[int, bytes, int]:
 
 
 def failure_words(error: Exception) -> str:
-    """Return a readable text for an error in a TLS handshake."""
+    """Return a readable text for an error that occurred in a TLS handshake."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {error.verify_message}"
     if isinstance(error, ssl.SSLError) and error.reason:

@@ -1,8 +1,9 @@
-"""Driver of long work, which shares each turn of the event loop among connections.
+"""Driver of long work, which shares each run of the event loop among connections.
 
 Work is a generator (``Steps``) that yields after each item and returns its result, or a coroutine
 that awaits ``pause`` between two items. The driver reads the clock after each step. The rule: all
-work together gets at most one slice of each turn. Short work is done at once.
+work together gets at most one slice of time in each run of the event loop, called a turn. Short
+work is done at once.
 
 The work of one connection is done in order, so that it holds memory for one request at a time.
 Connections get their slices one after the other. The content of the work is unknown here.
@@ -22,11 +23,11 @@ Steps = Generator[None, None, T]
 
 SLICE_MIN_S: Final = 0.001
 SLICE_MAX_S: Final = 0.01
-"""Maximum seconds of a slice, and ``SLICE_MIN_S`` the minimum. Between these, a slice is as long as
+"""Maximum seconds of a slice; ``SLICE_MIN_S`` is the minimum. Between these, a slice is as long as
 the time that the loop had for other work since the last slice. One more step may follow."""
 STARTS_A_TURN: Final = 16
-"""Maximum number of tasks that begin, or continue after a pause, in one turn. They run after the
-slice, so their time is not measured."""
+"""Maximum number of tasks that begin, or continue after a pause, in one run of the event loop. They
+run after the slice, so their time is not measured."""
 
 
 def _ignore(_outcome: object) -> None:
@@ -45,16 +46,16 @@ class _Work:
 
 
 class Turns:
-    """Driver of the long work of one server, or of its background jobs."""
+    """Driver of long work that runs in short slices among the other work of the event loop."""
 
     def __init__(self) -> None:
         self._lines: dict[Hashable, deque[_Work]] = {}
-        """Unfinished work by connection."""
+        """Unfinished work of each connection, in order."""
         self._order: deque[Hashable] = deque()
-        """Connections in the order of their slices."""
+        """Connections in the order in which they get their slices."""
         self._slice_ends: float | None = None
         self._rested_since = 0.0
-        """End of the last slice, after which the loop had time for other work."""
+        """Time at which the last slice ended and other work began."""
         self._now: Callable[[], float] = lambda: 0.0
         self._starting: deque[Callable[[], object]] = deque()
         self._started = 0
@@ -66,8 +67,12 @@ class Turns:
         done: Callable[[T], None] = _ignore,
         failed: Callable[[Exception], None] = _raise,
     ) -> None:
-        """Do the work of a connection, now or later. ``done`` is called with the result, ``failed``
-        with the error."""
+        """Run the steps of a connection's work, at once or in later slices.
+
+        - ``whose``: the connection. Its work is done in order.
+        - ``done``: function called with the result.
+        - ``failed``: function called with the error.
+        """
         work = _Work(steps, done, failed)
         if self._slice_ends is None:
             self._begin_slice()
@@ -78,12 +83,14 @@ class Turns:
             self._lines[whose].append(work)
 
     def waiting(self, whose: Hashable) -> int:
-        """Return the number of unfinished pieces of work of a connection."""
+        """Return the number of unfinished jobs of a connection."""
         return len(self._lines.get(whose, ()))
 
     def start(self, action: Callable[[], object]) -> None:
-        """Call ``action``, which starts a task. If many tasks must be started, call it in a later
-        turn."""
+        """Call ``action``, which starts a task, now or in a later run of the event loop.
+
+        ``action`` is called later if ``STARTS_A_TURN`` others have started in this run.
+        """
         if self._slice_ends is None:
             self._begin_slice()
         if self._started < STARTS_A_TURN and not self._starting:
@@ -93,8 +100,10 @@ class Turns:
             self._starting.append(action)
 
     async def pause(self) -> None:
-        """Wait for a later turn if the slice of this turn is used up. Call this between two items
-        of work."""
+        """Give other work of the event loop its time, if the current slice is used up.
+
+        Coroutines await this between two items of work.
+        """
         if self._slice_ends is None:
             self._begin_slice()
         if self._has_time():
@@ -104,7 +113,8 @@ class Turns:
         await later
 
     async def outcome(self, whose: Hashable, steps: Steps[T]) -> T:
-        """Do the work of a connection and return its result. Raises the errors of the work."""
+        """Run the steps of a connection's work and return their result. Raises the errors of the
+        work."""
         later: asyncio.Future[T]
         later, done, failed = awaited()
         self.run(whose, steps, done, failed)
@@ -153,7 +163,8 @@ class Turns:
         return self._now() < self._slice_ends
 
     def _advance(self, work: _Work) -> bool:
-        """Do one step, and more while the slice lasts. Return True if the work is finished."""
+        """Run the next steps of a job until the slice ends, at least one. Return True if the job is
+        finished."""
         now, ends = self._now, self._slice_ends
         assert ends is not None
         try:
@@ -170,7 +181,7 @@ class Turns:
 
 
 def finished(steps: Steps[T]) -> T:
-    """Do all steps now and return the result; for work that is known to be short."""
+    """Run all steps of a short job at once and return its result."""
     try:
         while True:
             next(steps)
@@ -179,8 +190,11 @@ def finished(steps: Steps[T]) -> T:
 
 
 def awaited() -> tuple[asyncio.Future[T], Callable[[T], None], Callable[[Exception], None]]:
-    """Return a future, and two functions that set its result or its error. They do nothing if the
-    waiting task was cancelled."""
+    """Return a future, and two functions that set its result or its error.
+
+    The functions do nothing if the future is done, for example because the waiting task was
+    cancelled.
+    """
     later: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
     def done(outcome: T) -> None:

@@ -1,9 +1,8 @@
-"""One TCP connection: splits received bytes into frames, and writes all answers of one loop turn at
-once.
+"""One TCP connection, which cuts received bytes into frames and collects answers into few writes.
 
-Everything sent during one ``data_received``, or in one turn, goes out in one write of up to
-``WRITE_SIZE``. Calls to the peer wait for their answers in ``calls.py``. Received frames go to a
-``Receiver`` (``served.py``). The meaning of frames is unknown here.
+Everything sent during one ``data_received``, or in one run of the event loop, goes out in one write
+of up to ``WRITE_SIZE``. Calls to the peer wait for their answers in ``calls.py``. Received frames
+go to a ``Receiver`` (``served.py``). The meaning of frames is unknown here.
 """
 
 from __future__ import annotations
@@ -19,60 +18,62 @@ from turbopump.protocol.frame import FRAME_SIZE_MAX, Frame, FrameReader
 from turbopump.remoting.calls import AnswerDecoder, Calls
 
 WAITING_MAX: Final = 4 * 1024 * 1024
-"""Maximum unread bytes of a slow reader. Above this, its requests wait until it has read all
-answers. One write and one answer may exceed the maximum: 8 MiB in all."""
+"""Maximum bytes of answers that a peer may leave unread. Above this, its requests wait until it has
+read all answers. One write and one answer may exceed the maximum, so 8 MiB may be unread in all."""
 
 WRITE_SIZE: Final = 1024 * 1024
-"""Bytes of answers that are written at once, before the end of the turn."""
+"""Size in bytes at which collected answers are written, before the end of this run of the loop."""
 
 PIECE_SIZE: Final = 256 * 1024
 """Bytes passed to TLS at a time, and only while TLS accepts more. TLS copies these bytes, and does
 not report how many of them still wait in the layer below."""
 
 SMALL_SIZE: Final = 1024
-"""Bytes of an answer up to which it is not counted: small answers of one read do not fill a
-write."""
+"""Size in bytes up to which an answer does not count towards ``WRITE_SIZE``."""
 
 FRAME_S: Final = 30.0
 FRAME_PACE: Final = 64 * 1024
-"""A frame must be complete after ``FRAME_S`` seconds, plus one second for each ``FRAME_PACE`` bytes
-received."""
+"""Bytes for which a frame may take one more second. A frame must be complete after ``FRAME_S``
+seconds, plus one second for each ``FRAME_PACE`` bytes received."""
 
 CLOSE_WAIT_S: Final = 5.0
 """Maximum seconds that a closing connection waits for a slow reader."""
 
 
 class Receiver(Protocol):
-    """Handler of the events of a wire."""
+    """Methods that a ``Wire`` calls when bytes arrive, when its peer is slow, or when it ends."""
 
     def frames_came(self, frames: list[Frame], size: int, now: float) -> None:
-        """Handle the frames of one read of ``size`` bytes."""
+        """Handle the frames of one read of ``size`` bytes, which arrived at ``now``."""
 
     def interrupt(self) -> None:
-        """Stop after the current frame: answers have filled a write."""
+        """Stop handling frames after the current one, because the collected answers fill a
+        write."""
 
     def writing_paused(self) -> None:
-        """Handle a slow peer: written bytes wait until the peer reads them."""
+        """Handle a slow peer, for which written bytes wait."""
 
     def writing_resumed(self) -> None:
-        """Handle the end of the wait: the peer has read all bytes."""
+        """Handle a slow peer that has now read all written bytes."""
 
     def wrote(self, size: int) -> None:
         """Record a write of ``size`` bytes while unread bytes wait for the peer."""
 
     def peer_ended(self) -> bool:
-        """Handle the end of the peer's data. Return True to close the connection later."""
+        """Handle the peer's end of sending. Return True if the connection will be closed later."""
 
     def ended(self) -> None:
-        """Handle the end of the connection."""
+        """Clean up after the connection has ended."""
 
 
 class Wire(asyncio.Protocol):
-    """One TCP connection and its peer, which is ``host:port`` once connected.
+    """TCP connection that receives frames and sends answers and calls.
 
-    - ``user``: the user of the last authenticated request; None: no known user.
-    - ``on_open``, ``on_close``: called once each.
-    - ``tells_slow``: tell the receiver as soon as any byte waits for the peer.
+    - ``peer``: address of the peer, ``host:port``, once connected.
+    - ``user``: name of the user of the last authenticated request. None if there was none.
+    - ``on_open``, ``on_close``: functions called once each with this connection.
+    - ``tells_slow``: True to call the receiver's ``writing_paused`` as soon as any byte waits for
+      the peer.
     """
 
     __slots__ = (
@@ -137,7 +138,7 @@ class Wire(asyncio.Protocol):
         self._out_size = 0
         self._flush_due = False
         self._unsent: deque[bytes] = deque()
-        """Pieces that were not passed to TLS yet."""
+        """Pieces of answers that were not passed to TLS yet."""
         self._unsent_size = 0
         self._writers: list[asyncio.Future[None]] = []
         self._end: asyncio.TimerHandle | None = None
@@ -226,7 +227,7 @@ class Wire(asyncio.Protocol):
         return self._loop.time()
 
     def pause_reading(self, paused: bool) -> None:
-        """Pause or resume reading from the peer."""
+        """Pause or resume reading from the peer. Repeated calls have no effect."""
         transport = self.transport
         if transport is None or paused == self.reading_paused or transport.is_closing():
             return
@@ -237,7 +238,8 @@ class Wire(asyncio.Protocol):
             transport.resume_reading()
 
     def frame_is_late(self, now: float) -> bool:
-        """Return True if a frame is unfinished for too long although reading was not paused."""
+        """Return True if the unfinished frame has taken too long although reading was not
+        paused."""
         return (
             self.frame_began > 0
             and not self.reading_paused
@@ -249,12 +251,11 @@ class Wire(asyncio.Protocol):
     def start_call(
         self, opaque: int, frame: bytes, timeout: float, answer: AnswerDecoder | None = None
     ) -> asyncio.Future[Any]:
-        """Send a request frame that carries ``opaque``, and return a future for the answer,
-        whatever its code. The result is a ``Command``, or what ``answer`` decodes from the header
-        (``Calls.add``).
+        """Send a request frame and return a future for the peer's answer, whatever its code.
 
-        The future fails with CallTimeoutError after ``timeout`` seconds, or with
-        ConnectionLostError if the connection ends first.
+        ``frame`` carries the request id ``opaque``. The result is a ``Command``, or the header that
+        ``answer`` decodes (``Calls.add``). The future fails with CallTimeoutError after ``timeout``
+        seconds, or with ConnectionLostError if the connection ends first.
         """
         if self.closed:
             failed: asyncio.Future[Any] = self._loop.create_future()
@@ -270,8 +271,10 @@ class Wire(asyncio.Protocol):
         return future
 
     def send_frame(self, frame: bytes) -> None:
-        """Send one or several frames that need no answer. They are dropped if the connection is
-        closed."""
+        """Send one or several whole frames, for which no answer is awaited.
+
+        If the connection is closed, the frames are dropped.
+        """
         if self.closed:
             return
         self._out.append(frame)
@@ -285,10 +288,11 @@ class Wire(asyncio.Protocol):
             self._loop.call_soon(self._flush)
 
     async def drain(self, deadline: float | None = None) -> None:
-        """Wait until more may be written, because the peer has read enough. For senders that await
-        no answer. Returns at once if the connection is closed.
+        """Wait until the peer has read enough of the written bytes that more may be written.
 
-        Raises TimeoutError at ``deadline`` (loop time; None: no limit).
+        Senders of one-way requests await this. It returns at once if writing is not paused or the
+        connection is closed. Raises TimeoutError at ``deadline``, a time of the event loop. None
+        means no limit.
         """
         if self.writing_paused and not self.closed:
             waiter = self._loop.create_future()
@@ -298,7 +302,7 @@ class Wire(asyncio.Protocol):
 
     @property
     def unread(self) -> int:
-        """Number of bytes that the peer has not read yet."""
+        """Number of written bytes that wait until the peer reads."""
         waiting = 0 if self.transport is None else self.transport.get_write_buffer_size()
         return waiting + self._unsent_size
 
@@ -340,8 +344,10 @@ class Wire(asyncio.Protocol):
     # --- the end
 
     def close(self) -> None:
-        """Send pending bytes, then close. After ``CLOSE_WAIT_S`` seconds, bytes that the peer has
-        not read are dropped."""
+        """Send pending bytes, then close the connection.
+
+        Bytes that the peer has not read after ``CLOSE_WAIT_S`` seconds are dropped.
+        """
         if self.transport is not None and self._end is None:
             # A closed transport accepts no more bytes, so all pieces go to TLS now. That costs
             # memory until the peer has read them, for CLOSE_WAIT_S at most.
@@ -353,7 +359,7 @@ class Wire(asyncio.Protocol):
             self._end = self._loop.call_later(CLOSE_WAIT_S, self.abort)
 
     def abort(self) -> None:
-        """Close at once and drop pending bytes."""
+        """Close the connection at once and drop pending bytes."""
         if self.transport is not None:
             self.transport.abort()
 
@@ -364,7 +370,7 @@ class Wire(asyncio.Protocol):
         self._unsent_size = 0
 
     def drop_everything(self) -> None:
-        """Close at once, and drop all received and pending bytes."""
+        """Close the connection at once, and drop all received and pending bytes."""
         self.closed = True
         self.reader.drop()
         self.drop_unsent()

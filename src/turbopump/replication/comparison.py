@@ -1,5 +1,7 @@
-"""Comparison of two logs. A turbopump slave proves that its log is the beginning of its master's,
-byte for byte. The master asks for digests and compares them with its own.
+"""Comparison of a slave's log with its master's log, before the slave copies new bytes.
+
+A turbopump slave proves that its log is the beginning of its master's log, byte for byte. The
+master asks for digests and compares them with its own.
 
 ::
 
@@ -39,9 +41,9 @@ from turbopump.replication.stream import ReceivedBytes
 PROVE: Final = b"\xffTPHP\0\0\1"
 DIGEST_SIZE: Final = 32
 RANGE_SIZE: Final = 1024 * 1024
-"""Maximum bytes in one compared range."""
+"""Maximum number of bytes in one compared range."""
 BEFORE_SIZE: Final = 1024 * 1024
-"""Bytes compared before the point up to which the histories agree."""
+"""Number of bytes compared before the offset up to which the histories agree."""
 
 _GREETING: Final = struct.Struct(">8sqq")
 _HEAD: Final = struct.Struct(">qi")
@@ -50,12 +52,14 @@ _KNOWN: Final = struct.Struct(f">{ID_SIZE}sq")
 
 
 class Verdict(IntEnum):
-    """Result of a comparison. The meaning of the outcome's ``offset`` depends on the verdict:
+    """Result of the comparison of a slave's log with its master's.
 
-    - EQUAL: the log is sent from this offset on.
-    - DIFFERS: offset of the first different byte.
-    - AHEAD: end of the master's log.
-    - TOO_OLD: start of the master's log.
+    The verdict decides what the ``offset`` of the outcome means:
+
+    - ``EQUAL``: the master sends the log from this offset on.
+    - ``DIFFERS``: the offset of the first different byte.
+    - ``AHEAD``: the end of the master's log, which is shorter than the slave's.
+    - ``TOO_OLD``: the start of the master's log, which the slave's log does not reach.
     """
 
     EQUAL = 0
@@ -65,14 +69,14 @@ class Verdict(IntEnum):
 
 
 class Range(NamedTuple):
-    """Range of ``size`` bytes of the log, starting at ``offset``."""
+    """Range of ``size`` bytes of the log, from ``offset`` on."""
 
     offset: int
     size: int
 
 
 class Outcome(NamedTuple):
-    """Result of a comparison, and the master's history."""
+    """Result of a comparison, and the history of the master's log."""
 
     verdict: Verdict
     offset: int
@@ -80,8 +84,13 @@ class Outcome(NamedTuple):
 
 
 def _take_history(came: ReceivedBytes, after: int) -> tuple[KnownLog, ...] | None:
-    """Remove the first ``after`` bytes and the history behind them, and return the history. Return
-    None until all of these bytes have arrived. Raises ProtocolError."""
+    """Remove a history from the received bytes, and return it. Return None until all its bytes have
+    arrived.
+
+    - ``after``: the number of bytes before the history, which are removed too.
+
+    Raises ProtocolError if the history is invalid.
+    """
     if len(came.rest) < after + _COUNT.size:
         return None
     (count,) = _COUNT.unpack_from(came.rest, after)
@@ -98,10 +107,11 @@ def _history(known: Sequence[KnownLog]) -> bytes:
 
 
 class MasterComparison:
-    """Comparison on the master's side of one connection.
+    """Comparison of two logs, on the master's side of one connection.
 
+    - ``end``: the end of the slave's log.
     - ``asked``: the range whose digest is needed from both sides, or None.
-    - ``found``: the outcome, or None while the comparison runs.
+    - ``found``: the result, or None while the comparison runs.
     """
 
     def __init__(self, known: Sequence[KnownLog]) -> None:
@@ -121,8 +131,10 @@ class MasterComparison:
         return self._came.rest
 
     def received(self, data: bytes, log: LogSpan) -> bytes:
-        """Process received bytes and return the bytes to send. This may change ``asked``. Raises
-        ProtocolError for invalid data."""
+        """Process received bytes, and return the bytes to send to the slave.
+
+        The call may change ``asked`` and ``found``. Raises ProtocolError for invalid data.
+        """
         self._came.rest += data
         if self.found is not None:
             return b""
@@ -143,7 +155,8 @@ class MasterComparison:
         return self._compare_digests()
 
     def set_digest(self, digest: bytes) -> bytes:
-        """Set this log's digest of the range ``asked``, and return the bytes to send."""
+        """Set the digest of the range ``asked`` in the master's log. Return the bytes to send to
+        the slave."""
         self._own = digest
         return self._compare_digests()
 
@@ -151,7 +164,7 @@ class MasterComparison:
         if not 0 <= start <= self.end:
             raise ProtocolError(f"the slave's log begins at {start} and ends at {self.end}")
         if self.end == 0:
-            return self._finish(Verdict.EQUAL, log.start)  # an empty one gets all there is
+            return self._finish(Verdict.EQUAL, log.start)  # an empty slave gets the whole log
         if self.end > log.written:
             return self._finish(Verdict.AHEAD, log.written)
         self._base = max(start, log.start)
@@ -162,7 +175,8 @@ class MasterComparison:
         return self._request_next()
 
     def _request_next(self) -> bytes:
-        """Return a request for the next range, or the outcome."""
+        """Return a request for the digest of the next range, or the result if nothing is left to
+        compare."""
         log = self._log
         assert log is not None
         self._theirs = self._own = None
@@ -180,11 +194,15 @@ class MasterComparison:
         return _HEAD.pack(self._at, size)
 
     def _compare_digests(self) -> bytes:
-        """Compare both digests, if both are known. Return the next request, or the outcome."""
+        """Compare the digests of both sides. Return the next request, or the result of the
+        comparison.
+
+        Return no bytes while a digest is missing.
+        """
         # After an equal range the comparison continues behind it. A range that differs is halved by
-        # ``_request_next``, down to the first different byte. If that is the very first byte that
-        # was compared, the histories were wrong about the bytes before it. So everything that both
-        # logs have is compared from its beginning.
+        # ``_request_next``, down to the first different byte. If this is the very first byte that
+        # was compared, the histories were wrong about the bytes before it. Then all bytes that both
+        # logs have are compared, from the first one on.
         asked = self.asked
         if asked is None or self._theirs is None or self._own is None:
             return b""
@@ -206,7 +224,12 @@ class MasterComparison:
 
 
 class SlaveComparison:
-    """Comparison on the side of a slave whose log goes from ``start`` to ``end``."""
+    """Comparison of two logs, on the slave's side of one connection.
+
+    - ``start``, ``end``: the first and the last offset of the slave's log.
+    - ``known``: the history of the slave's log.
+    - ``found``: the result, or None while the comparison runs.
+    """
 
     def __init__(self, start: int, end: int, known: Sequence[KnownLog]) -> None:
         self.start, self.end = start, end
@@ -220,12 +243,18 @@ class SlaveComparison:
         return self._came.rest
 
     def begin(self) -> bytes:
-        """Return the first bytes to send: PROVE, the ends of the log, and its history."""
+        """Return the first bytes that a slave sends in a comparison.
+
+        These are PROVE, the ends of the slave's log, and its history.
+        """
         return _GREETING.pack(PROVE, self.start, self.end) + _history(self._known)
 
     def received(self, data: bytes) -> Range | Outcome | None:
-        """Process received bytes. Return a range whose digest the master wants, the master's
-        outcome, or None if more bytes must arrive. Raises ProtocolError."""
+        """Process received bytes, and return the next request or the result from the master.
+
+        A request is a range whose digest the master wants. Return None if more bytes must arrive.
+        Raises ProtocolError for invalid data.
+        """
         self._came.rest += data
         if self.found is not None or len(self.rest) < _HEAD.size:
             return None
@@ -254,8 +283,10 @@ _NOTHING_IS_CUT: Final = "Nothing is cut automatically"
 
 
 def masters_refusal(found: Outcome, end: int) -> str:
-    """Return the reason why a master does not serve a slave whose log ends at ``end``, and what to
-    do."""
+    """Return the reason why a master does not serve a slave, and advice for the operator.
+
+    - ``end``: the end of the slave's log.
+    """
     at = found.offset
     if found.verdict is Verdict.AHEAD:
         return ahead_refusal(end, at)
@@ -269,8 +300,10 @@ def masters_refusal(found: Outcome, end: int) -> str:
 
 
 def slaves_refusal(found: Outcome, master: str, end: int) -> str:
-    """Return the reason why a slave whose log ends at ``end`` does not copy from its master, and
-    what to do."""
+    """Return the reason why a slave does not copy from its master, and advice for the operator.
+
+    - ``end``: the end of the slave's log.
+    """
     at = found.offset
     if found.verdict is Verdict.AHEAD:
         return (

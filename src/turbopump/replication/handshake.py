@@ -36,13 +36,15 @@ PROOF_SIZE: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class PeerRules:
-    """Rules for the other end of an HA connection.
+    """Rules that decide which brokers may use the HA port, and how.
 
-    - ``closed``: access control is on.
-    - ``allowed``: allowed addresses (`haAllowedPeers`). An allowed address needs neither proof nor
-      TLS, because Apache's brokers have neither on this port.
-    - ``encrypted``: only TLS is accepted, as on the main port.
-    - ``certified``: only TLS with a client certificate is accepted.
+    - ``closed``: True if access control is on, so the other broker must prove that it knows the
+      credentials.
+    - ``allowed``: addresses that need neither proof nor TLS (`haAllowedPeers`), because Apache's
+      brokers have neither on this port.
+    - ``credentials``: the credentials of the cluster, or None.
+    - ``encrypted``: True to accept only TLS, as on the main port.
+    - ``certified``: True to accept only TLS with a client certificate.
     """
 
     closed: bool = False
@@ -52,7 +54,7 @@ class PeerRules:
     certified: bool = False
 
     def refusal(self, host: str, *, encrypted: bool) -> str | None:
-        """Return the reason why a master refuses every connection of this address, or None."""
+        """Return the reason why a master refuses all connections from an address, or None."""
         if host in self.allowed:
             return None
         if self.encrypted and not encrypted:
@@ -71,8 +73,11 @@ class PeerRules:
 
 
 class Step(NamedTuple):
-    """Result of received bytes. ``said``: bytes to send. ``rest``: bytes received after the
-    handshake; None while the handshake is not complete."""
+    """Answer of a handshake to received bytes.
+
+    - ``said``: the bytes to send.
+    - ``rest``: the bytes received after the handshake, or None while the handshake runs.
+    """
 
     said: bytes
     rest: bytes | None
@@ -82,7 +87,7 @@ _NOT_YET: Final = Step(b"", None)
 
 
 class _Handshake:
-    """Common part of both sides: splits received bytes into fields of known sizes."""
+    """Part of the handshake that is the same on both sides."""
 
     def __init__(self, credentials: Credentials | None, nonce: bytes) -> None:
         assert len(nonce) == NONCE_SIZE
@@ -92,7 +97,8 @@ class _Handshake:
         self._came = ReceivedBytes()
 
     def _take_greeting(self) -> bytes | None:
-        """Return the other side's nonce; None until it has arrived. Raises ProtocolError."""
+        """Return the nonce of the other side, or None if more bytes must arrive. Raises
+        ProtocolError."""
         if not HELLO.startswith(self._came.rest[: len(HELLO)]):
             raise ProtocolError("it sent no handshake")
         greeting = self._came.take(len(HELLO) + NONCE_SIZE)
@@ -105,20 +111,24 @@ class _Handshake:
 
 
 class MasterHandshake(_Handshake):
-    """Handshake on the master's side. A slave in `haAllowedPeers` may omit the handshake."""
+    """Handshake on the master's side. A slave with an address in `haAllowedPeers` may omit the
+    handshake."""
 
     def __init__(self, rules: PeerRules, host: str, nonce: bytes) -> None:
         super().__init__(rules.credentials, nonce)
         self._allowed = host in rules.allowed
 
     def received(self, data: bytes) -> Step:
-        """Process received bytes. Raises ProtocolError if the slave must be refused."""
+        """Process received bytes, and return the bytes to send to the slave.
+
+        Raises ProtocolError if the slave must be refused.
+        """
         self._came.rest += data
         said = b""
         if self._others_nonce is None:
             first = self._came.rest[: len(HELLO)]
             compares = PROVE.startswith(first) and not HELLO.startswith(first)
-            if compares or (first and first[0] < HELLO[0]):  # or an offset: no handshake follows
+            if compares or (first and first[0] < HELLO[0]):  # or an offset
                 if self._allowed:
                     return Step(b"", self._came.rest)
                 raise ProtocolError(
@@ -145,11 +155,14 @@ class SlaveHandshake(_Handshake):
     """Handshake on the side of a slave that has credentials."""
 
     def begin(self) -> bytes:
-        """Return the first bytes to send."""
+        """Return the first bytes that a slave sends in a handshake."""
         return HELLO + self._nonce
 
     def received(self, data: bytes) -> Step:
-        """Process received bytes. Raises ProtocolError if the master is not of this cluster."""
+        """Process received bytes, and return the bytes to send to the master.
+
+        Raises ProtocolError if the master is not of this cluster.
+        """
         self._came.rest += data
         said = b""
         if self._others_nonce is None:

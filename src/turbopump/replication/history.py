@@ -1,5 +1,6 @@
-"""History of a log: the other logs with which it agrees, and up to which offset. Stored in
-``turbopump.history.json``.
+"""History of a log: the other logs with which it agrees, and up to which offset.
+
+The history is stored in ``turbopump.history.json``.
 
 ::
 
@@ -33,33 +34,42 @@ from turbopump.struct_decoders import decoder_of
 ID_SIZE: Final = 16
 NO_END: Final = (1 << 63) - 1
 KNOWN_MAX: Final = 256
-"""Maximum number of entries; the oldest are dropped."""
+"""Maximum number of entries in a history. The oldest entries are dropped."""
 
 
 class KnownLog(NamedTuple):
-    """Entry of a history: before ``until``, the log has the same bytes as the log ``id``."""
+    """Entry of a history, which names another log that has the same bytes up to an offset.
+
+    - ``id``: the id of the other log.
+    - ``until``: the offset before which both logs have the same bytes.
+    """
 
     id: bytes
     until: int
 
 
 def new_id(now_ms: int, source: random.Random) -> bytes:
-    """Return the id of a new log: the time, then random bytes. The time keeps ids different in
-    tests that repeat the same random numbers."""
+    """Return a new id for a log, which consists of the time and random bytes.
+
+    The time keeps ids different in tests that repeat the same random numbers.
+    """
     return now_ms.to_bytes(8) + source.randbytes(ID_SIZE - 8)
 
 
 def common_until(one: Sequence[KnownLog], other: Sequence[KnownLog]) -> int:
-    """Return the offset up to which two logs are the same by their histories; 0 if nothing is
-    known."""
+    """Return the offset before which two logs are the same according to their histories.
+
+    Return 0 if the histories have no common log.
+    """
     untils = dict(other)
     return max((min(until, untils.get(name, 0)) for name, until in one), default=0)
 
 
 class LogHistory:
-    """History of this run's log, stored in the file ``path``.
+    """Record of the other logs that have the same first bytes as this broker's log.
 
-    - ``own``: the id for bytes that this run writes itself.
+    - ``path``: the file of the history.
+    - ``own``: the id for bytes that this run of the broker writes itself.
     - ``end``: the end of the log at the start of the run.
     - ``unchanged``: the offset before which the log is surely the one that the file describes. A
       power cut may have damaged later bytes.
@@ -76,24 +86,28 @@ class LogHistory:
         self.known: tuple[KnownLog, ...] = self._saved or ()
         if self.known and unchanged < end:
             self.begin_own(unchanged)
-            self.save_now()  # the next start need not notice
+            self.save_now()  # the next start then finds nothing to change
 
     def begin_own(self, end: int) -> None:
-        """Record that the bytes after ``end`` are written by this run, or come from an unknown
-        log."""
-        # The entries of other logs end here at the latest, because the next bytes are not theirs.
+        """Record that the bytes from ``end`` on are in no other known log.
+
+        This run is about to write these bytes, or copies them from a log without a known id.
+        """
+        # Entries of other logs end at ``end`` at the latest, because they lack the next bytes.
         # An empty log has nothing in common with any other.
         if not self.known or self.known[-1].id != self._own:
             closed = [KnownLog(one.id, min(one.until, end)) for one in self.known if end]
             self.known = (*closed, KnownLog(self._own, NO_END))[-KNOWN_MAX:]
 
     def follow_master(self, known: Sequence[KnownLog]) -> None:
-        """Replace the history by the master's: this log is the beginning of the master's log, and
-        continues with its bytes."""
+        """Replace the history by the history of the master.
+
+        This log is then the beginning of the master's log, and continues with bytes of the master.
+        """
         self.known = tuple(known[-KNOWN_MAX:])
 
     def found_different(self, master: Sequence[KnownLog], at: int) -> None:
-        """Record that this log agrees with the master's only before ``at``."""
+        """Record that this log and the master's log have the same bytes only before ``at``."""
         theirs = dict(master)
         known = [
             KnownLog(name, min(until, at) if theirs.get(name, 0) > at else until)
@@ -107,8 +121,11 @@ class LogHistory:
         self.known = tuple(known[-KNOWN_MAX:])
 
     def save_now(self) -> None:
-        """Save the history in this thread. If that fails, remove the file: a missing file claims
-        nothing. Raises OSError if both fail."""
+        """Save the history in this thread.
+
+        If that fails, the file is removed, because a missing file claims nothing. Raises OSError if
+        both fail.
+        """
         try:
             self._write(self.known)
         except OSError:
@@ -116,7 +133,11 @@ class LogHistory:
         self._saved = self.known
 
     def save(self, done: Callable[[OSError | None], None]) -> None:
-        """Save the history in another thread if it has changed. Saves run one after the other."""
+        """Save the history in another thread, if it has changed, and call ``done`` with the error
+        or None.
+
+        Saves run one after the other.
+        """
         if self._saving:
             self._waiting.append(done)
             return
@@ -153,6 +174,6 @@ class LogHistory:
                 KnownLog(bytes.fromhex(name), NO_END if until is None else until)
                 for name, until in rows
             ]
-        except (ValueError, msgspec.MsgspecError):  # cut off, or made by hand
+        except (ValueError, msgspec.MsgspecError):  # the file was cut off or edited
             return None
         return tuple(known) if all(len(one.id) == ID_SIZE for one in known) else None

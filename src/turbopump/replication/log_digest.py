@@ -13,8 +13,10 @@ from turbopump.store.log.commit_log import CommitLog
 def start_digest(
     log_: CommitLog, disk: Disk, wanted: Range, done: Callable[[bytes | OSError], None]
 ) -> None:
-    """Read a range of the log in a thread, and pass its digest or the error to ``done``. The range
-    may span several files."""
+    """Read a range of the log in a thread, and call ``done`` with its digest or an error.
+
+    The digest is SHA-256. The range may span several files.
+    """
     pieces = list[Piece]()
     offset, end = wanted.offset, wanted.offset + wanted.size
     while offset < end:

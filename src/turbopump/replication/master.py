@@ -1,10 +1,10 @@
-"""Replication on the master's side: the state of each slave, the next bytes to send, and the
-confirmed offset.
+"""Replication on the master's side: the state of each slave, and the next bytes to send.
 
-Values in, values out: offsets, bytes of reports and times (monotonic seconds) come in; bytes to
-send, refusals and acknowledgements come out. Sockets, files and the loop are unknown here. Source:
-apache/rocketmq ``DefaultHAConnection``, ``DefaultHAService``, ``GroupTransferService``,
-``FlowMonitor``; differences are noted.
+The module also computes up to which offset enough slaves have the log. Values in, values out:
+offsets, bytes of reports and times (monotonic seconds) come in; bytes to send, refusals and
+acknowledgements come out. Sockets, files and the loop are unknown here. Source: apache/rocketmq
+``DefaultHAConnection``, ``DefaultHAService``, ``GroupTransferService``, ``FlowMonitor``;
+differences are noted.
 """
 
 from __future__ import annotations
@@ -16,18 +16,23 @@ from turbopump.errors import ProtocolError
 from turbopump.replication.stream import ByteRate, ReportReader
 
 FAR_BEHIND: Final = 16 * 1024 * 1024
-"""Bytes. ``SlaveConnection.pause`` slows the sending to a slave that is further behind."""
+"""Number of bytes by which a slave may be behind before ``SlaveConnection.pause`` slows the
+sending."""
 PAUSE_S: Final = 0.001
 BUSY_S: Final = 0.1
-"""Seconds after a write to the log during which the master counts as busy."""
+"""Seconds after a write to the log for which the master counts as busy."""
 
 
 @dataclass(frozen=True, slots=True)
 class MasterSettings:
-    """Settings of a master. Times are seconds, sizes are bytes.
+    """Settings of a master broker for replication. Times are in seconds, and sizes in bytes.
 
-    - ``acks``: number of slaves that must have a message before its send is answered; 0: none.
-    - ``rate_max``: maximum bytes per second for one slave; 0: no limit.
+    - ``heartbeat``: the time without data after which the master sends a heartbeat.
+    - ``housekeeping``: the time without a report after which the connection of a slave is closed.
+    - ``batch``: the maximum size of one transfer.
+    - ``rate_max``: the maximum bytes per second for one slave, or 0 for no limit.
+    - ``acks``: the number of slaves that must have a message before its send is answered, or 0.
+    - ``catch_up``: the time for which a slave that had the whole log still counts as in sync.
     """
 
     heartbeat: float = 5.0
@@ -39,7 +44,12 @@ class MasterSettings:
 
 
 class LogSpan(NamedTuple):
-    """Offsets of a master's log. Bytes before ``end`` may be sent; ``written`` is the real end."""
+    """Offsets of a master's log.
+
+    - ``start``: the first offset.
+    - ``end``: the offset before which bytes may be sent to slaves.
+    - ``written``: the end of the log.
+    """
 
     start: int
     end: int
@@ -48,7 +58,7 @@ class LogSpan(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """Next bytes of the log to send: first offset and size. Size 0 is a heartbeat."""
+    """Part of the log to send to a slave. A size of 0 is a heartbeat."""
 
     offset: int
     size: int
@@ -56,18 +66,21 @@ class Transfer(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class SlaveConnection:
-    """Connection of a slave, as its master sees it, opened at time ``now``. ``slave`` names the
-    slave; two connections of one slave have the same name."""
+    """State of one slave's connection to its master.
+
+    - ``slave``: the name of the slave. Two connections of one slave have the same name.
+    - ``now``: the time when the connection was opened.
+    """
 
     settings: MasterSettings
     slave: str
     now: float
     acked: int = -1
-    """End of the slave's log by its last acknowledgement; -1 before the first one."""
+    """Offset before which the slave has the log by its last acknowledgement, or -1 without one."""
     next: int | None = None
-    """Next offset to send; None before the slave's first report."""
+    """Next offset to send, or None before the slave's first report."""
     proved: bool = False
-    """True if the slave's log is known to be the beginning of this one (``comparison.py``)."""
+    """True if a comparison has shown that the slave's log is the beginning of this log."""
     last_read: float = 0.0
     last_write: float = 0.0
     sent: ByteRate = field(init=False)
@@ -78,17 +91,23 @@ class SlaveConnection:
     def __post_init__(self) -> None:
         self.last_read = self.now
         self.sent = ByteRate(self.now)
-        self.last_write = self.now - self.settings.heartbeat  # so that it hears it is served
+        self.last_write = self.now - self.settings.heartbeat  # the first heartbeat is due at once
 
     def begin_proved(self, offset: int) -> None:
-        """Start sending at ``offset``: the slave has proved its log up to there. The proof is no
-        acknowledgement, because the slave's disk may have fewer bytes."""
+        """Start to send the log from ``offset`` on, because the slave has proved its log up to
+        there.
+
+        The proof does not count as an acknowledgement, because the slave's disk may have fewer
+        bytes.
+        """
         self.next = offset
         self.proved = True
 
     def receive_reports(self, data: bytes, log: LogSpan, now: float) -> bool:
-        """Process a slave's reports. Return True if there was at least one. A repeated offset
-        counts too: it keeps an up-to-date slave in sync while nothing is sent.
+        """Process the reports in received bytes. Return True if there was at least one report.
+
+        A repeated offset counts too, because it keeps an up-to-date slave in sync while nothing is
+        sent.
 
         Raises ProtocolError if the wanted offset is not in the log, or if the slave acknowledges
         bytes that were not sent. RocketMQ accepts any number.
@@ -109,7 +128,10 @@ class SlaveConnection:
         return True
 
     def _first_offset(self, wanted: int, log: LogSpan) -> int:
-        """Return the first offset to send to a slave whose log ends at ``wanted``."""
+        """Return the first offset to send to a slave whose log ends at ``wanted``.
+
+        Raises ProtocolError if the master's log does not have this offset.
+        """
         if wanted == 0:
             # RocketMQ: send from the start of the file that is being written, nothing older
             return max(log.written - log.written % log.segment_size, log.start)
@@ -120,7 +142,11 @@ class SlaveConnection:
         return wanted
 
     def next_transfer(self, log: LogSpan, now: float) -> Transfer | None:
-        """Return the next transfer, or None. The returned bytes count as sent."""
+        """Return the next bytes of the log to send to the slave, or None. These bytes count as
+        sent.
+
+        Raises ProtocolError if the log no longer has the next bytes.
+        """
         if self.next is None:
             return None
         if self.next < log.start:
@@ -144,8 +170,9 @@ class SlaveConnection:
         return None
 
     def pause(self, written: int, now: float) -> float:
-        """Return the seconds to pause before the next turn of sending. The log now ends at
-        ``written``.
+        """Return the seconds for which to pause before more bytes are sent to the slave.
+
+        - ``written``: the end of the log.
 
         A slave that is far behind is served once a millisecond while producers write to the log, so
         that their sends are delayed less.
@@ -164,13 +191,17 @@ class SlaveConnection:
         return size
 
     def is_silent(self, now: float) -> bool:
-        """Return True if the slave has been silent for too long and must be closed."""
+        """Return True if the slave has sent nothing for so long that its connection must be
+        closed."""
         return now - self.last_read > self.settings.housekeeping
 
 
 def ahead_refusal(slaves_end: int, end: int) -> str:
-    """Return the refusal for a slave whose log is longer than the master's, which ends at
-    ``end``."""
+    """Return the reason for refusing a slave whose log is longer than the master's.
+
+    - ``slaves_end``: the end of the slave's log.
+    - ``end``: the end of the master's log.
+    """
     return (
         f"the slave's log ends at {slaves_end}, but this master's at {end}: the master was "
         "restored from an older copy, or lost its tail. Nothing is cut automatically: make the "
@@ -179,7 +210,11 @@ def ahead_refusal(slaves_end: int, end: int) -> str:
 
 
 def too_old_refusal(slaves_end: int, start: int) -> str:
-    """Return the refusal for a slave whose log ends before the master's begins at ``start``."""
+    """Return the reason for refusing a slave whose log ends before the master's log begins.
+
+    - ``slaves_end``: the end of the slave's log.
+    - ``start``: the start of the master's log.
+    """
     return (
         f"the slave's log ends at {slaves_end}, but this master's begins at {start}: older files "
         "were deleted; empty the slave's store so that it is copied again"
@@ -194,13 +229,16 @@ class _Progress:
     report: float = 0.0
     end_at_report: int = 0
     counts_from: int = 0
-    """End of the log when an unproved slave connected. The slave counts once everything before this
-    offset is confirmed without it; 0: it counts."""
+    """End of the log when an unproved slave connected, or 0 if the slave counts.
+
+    The slave counts once everything before this offset is confirmed by other slaves.
+    """
 
 
 class Replicas:
-    """Acknowledged offsets of all slaves. A slave is in sync if it had all of the log at some
-    moment of the last ``catch_up`` seconds.
+    """Offsets up to which the slaves of a master have acknowledged the log.
+
+    A slave is in sync if it had all of the log at some moment of the last ``catch_up`` seconds.
 
     A slave that has not proved its log counts only for messages stored after it connected, because
     only those were certainly sent to it. Older messages are confirmed by other slaves. Without
@@ -210,16 +248,21 @@ class Replicas:
     def __init__(self, settings: MasterSettings) -> None:
         self._settings = settings
         self._slaves: dict[tuple[str, bool], _Progress] = {}
-        """State of each slave; the key is its name, and True if it has proved its log. An unproved
-        connection must not change the state of a proved one."""
+        """State of each slave, by name, and by whether it has proved its log.
+
+        An unproved connection must not change the state of a proved one.
+        """
         self.copied = 0
-        """Offset up to which ``acks`` slaves have the log."""
+        """Offset up to which at least ``acks`` slaves have the log."""
         self.alone = settings.acks > 0
-        """True if too few slaves are in sync to wait for them."""
+        """True if fewer than ``acks`` slaves are in sync, so that sends do not wait for slaves."""
 
     def record_begin(self, slave: str, *, proved: bool, end: int, now: float) -> None:
-        """Reset the state of a slave with a new connection: the slave may have lost data. The log
-        ends at ``end``."""
+        """Reset the state of a slave that has connected again, because the slave may have lost
+        data.
+
+        - ``end``: the end of the master's log.
+        """
         if not proved:
             self._slaves[slave, False] = _Progress(
                 -1, report=now, end_at_report=end, counts_from=end
@@ -237,8 +280,12 @@ class Replicas:
         *,
         proved: bool = True,
     ) -> None:
-        """Record that a slave has the log up to ``acked``. The log ends at ``end`` and is confirmed
-        up to ``confirmed``."""
+        """Record the offset up to which a slave has the log.
+
+        - ``acked``: this offset.
+        - ``end``: the end of the master's log.
+        - ``confirmed``: the offset up to which sends are answered.
+        """
         one = self._slaves.setdefault((slave, proved), _Progress())
         # Under load a slave never has the whole log. So a slave counts as caught up when it has
         # everything that existed at its previous report, as in Apache Kafka.
@@ -252,15 +299,22 @@ class Replicas:
         self.update(now, confirmed)
 
     def is_in_sync(self, slave: str, now: float, *, proved: bool = True) -> bool:
-        """Return True if the slave counts, and had all of the log recently."""
+        """Return True if a slave had all of the log at some moment of the last ``catch_up``
+        seconds.
+
+        A slave that does not count yet is not in sync.
+        """
         one = self._slaves.get((slave, proved))
         if one is None or one.counts_from:
             return False
         return now - one.caught_up <= self._settings.catch_up
 
     def update(self, now: float, confirmed: int = 0) -> None:
-        """Update ``copied`` and ``alone``, and remove slaves that were silent for long. Sends
-        before the offset ``confirmed`` are answered already."""
+        """Update the offset that enough slaves have copied, and forget a slave that was silent for
+        long.
+
+        - ``confirmed``: the offset up to which sends are answered.
+        """
         wanted, catch_up = self._settings.acks, self._settings.catch_up
         acked = dict[str, int]()
         in_sync = set[str]()
@@ -279,7 +333,7 @@ class Replicas:
             if now - one.caught_up <= catch_up:
                 in_sync.add(slave)
         if gone is not None:
-            del self._slaves[gone]  # the next one in the next round
+            del self._slaves[gone]  # one slave for each call
         if not wanted:
             return
         if len(acked) >= wanted:

@@ -47,28 +47,33 @@ _refused_peer = RepeatedLine(log, logging.WARNING, "HA connection refused peer=%
 
 Bytes = bytes | bytearray | memoryview
 HOT_SIZE: Final = 16 * 1024 * 1024
-"""Bytes at the end of the log that count as being in memory."""
+"""Number of bytes at the end of the log that count as being in memory."""
 TURN_SIZE: Final = 256 * 1024
-"""Maximum bytes sent to one slave before other work gets its turn in the event loop."""
+"""Maximum number of bytes sent to one slave before the event loop does other work."""
 UNSENT_MAX: Final = 1024 * 1024
-"""Maximum of unsent bytes for a slave that does not read, not counting those of one turn."""
+"""Maximum number of unsent bytes for a slave that does not read.
+
+The bytes of one more call of ``send_new`` may be added.
+"""
 SLAVES_MAX: Final = 64
-"""Maximum number of slave connections; more are refused."""
+"""Maximum number of connected slaves. Further connections are refused."""
 STRANGERS_MAX: Final = 256
-"""Maximum number of unauthenticated connections; more wait in the system's accept queue."""
+"""Maximum number of unauthenticated connections. Further ones wait in the system's accept queue."""
 GATHER_S: Final = 0.005
-"""Seconds for which an ASYNC_MASTER gathers messages before sending them to slaves."""
+"""Seconds for which an ASYNC_MASTER collects messages before they are sent to slaves."""
 CHECK_S: Final = 0.5
 """Seconds between two checks of heartbeats, silent slaves, and slaves in sync."""
 
 
 class MasterLink:
-    """HA port of a master.
+    """HA port of a master broker, from which slaves copy the log.
 
-    - ``durable_only``: send only bytes that are on this disk, so that no slave is ahead of its
-      master after a power cut (SYNC_FLUSH).
+    - ``durable_only``: True to send only bytes that are on this disk, so that no slave is ahead of
+      its master after a power cut (SYNC_FLUSH).
     - ``rules``: the slaves that may connect.
-    - ``tls``: accept TLS and plain text. Raises ConfigError if its files cannot be used.
+    - ``tls``: the settings with which both TLS and plain text are accepted, or None for plain text.
+
+    Raises ConfigError if the files of ``tls`` cannot be used.
     """
 
     def __init__(
@@ -90,7 +95,7 @@ class MasterLink:
         self.replicas = Replicas(settings)
         self.slaves: list[SlavePeer] = []
         self.on_in_sync: Callable[[], None] = lambda: None
-        """Callback for the moment when enough slaves are in sync again."""
+        """Called when enough slaves are in sync again."""
         self._unproven: dict[SlavePeer, float] = {}
         self._durable_only = durable_only
         self._tls = (
@@ -106,7 +111,10 @@ class MasterLink:
         self._due = False
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
-        """Start accepting slaves, and return the bound address. Raises ConfigError."""
+        """Open the HA port for slaves, and return its host and port.
+
+        Raises ConfigError if the port cannot be opened.
+        """
         try:
             sockets = await bound_sockets(host, port)
         except ConfigError as error:
@@ -127,12 +135,12 @@ class MasterLink:
         return str(address[0]), int(address[1])
 
     def _is_full(self) -> bool:
-        """True when STRANGERS_MAX connections are not authenticated yet."""
+        """Return True if STRANGERS_MAX connections are not authenticated yet."""
         waiting = sum(port.waiting for port in self._ports)
         return len(self._unproven) + waiting >= STRANGERS_MAX
 
     async def close(self) -> None:
-        """Stop accepting slaves, and close all connections. May be called twice."""
+        """Close the HA port and all connections of slaves. This may be called twice."""
         if self._timer is not None:
             self._timer.cancel()
         for port in self._ports:
@@ -146,15 +154,17 @@ class MasterLink:
 
     @property
     def span(self) -> LogSpan:
-        """Part of the log that may be sent."""
+        """Offsets of the log, with the end of the part that may be sent to slaves."""
         log_ = self.store.log
         store = self.store
         end = min(store.durable.value, log_.end) if self._durable_only else log_.end
         return LogSpan(log_.start, end, log_.end, log_.segment_size)
 
     def add_stranger(self, slave: SlavePeer) -> None:
-        """Add a connection that must complete a handshake. At the limit, close the oldest of
-        these."""
+        """Add a connection that has not completed its handshake.
+
+        If ``SLAVES_MAX`` such connections exist, the oldest of them is closed.
+        """
         if len(self._unproven) >= SLAVES_MAX:
             oldest = next(iter(self._unproven))
             del self._unproven[oldest]
@@ -163,24 +173,24 @@ class MasterLink:
 
     @property
     def hot_from(self) -> int:
-        """Offset after which the log is in memory, because this process has just written these
+        """Offset from which on the log is in memory, because this process has just written the
         bytes."""
         return max(self.store.log.end - HOT_SIZE, self._opened_at)
 
     def add_slave(self, slave: SlavePeer) -> None:
-        """Add a slave connection. One slave may have several."""
+        """Add the connection of a slave. One slave may have several connections."""
         self._unproven.pop(slave, None)
         self.slaves.append(slave)
 
     def remove_slave(self, slave: SlavePeer) -> None:
-        """Remove a connection that has ended."""
+        """Remove the connection of a slave after its end."""
         if slave in self.slaves:
             self.slaves.remove(slave)
         self._unproven.pop(slave, None)
         self._all_gone.set()
 
     def record_acknowledgement(self, slave: SlavePeer) -> None:
-        """Record a slave's acknowledgement, and complete the sends that waited for this offset."""
+        """Record the acknowledgement of a slave, and answer the sends that waited for it."""
         connection = slave.connection
         now = asyncio.get_running_loop().time()
         self.replicas.record_acknowledgement(
@@ -194,7 +204,7 @@ class MasterLink:
         self._publish_copied()
 
     def record_begin(self, slave: SlavePeer) -> None:
-        """Record and log that sending to a slave begins."""
+        """Record and log that the master begins to send the log to a slave."""
         connection = slave.connection
         now = asyncio.get_running_loop().time()
         end = self.store.log.end
@@ -205,7 +215,7 @@ class MasterLink:
         log.info("slave begins slave=%s sent_from=%d log=%s", slave.address, connection.next, state)
 
     def watch_log(self) -> None:
-        """Wait for new bytes of the log, and send them to all slaves."""
+        """Wait until the log grows, and then send the new bytes to all slaves."""
         if self._watches or not self.slaves:
             return
         self._watches = True
@@ -215,10 +225,10 @@ class MasterLink:
             self.store.log.when_longer(self._log_has_grown)
 
     def _log_has_grown(self) -> None:
-        """Plan to send the new bytes of the log.
+        """Schedule the sending of new bytes of the log to all slaves.
 
-        If sends wait for slaves, send in the next turn of the loop. Otherwise wait for GATHER_S,
-        because the cost is per transfer, not per message.
+        If sends of producers wait for slaves, the bytes are sent in the next run of the event loop.
+        Otherwise they are sent after GATHER_S, because the cost is per transfer, not per message.
         """
         self._watches = False
         if not self._due:
@@ -231,14 +241,17 @@ class MasterLink:
 
     def _send_to_all(self) -> None:
         self._due = False
-        if not self._ports:  # closed meanwhile
+        if not self._ports:  # the port was closed during the wait
             return
         for slave in list(self.slaves):
             slave.send_new()
         self.watch_log()
 
     def _check_slaves(self) -> None:
-        """Close silent slaves and connections without a handshake, and send heartbeats."""
+        """Close the connections of silent slaves, and send heartbeats to the others.
+
+        Connections without a handshake are closed too. The check repeats itself.
+        """
         loop = asyncio.get_running_loop()
         now = loop.time()
         for slave in list(self.slaves):
@@ -258,7 +271,8 @@ class MasterLink:
         self._timer = loop.call_later(CHECK_S, self._check_slaves)
 
     def _publish_copied(self) -> None:
-        """Tell the store up to which offset slaves have the log, and if there are too few."""
+        """Pass to the store the offset that enough slaves have copied, and whether too few are in
+        sync."""
         if not self.settings.acks:
             return
         replicas = self.replicas
@@ -279,7 +293,7 @@ class MasterLink:
 
 
 class SlavePeer(asyncio.Protocol):
-    """A slave's connection to its master's HA port."""
+    """Connection of a slave, on the master's side."""
 
     def __init__(self, link: MasterLink) -> None:
         self._link = link
@@ -297,7 +311,9 @@ class SlavePeer(asyncio.Protocol):
         self.connection = SlaveConnection(link.settings, "", 0.0)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is none
+        self._transport = transport = cast(
+            asyncio.Transport, transport
+        )  # uvloop's class is no subclass
         host, port = transport.get_extra_info("peername")[:2]
         self.address = f"{host}:{port}"
         self._host = host
@@ -361,11 +377,14 @@ class SlavePeer(asyncio.Protocol):
 
     @property
     def compares(self) -> bool:
-        """True until the comparison with the slave's log is complete."""
+        """True until the comparison of the slave's log with this log is complete."""
         return self._comparison is not None and self.connection.next is None
 
     def _send_comparison(self, said: bytes) -> None:
-        """Send the next bytes of the comparison, then start the next step."""
+        """Send bytes of a comparison to the slave, and read the next range of the log to compare.
+
+        After the end of the comparison, start to send the log or close the connection.
+        """
         comparison, transport = self._comparison, self._transport
         assert comparison is not None
         if transport is None:
@@ -411,26 +430,30 @@ class SlavePeer(asyncio.Protocol):
 
     @property
     def unsent(self) -> int:
-        """Number of bytes that the slave has not read yet."""
+        """Number of bytes in the send buffer that the slave has not read yet."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def refuse(self, cause: str) -> None:
-        """Log the reason and close a connection that was not served yet."""
+        """Close a connection that was not served yet, and log the reason."""
         _refused_peer(self.address, cause, kind=f"{self._host} {cause}")
         self.close()
 
     def close(self) -> None:
-        """End the connection at once."""
+        """Close the connection at once. Unsent bytes are lost."""
         if self._transport is not None:
             self._transport.abort()
 
     def send_new(self) -> None:
-        """Send new bytes: up to TURN_SIZE now, the rest in later turns of the loop."""
+        """Send new bytes of the log to the slave, at most about ``TURN_SIZE`` in each run of the
+        event loop."""
         if not self._due:
             self._send_turn()
 
     def _send_turn(self) -> None:
-        """Send transfers of at most TURN_SIZE. Each turn is one read of one file."""
+        """Send the next bytes of the log to the slave, about ``TURN_SIZE`` or less.
+
+        All these bytes are in one file of the log, and are read at once.
+        """
         self._due = False
         log_ = self._link.store.log
         turn = list[Transfer]()
@@ -468,9 +491,9 @@ class SlavePeer(asyncio.Protocol):
         return self.connection.next_transfer(self._link.span, asyncio.get_running_loop().time())
 
     def _read_log(self, turn: list[Transfer]) -> Bytes | None:
-        """Return the bytes if the system has them in memory; otherwise start a thread that reads
-        and sends them.
+        """Return the bytes to send if the operating system has these bytes in memory.
 
+        Otherwise return None, and start a thread that reads them; they are sent afterwards.
         Recently written bytes are not copied, because that part of the log does not change any
         more.
         """

@@ -1,9 +1,8 @@
-"""Replication on the slave's side: its requests to the master, the bytes that it accepts, and its
-acknowledgements.
+"""Replication on the slave's side: its requests to the master, and its acknowledgements.
 
-Values in, values out: received bytes and times (monotonic seconds) go in; reports and bytes for the
-log come out. Sockets, files and the loop are unknown here. Source: apache/rocketmq
-``DefaultHAClient``.
+The module also decides which received bytes are accepted. Values in, values out: received bytes and
+times (monotonic seconds) go in; reports and bytes for the log come out. Sockets, files and the loop
+are unknown here. Source: apache/rocketmq ``DefaultHAClient``.
 """
 
 from __future__ import annotations
@@ -18,33 +17,44 @@ from turbopump.store.log.commit_log import ENTRY_SIZE_MAX
 
 @dataclass(frozen=True, slots=True)
 class SlaveSettings:
-    """Settings of a slave. Times are seconds."""
+    """Settings of a slave broker for replication. Times are in seconds.
+
+    - ``heartbeat``: the maximum time between two reports to the master.
+    - ``housekeeping``: the time without data after which the connection to the master is closed.
+    """
 
     heartbeat: float = 5.0
     housekeeping: float = 20.0
 
 
 _NOT_0: Final = 1
-"""Request of an empty slave that wants the log from offset 0 on. A request of 0 would mean the file
-that the master is writing. The missing byte at offset 0 is known: it is 0, the highest byte of the
-first entry's size."""
+"""Offset that an empty slave requests to get the log from offset 0 on.
+
+A request of 0 would mean the file that the master is writing. The missing byte at offset 0 is
+known: it is 0, the highest byte of the first entry's size.
+"""
 
 
 def first_wanted(start: int, end: int, segment_size: int) -> int:
-    """Return the offset that an empty slave requests to get the master's whole log, from ``start``
-    to ``end``. RocketMQ requests 0, and gets the last file only."""
+    """Return the offset that an empty slave requests to get the whole log of its master.
+
+    - ``start``, ``end``: the first and the last offset of the master's log.
+
+    RocketMQ requests 0, and gets the last file only.
+    """
     if start > 0:
         return start
     return _NOT_0 if end > segment_size else 0
 
 
 class MasterConnection:
-    """Connection of a slave to its master, opened at time ``now``.
+    """State of a slave's connection to its master.
 
-    - ``log_end``: end of the slave's log. For a slave without a log, the first offset that it wants
-      (``first_wanted``).
-    - ``proved``: the master already knows the next offset (``comparison.py``), so the first report
-      is an acknowledgement.
+    - ``log_end``: the end of the slave's log. For a slave without a log, the first offset that it
+      wants (``first_wanted``).
+    - ``now``: the time when the connection was opened.
+    - ``proved``: True if a comparison has found the next offset, so the master knows it. The first
+      report is then an acknowledgement.
     """
 
     def __init__(
@@ -60,14 +70,17 @@ class MasterConnection:
         self.last_read = self.last_write = now
         self.came = ByteRate(now)
         self.accepted = False
-        """True once the master has sent something, so it serves this slave."""
+        """True once the master has sent a frame, which shows that it serves this slave."""
 
     def begin(self) -> bytes:
-        """Return the first bytes to send: the wanted offset of the log."""
+        """Return the first report to the master, which requests the log from an offset on."""
         return REPORT.pack(self.reported)
 
     def received(self, data: bytes, now: float) -> None:
-        """Accept bytes. Raises ProtocolError if they do not continue at the end of the log."""
+        """Accept bytes that the master has sent.
+
+        Raises ProtocolError if they do not continue at the end of the log.
+        """
         self.last_read = now
         first = self._reader.position is None
         pieces = self._reader.feed(data)
@@ -81,7 +94,8 @@ class MasterConnection:
         self.came.in_this_second += found
 
     def to_store(self) -> tuple[int, bytes] | None:
-        """Return the bytes to store and their offset; None if more must arrive first."""
+        """Return the offset and the bytes to append to the log, or None if more must arrive
+        first."""
         if self._size < self._wanted:
             return None
         waiting = b"".join(self._waiting)
@@ -89,8 +103,13 @@ class MasterConnection:
         return self._start, waiting
 
     def record_stored(self, end: int, wanted: int) -> None:
-        """Set the new end of the log, and the number of bytes needed for the next entry. Raises
-        CopyError if ``end`` is impossible."""
+        """Record that received bytes were appended to the log.
+
+        - ``end``: the new end of the log.
+        - ``wanted``: the number of bytes needed for the next entry.
+
+        Raises CopyError if the next entry would be impossibly large.
+        """
         if wanted > ENTRY_SIZE_MAX:
             raise CopyError(f"the next entry at offset {end} would have {wanted} bytes")
         rest = b"".join(self._waiting)[end - self._start :]
@@ -100,8 +119,12 @@ class MasterConnection:
         self._wanted = wanted
 
     def next_report(self, end: int, now: float) -> bytes | None:
-        """Return the report to send for a log that is kept up to ``end``, or None. A report is due
-        after growth, and at a fixed interval."""
+        """Return the report to send to the master, or None if no report is due.
+
+        - ``end``: the end of the bytes that the slave acknowledges.
+
+        A report is due after growth, and at a fixed interval.
+        """
         if end > self.reported or now - self.last_write >= self._settings.heartbeat:
             self.reported = max(self.reported, end)
             self.last_write = now
@@ -109,6 +132,6 @@ class MasterConnection:
         return None
 
     def is_silent(self, now: float) -> bool:
-        """Return True if the master has been silent for too long and the connection must be
+        """Return True if the master has sent nothing for so long that the connection must be
         closed."""
         return now - self.last_read > self._settings.housekeeping

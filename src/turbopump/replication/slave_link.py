@@ -43,27 +43,35 @@ log = logging.getLogger(__name__)
 
 CONNECT_S: Final = 3.0
 CHECK_S: Final = 0.5
-"""Seconds between two checks of heartbeats, silent slaves, and slaves in sync."""
+"""Seconds between two checks for heartbeats and for a silent master."""
 AGAIN_MIN_S: Final = 0.1
 AGAIN_MAX_S: Final = 1.0
 AGAIN_GROWTH: Final = 1.25
-"""Growth of the pause between two attempts to reach a master. Short first pauses find a restarted
-master soon."""
+"""Factor by which the pause grows between two attempts to reach a master.
+
+Short first pauses find a restarted master soon.
+"""
 REFUSED_S: Final = 5.0
-"""Seconds until the next attempt after invalid data, and the longest pause after a master closed
-the connection at once."""
+"""Seconds to wait after invalid data before the slave connects again.
+
+This is also the longest pause after a master closed the connection at once.
+"""
 LOG_AGAIN_S: Final = 3600.0
 """Seconds after which a slave that does not copy logs the same reason again."""
 _DIGITS: Final = dict.fromkeys(map(ord, "0123456789"))
 
 
 class SlaveLink:
-    """Connection of a slave to its master, renewed when lost. It starts with ``set_master``.
+    """Task that copies the log of the master to this slave, and renews a lost connection.
 
-    - ``ack_flushed``: acknowledge bytes that are on the disk; if False, bytes that are written.
-    - ``flushes``: sync the log at once (SYNC_FLUSH).
+    Call ``start``, then ``set_master``, and at the end ``stop``.
+
+    - ``ack_flushed``: True to acknowledge only bytes that are on the disk. False to acknowledge
+      bytes that are written.
+    - ``flushes``: True to sync the log at once (SYNC_FLUSH).
     - ``rules``: the masters that are accepted.
-    - ``tls``: use TLS, except with an address in `haAllowedPeers`; None: plain text.
+    - ``tls``: the settings for TLS, or None for plain text. Addresses in `haAllowedPeers` are
+      always connected in plain text.
     """
 
     def __init__(
@@ -89,34 +97,34 @@ class SlaveLink:
         self._rules = rules
         self._tls = None if tls is None else ClientContext(tls)
         self.begin_at: Callable[[bool, bool], Awaitable[int | None]] = self._log_end
-        """Awaited before each connection. Returns the offset from which the slave wants the log:
+        """Awaited before each connection. Returns the offset from which the slave wants the log.
 
-        - None: the master is turbopump's, and the logs are compared.
-        - 0: start at the file that the master is writing, as Apache's slave does. For a master that
-          cannot be asked.
+        - None if the master is turbopump's, and the logs are to be compared.
+        - 0 to start at the file that the master is writing, as Apache's slave does. This is for a
+          master that cannot be asked.
 
         The first argument is True if a handshake follows, the second if the connection uses TLS.
         Raises RemotingError, ProtocolError or ReadsRefusedError if the offset cannot be found,
         CopyError if this master must not be copied.
         """
         self.address: str | None = None
-        """HA address of the master, `host:port`; None while unknown."""
+        """Address of the master's HA port, `host:port`, or None while unknown."""
         self.peer: MasterPeer | None = None
         self._logged: str | None = None
         self._logged_at = 0.0
         self.fault: str | None = None
-        """Reason why the slave does not copy now; None while copying."""
+        """Reason why the slave does not copy now, or None while copying."""
         self._has_address = asyncio.Event()
         self._warned = False
         self._pause = AGAIN_MIN_S
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start copying from the master."""
+        """Start a task that copies the log of the master. It waits for ``set_master``."""
         self._task = asyncio.create_task(self._run(), name="copying from the master")
 
     async def stop(self) -> None:
-        """Stop copying. May be called twice."""
+        """Stop copying the log of the master. This may be called twice."""
         task = self._task
         self._task = None
         if self.peer is not None:
@@ -128,8 +136,8 @@ class SlaveLink:
     def set_master(self, address: str | None) -> None:
         """Set the address of the master's HA port, and reconnect if it has changed.
 
-        None: there is no master at present. Empty: the master takes no slaves. In both cases a
-        connection that works is kept.
+        - ``address``: `host:port`, None if there is no master at present, or an empty string if the
+          master takes no slaves. Without an address, a connection that works is kept.
         """
         if address == "" and not self._warned:
             self._warned = True
@@ -144,12 +152,12 @@ class SlaveLink:
             self.peer.close()
 
     def reconnect(self) -> None:
-        """Reconnect, because ``begin_at`` can now learn more about the master."""
+        """Connect to the master again, because ``begin_at`` can now learn more about the master."""
         if self.peer is not None:
             self.peer.close()
 
     def room_made(self) -> None:
-        """Resume after the log got a new file."""
+        """Store the bytes that waited for a new file of the log, and read from the master again."""
         if self.peer is not None:
             self.peer.store_received()
 
@@ -161,7 +169,10 @@ class SlaveLink:
             await asyncio.sleep(pause)
 
     async def _copy_from(self, address: str) -> float:
-        """Copy until the connection ends. Return the seconds to wait before the next attempt."""
+        """Connect to the master, and copy its log until the connection ends.
+
+        Return the seconds to wait before the next attempt.
+        """
         try:
             peer = await self._connect(address)
         except (RemotingError, ProtocolError, ReadsRefusedError) as error:
@@ -198,12 +209,16 @@ class SlaveLink:
             if peer.shakes_hands:
                 cause += "; both brokers need the same innerClientAuthenticationCredentials"
             self._record_fault(cause)
-            return self._next_pause(REFUSED_S)  # one that was stopping may be back at once
+            return self._next_pause(REFUSED_S)  # a master that stopped may be back at once
         self._record_fault(cause)
         return REFUSED_S
 
     async def _connect(self, address: str) -> MasterPeer:
-        """Connect to the master. Raises CopyError if this slave must not copy it."""
+        """Connect to the HA port of the master.
+
+        Raises CopyError if this slave must not copy the master's log, and the errors of
+        ``begin_at`` and of the connection.
+        """
         host = host_of(address)
         port = int(address.rpartition(":")[2])
         loop = asyncio.get_running_loop()
@@ -236,7 +251,10 @@ class SlaveLink:
         return self.store.log.end
 
     async def _record_unknown_log(self) -> None:
-        """Record in the history that bytes of an unknown log follow. Raises CopyError."""
+        """Record in the history that the next bytes of the log come from a log without a known id.
+
+        Raises CopyError if the history cannot be saved.
+        """
         saved: asyncio.Future[OSError | None]
         saved, done, _ = awaited()
         self.history.begin_own(self.store.log.end)
@@ -251,11 +269,11 @@ class SlaveLink:
 
     @property
     def accepted(self) -> bool:
-        """True if the master serves this slave."""
+        """True if the master has accepted this slave and sends its log."""
         return self.peer is not None and self.peer.connection.accepted
 
     def clear_fault(self) -> None:
-        """Clear the fault after bytes were copied."""
+        """Forget the reason why the slave did not copy, because bytes were copied."""
         if self.fault is not None:
             log.info("copying continues address=%s end=%d", self.address, self.store.log.end)
             self.fault = self._logged = None
@@ -276,10 +294,10 @@ def _not_saved(error: OSError) -> str:
 
 
 class MasterPeer(asyncio.Protocol):
-    """Connection of a slave to its master.
+    """Connection to the master, on the slave's side.
 
-    - ``wanted``: first offset that the slave wants; None: compare the logs first.
-    - ``handshake``: handshake before that, or None.
+    - ``wanted``: the first offset that the slave wants, or None to compare the logs first.
+    - ``handshake``: the handshake with which the connection begins, or None.
     """
 
     def __init__(
@@ -292,8 +310,10 @@ class MasterPeer(asyncio.Protocol):
         self._syncing = False
         self._handshake = handshake
         self.ended: asyncio.Future[str | None] = loop.create_future()
-        """Done when the connection has ended. The result is the reason if this side closed the
-        connection, else None."""
+        """Future that is done when the connection has ended.
+
+        The result is the reason if this side closed the connection, else None.
+        """
         log_ = link.store.log
         self._comparison = (
             SlaveComparison(log_.start, log_.end, link.history.known) if wanted is None else None
@@ -305,13 +325,15 @@ class MasterPeer(asyncio.Protocol):
         return (self._comparison or self.connection).begin()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is none
+        self._transport = transport = cast(
+            asyncio.Transport, transport
+        )  # uvloop's class is no subclass
         transport.write(self._handshake.begin() if self._handshake else self._first_bytes())
         self._check_silence()
 
     @property
     def kind(self) -> str:
-        """Kind of connection for the log: TLS or plain text."""
+        """Kind of the connection for log lines, which is TLS or plain text."""
         return "TLS" if self.encrypted else "plain text"
 
     @property
@@ -322,7 +344,7 @@ class MasterPeer(asyncio.Protocol):
 
     @property
     def shakes_hands(self) -> bool:
-        """True until the handshake is complete."""
+        """True while the handshake with the master is not complete."""
         return self._handshake is not None
 
     def data_received(self, data: bytes) -> None:
@@ -346,7 +368,10 @@ class MasterPeer(asyncio.Protocol):
         self.store_received()
 
     def _answer_digests(self, comparison: SlaveComparison, data: bytes) -> None:
-        """Answer the master's requests for digests, one after the other. Raises ProtocolError."""
+        """Answer the next request of the master in a comparison of the logs.
+
+        Raises ProtocolError if the master does not wait for the previous answer.
+        """
         if self._reading:
             raise ProtocolError("the master requests a digest before the last one was sent")
         found = comparison.received(data)
@@ -365,13 +390,14 @@ class MasterPeer(asyncio.Protocol):
             self._write(digest)
 
     def _end_comparison(self, comparison: SlaveComparison, found: Outcome) -> None:
-        """Record the master's verdict in the history, then start copying or refuse the master."""
+        """Record the result of a comparison in the history, then start copying or refuse the
+        master."""
         link = self._link
         end = comparison.end
         if found.verdict is not Verdict.EQUAL:
             if found.verdict is Verdict.DIFFERS and found.known:
                 link.history.found_different(found.known, found.offset)
-                link.history.save(lambda _error: None)  # so that less is compared the next time
+                link.history.save(lambda _error: None)  # the next comparison is shorter
             self._refuse(slaves_refusal(found, link.address or "?", end))
             return
 
@@ -385,7 +411,7 @@ class MasterPeer(asyncio.Protocol):
         link.history.save(saved)
 
     def _start_copying(self, comparison: SlaveComparison, offset: int) -> None:
-        """Start copying after a successful comparison."""
+        """Start copying the log from ``offset`` on, after a successful comparison."""
         address = self._link.address
         log.info("copying from the master address=%s from=%d by=%s", address, offset, self.kind)
         now = asyncio.get_running_loop().time()
@@ -401,12 +427,12 @@ class MasterPeer(asyncio.Protocol):
             self.ended.set_result(None)
 
     def close(self) -> None:
-        """End the connection at once."""
+        """Close the connection at once. Unsent bytes are lost."""
         if self._transport is not None:
             self._transport.abort()
 
     def store_received(self) -> None:
-        """Store the received bytes, and acknowledge them."""
+        """Append the received bytes to the log, and acknowledge them to the master."""
         if self._transport is None or self._comparison is not None:
             return
         store = self._link.store

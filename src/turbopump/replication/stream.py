@@ -21,11 +21,14 @@ from turbopump.errors import ProtocolError
 TRANSFER_HEAD: Final = struct.Struct(">qi")
 REPORT: Final = struct.Struct(">q")
 TRANSFER_SIZE_MAX: Final = 1 << 30
-"""Maximum size of a frame; a larger one is invalid."""
+"""Maximum number of bytes in a frame. A frame that claims more is invalid."""
 
 
 class ByteRate:
-    """Counter of bytes per second, for the last whole second. ``now`` is its start."""
+    """Counter of bytes per second, for the last whole second.
+
+    - ``now``: the start of the first second.
+    """
 
     def __init__(self, now: float) -> None:
         self.in_this_second = 0
@@ -48,13 +51,14 @@ class ByteRate:
 
 
 class ReportReader:
-    """Decoder of a slave's reports."""
+    """Decoder of the reports that a slave sends to its master."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[int]:
-        """Return the offsets of all complete reports. Raises ProtocolError for a negative one."""
+        """Return the offsets of all complete reports. Raises ProtocolError for a negative
+        offset."""
         data = self._rest + data
         whole = len(data) - len(data) % REPORT.size
         self._rest = data[whole:]
@@ -67,8 +71,12 @@ class ReportReader:
 
 
 class TransferReader:
-    """Decoder of the frames that carry a master's log. ``position`` is the next offset; None before
-    the first frame if any start is accepted."""
+    """Decoder of the frames in which a master sends its log.
+
+    - ``position``: the next offset of the log, or None before the first frame if any start is
+      accepted.
+    - ``frames``: the number of decoded frames.
+    """
 
     def __init__(self, position: int | None) -> None:
         self.position = position
@@ -77,8 +85,10 @@ class TransferReader:
         self._head = b""
 
     def feed(self, data: bytes) -> list[memoryview]:
-        """Return the log's bytes in ``data``, in pieces. Raises ProtocolError for a frame that does
-        not continue at the end of the one before."""
+        """Decode received bytes, and return the bytes of the log in pieces.
+
+        Raises ProtocolError if a frame does not continue at the end of the frame before.
+        """
         found: list[memoryview] = []
         at = 0
         end = len(data)
@@ -117,13 +127,16 @@ class TransferReader:
 
 
 class ReceivedBytes:
-    """Buffer of received bytes, which are removed in pieces. ``rest``: bytes not removed yet."""
+    """Buffer of received bytes, from which a caller takes pieces.
+
+    - ``rest``: the bytes that were not taken yet.
+    """
 
     def __init__(self) -> None:
         self.rest = b""
 
     def take(self, size: int) -> bytes | None:
-        """Remove and return the first ``size`` bytes; None if fewer have arrived."""
+        """Remove and return the first ``size`` bytes, or return None if fewer have arrived."""
         if len(self.rest) < size:
             return None
         taken = self.rest[:size]

@@ -23,11 +23,11 @@ from turbopump.protocol.requests.statistics import GetBrokerRuntimeInfo
 from turbopump.protocol.requests.topics import GetTopicConfig
 
 SLOW_MS: Final = 1_000
-"""Time in ms above which the answer to a small request is a finding."""
+"""Milliseconds above which the answer to a small request is reported as slow."""
 
 
 async def check_broker(examination: Examination, name: str, broker: BrokerData) -> None:
-    """Check all members of a broker, and their replication."""
+    """Check the master and the slaves of one broker name, and their replication."""
     for number, address in sorted(broker.broker_addrs.items()):
         subject = f"broker {name}"
         if number != MASTER_ID:
@@ -51,7 +51,7 @@ def _check_address(examination: Examination, found: Findings, address: str) -> N
 
 
 async def _check_member(examination: Examination, found: Findings, name: str, address: str) -> bool:
-    """Return True if a broker of this name answers at its address."""
+    """Check one broker, and return True if a broker of this name answers at the address."""
     request = GetBrokerRuntimeInfo()
     asked = examination.clock.now_ms()
     began = examination.clock.monotonic()
@@ -101,7 +101,7 @@ async def _check_replication(examination: Examination, name: str, broker: Broker
 
 
 def _problem(address: str, error: Exception) -> tuple[str, str]:
-    """Return the reason why a broker does not answer, and what to do."""
+    """Return the reason why a broker does not answer, and the fix."""
     if isinstance(error, ConnectError):
         start = f"start it if it has stopped; otherwise {_advertise(address)}"
         return f"it advertises {address}: {error}", fix_for_tls(error) or start

@@ -1,4 +1,5 @@
-"""Findings of the doctor: facts about servers, topics and groups. Each problem has a fix."""
+"""Findings of `turbopump doctor`: facts about servers, topics and groups. Each problem has a
+fix."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ LOG_OF_BROKER: Final = "the broker's log has the details"
 
 
 class Level(StrEnum):
-    """Severity of a finding. One ``WRONG`` makes the cluster unhealthy."""
+    """Severity of a finding. One finding with ``WRONG`` makes the cluster unhealthy."""
 
     OK = "ok"
     NOTE = "note"
@@ -23,11 +24,11 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One finding.
+    """One finding of `turbopump doctor`.
 
     - ``subject``: the server, topic or group.
-    - ``message``: one sentence.
-    - ``fix``: what to do; a command if there is one.
+    - ``message``: one sentence that states the fact.
+    - ``fix``: advice for a problem, with a command if there is one.
     """
 
     level: Level
@@ -59,10 +60,12 @@ class Findings:
 
 @dataclass(slots=True)
 class Examination:
-    """State that the checks of one examination share: open connections, and the answers so far.
+    """State that the checks of one examination share.
 
-    - ``masters``: addresses of the masters that have answered.
-    - ``accounts``: accounts by server address, for servers that show them.
+    - ``servers``: the connections to the servers.
+    - ``masters``: the addresses of the masters that have answered.
+    - ``accounts``: the accounts by server address, for servers that show them.
+    - ``findings``: the findings so far, in the order in which they are shown.
     """
 
     servers: Servers
@@ -72,12 +75,12 @@ class Examination:
     findings: list[Findings] = field(default_factory=list)
 
     def about(self, subject: str) -> Findings:
-        """Return new findings about a subject, which follow the findings so far."""
+        """Add an empty list of findings about a subject after the others, and return the list."""
         found = Findings(subject)
         self.findings.append(found)
         return found
 
     @property
     def n_option(self) -> str:
-        """The option -n of suggested commands."""
+        """Option -n for suggested commands, with the addresses of the name servers."""
         return f"-n '{';'.join(self.servers.name_servers)}'"

@@ -1,4 +1,4 @@
-"""Find problems of a cluster, a topic or a group, as seen from this machine, each with its fix.
+"""Examination of a cluster, a topic or a group, as seen from this machine.
 
 The doctor asks running servers and changes nothing. A server that does not answer is a finding too.
 Each finding states one fact, and each problem has a fix.
@@ -20,7 +20,7 @@ from turbopump.errors import ProtocolError, RemotingError
 async def examine_cluster(
     servers: Servers, clock: Clock, topic: str | None = None, group: str | None = None
 ) -> list[Diagnosis]:
-    """Check the name servers, all brokers that they know, and the given topic and group."""
+    """Check all servers of a cluster, and the given topic and group. Return the findings."""
     examination = Examination(servers, clock)
     cluster = await check_name_servers(examination)
     if cluster is not None:

@@ -54,7 +54,10 @@ async def check_group(
 
 
 def _last_read(examination: Examination, rows: Sequence[Mapping[str, int]]) -> str:
-    """Return the age of the last read message of the queue that is most behind, or nothing."""
+    """Return a phrase with the age of the last read message, for the queue that is most behind.
+
+    The phrase is empty if nothing was read, or if the group has read everything.
+    """
     read = [row["last_timestamp"] for row in rows if row["behind"] and row["last_timestamp"]]
     if not read:
         return ""
@@ -82,7 +85,7 @@ async def _check_settings(examination: Examination, found: Findings, group: str)
 def _judge_members(
     examination: Examination, found: Findings, group: str, topic: str | None, members: Members
 ) -> None:
-    """Find problems of the consumers, as the brokers know them."""
+    """Report problems of the consumers of a group, as the brokers know them."""
     conflicts = dict.fromkeys(one for body in members.values() for one in body.conflicts or ())
     for conflict in conflicts:
         found.wrong(
@@ -112,7 +115,7 @@ def _judge_members(
 async def _ask_members(
     examination: Examination, found: Findings, group: str, members: Members
 ) -> None:
-    """Ask each consumer once, through a broker that knows it, for its recent failures."""
+    """Ask each consumer of a group, through a broker, for its recent failures."""
     known_at: dict[str, str] = {}
     for address, body in members.items():
         for one in body.connection_set:

@@ -20,7 +20,7 @@ from turbopump.protocol.requests.namesrv import MASTER_ID, ClusterInfo, GetBroke
 
 
 async def check_name_servers(examination: Examination) -> ClusterInfo | None:
-    """Ask the name servers. Return all the brokers that they know, or None."""
+    """Check each name server. Return all brokers that the name servers know, or None."""
     known: dict[str, ClusterInfo] = {}
     for address in examination.servers.name_servers:
         found = examination.about(f"name server {address}")
@@ -56,7 +56,7 @@ async def check_name_servers(examination: Examination) -> ClusterInfo | None:
 
 
 def _compare_brokers(examination: Examination, known: Mapping[str, ClusterInfo]) -> None:
-    """Find brokers that one name server knows and another does not."""
+    """Report brokers that one name server knows and another does not."""
     members = {
         address: {
             (name, at)
@@ -76,7 +76,7 @@ def _compare_brokers(examination: Examination, known: Mapping[str, ClusterInfo])
 
 
 def _find_rival_masters(examination: Examination, known: Mapping[str, ClusterInfo]) -> None:
-    """Find broker names for which name servers know different masters."""
+    """Report broker names for which name servers know different masters."""
     masters: dict[str, dict[str, str]] = {}
     for server, info in known.items():
         for name, broker in info.broker_addr_table.items():
@@ -94,8 +94,10 @@ def _find_rival_masters(examination: Examination, known: Mapping[str, ClusterInf
 
 
 def _software(answer: Command) -> str:
-    """Return a server's version, for example ``RocketMQ 5.3.3 (JAVA)``. From 4.5.0 on Apache's
-    version numbers rise by two with each release."""
+    """Return the version of a server, for example ``RocketMQ 5.3.3 (JAVA)``.
+
+    From 4.5.0 on, the number of Apache's version rises by two with each release.
+    """
     languages = {code.value: code.name for code in LanguageCode}
     language = languages.get(answer.language, "of an unknown language")
     since_450 = answer.version - 312
@@ -106,7 +108,7 @@ def _software(answer: Command) -> str:
 
 
 def _problem(error: Exception) -> tuple[str, str]:
-    """Return the reason why a name server does not answer, and what to do."""
+    """Return the reason why a name server does not answer, and the fix."""
     if isinstance(error, ConnectError):
         start = "start it (turbopump namesrv), or check -n, NAMESRV_ADDR and the network"
         return str(error), fix_for_tls(error) or start

@@ -1,4 +1,4 @@
-"""Runtime figures of a broker (28), and what they say about its clock, disk and load.
+"""Runtime figures of a broker (request 28), and what they say about its clock, disk and load.
 
 A broker reports its figures as texts. Apache's brokers report fewer of them than ours.
 """
@@ -14,13 +14,18 @@ from turbopump.admin.doctor.diagnosis import LOG_OF_BROKER, Findings
 CLOCK_TOLERANCE_MS: Final = 5_000
 DISK_DELETES: Final = 0.75
 DISK_REFUSES: Final = 0.90
-"""Apache's ``diskMaxUsedSpaceRatio`` and ``diskSpaceWarningLevelRatio``, as fractions."""
+"""Values of Apache's ``diskMaxUsedSpaceRatio`` and ``diskSpaceWarningLevelRatio``, as fractions."""
 UNFLUSHED_MAX: Final = 256 << 20
 UNDISPATCHED_MAX: Final = 64 << 20
-"""Bytes of the log without queue entries above which a broker is reported. A healthy disk never
-falls this far behind."""
+"""Number of bytes by which the queues may be behind the log before a broker is reported.
+
+A healthy disk never falls this far behind.
+"""
 SENDS_WAIT_MS: Final = 200
-"""Apache's ``waitTimeMillsInSendQueue`` in ms, after which a broker refuses the send."""
+"""Milliseconds for which a send may wait before a broker refuses it.
+
+This is Apache's ``waitTimeMillsInSendQueue``.
+"""
 MORE_ROOM: Final = "free space, lower fileReservedTime, or move storePathCommitLog to a larger disk"
 
 _RUNTIME: Final = re.compile(r"\[ ([\d,. ]+) days, (\d+) hours, (\d+) minutes, (\d+) seconds \]")
@@ -28,7 +33,7 @@ _SIZE: Final = re.compile(r"([\d.]+) ?([KMGTPE]?)i?B")
 
 
 class RuntimeFigures:
-    """Texts of a broker's runtime figures by name, read as numbers."""
+    """Runtime figures of a broker, by name. The texts are read as numbers."""
 
     def __init__(self, table: Mapping[str, str]) -> None:
         self._table = table
@@ -43,7 +48,7 @@ class RuntimeFigures:
             return None
 
     def size(self, name: str) -> int:
-        """Return the bytes of a size such as ``1.5 MiB``, or 0 if the text is not a size."""
+        """Return a size such as ``1.5 MiB`` in bytes, or 0 if the text is not a size."""
         found = _SIZE.fullmatch(self.text(name))
         if found is None:
             return 0
@@ -51,8 +56,10 @@ class RuntimeFigures:
 
     @property
     def time_ms(self) -> float | None:
-        """The broker's clock, or None. Apache's broker reports its start and its uptime, to the
-        second."""
+        """Time on the broker's clock in ms since 1970, or None if unknown.
+
+        Apache's broker reports its start and its uptime, to the second.
+        """
         now = self.number("currentTimeMillis")
         boot = self.number("bootTimestamp")
         uptime = _RUNTIME.search(self.text("runtime"))
@@ -62,7 +69,10 @@ class RuntimeFigures:
         return boot + (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000 + 500
 
     def summary(self, now_ms: float) -> str:
-        """Return version, clock and disk as a phrase. ``now_ms`` is the time of the request."""
+        """Return the version, the clock error and the used disk space as one phrase.
+
+        - ``now_ms``: the time of the request, in ms since 1970.
+        """
         version = self._table.get("brokerVersionDesc", "of an unknown version")
         version = version.removeprefix("V").replace("_", ".").lower()
         clock = "clock unknown"
@@ -76,8 +86,10 @@ class RuntimeFigures:
 
 
 def judge_runtime(found: Findings, figures: RuntimeFigures, now_ms: float) -> None:
-    """Find problems in a broker's figures. ``now_ms`` is when they arrived, by this machine's
-    clock."""
+    """Report problems that the runtime figures of a broker show.
+
+    - ``now_ms``: the time of the answer by this machine's clock, in ms since 1970.
+    """
     its_ms = figures.time_ms
     if its_ms is not None and abs(its_ms - now_ms) > CLOCK_TOLERANCE_MS:
         ahead_s = (its_ms - now_ms) / 1000

@@ -15,7 +15,7 @@ from turbopump.remoting.tls import expiry_warning, peer_certificate_end
 
 
 def refuse_failure(answer: Command, request: Request[Any], address: str) -> None:
-    """Raise ResponseError if a server did not answer with success."""
+    """Raise ResponseError if the answer of a server is not a success."""
     if answer.code != ResponseCode.SUCCESS:
         raise ResponseError(
             answer.code, answer.remark, request=type(request).__name__, address=address
@@ -48,8 +48,11 @@ async def check_security(examination: Examination, found: Findings, address: str
 
 
 def compare_accounts(examination: Examination) -> None:
-    """Compare the users of name servers and masters, because each server keeps its own.
-    `admin.replication` compares slaves with their master."""
+    """Report differences between the users of name servers and masters.
+
+    Each of these servers keeps its own users. `admin.replication` compares slaves with their
+    master.
+    """
     found = examination.about("accounts")
     addresses = (*examination.servers.name_servers, *examination.masters)
     shown = [examination.accounts[one] for one in addresses if one in examination.accounts]
@@ -66,7 +69,7 @@ def compare_accounts(examination: Examination) -> None:
 
 
 def fix_for_tls(error: ConnectError) -> str | None:
-    """Return the fix for a TLS failure, or None for another error."""
+    """Return the fix for a failed TLS connection, or None for another error."""
     text = str(error)
     if "certificate has expired" in text:
         return "write a new one over tls.server.certPath and tls.server.keyPath"

@@ -193,7 +193,7 @@ class DeadLetter:
         message = self.message
         was = message.properties
         properties = {name: was[name] for name in was if name not in _NOT_RESENT}
-        # its consumers show the topic that RETRY_TOPIC names
+        # consumers of a retry topic show the topic in RETRY_TOPIC
         if queue.topic.startswith(RETRY_PREFIX):
             kept = (names.RETRY_TOPIC, names.ORIGIN_MESSAGE_ID)
             properties |= {name: was[name] for name in kept if name in was}
@@ -283,7 +283,7 @@ class DeadLetters(MessageFinder):
                 if answer.code == ResponseCode.SUCCESS:
                     if topics := reply_in(answer, request).topic_list:
                         return topics
-                    raise RouteNotFoundError(  # each broker has topics of its own
+                    raise RouteNotFoundError(  # every broker has its system topics
                         f"no broker is registered at the name server {address}, so nobody knows "
                         "of dead letters. Start a broker, or check that its namesrvAddr names this "
                         "name server"

@@ -264,7 +264,8 @@ class ResendRun:
         self._report_progress(self.report)
 
     def _may_send(self, letter: DeadLetter, hidden: target.UnreadableQueue) -> bool:
-        """Return True if a letter is to be sent although a queue that cannot be read may have it.
+        """Return True if the user wants to resend a letter that may already be in an unreadable
+        queue.
 
         The user's ``in_doubt`` decides.
         """
@@ -286,11 +287,11 @@ class ResendRun:
         """Send a batch of letters, and return True if the run can continue."""
         # Each step makes the next one safe. First the targets are read for messages that this run
         # has not sent: another operator would show here, before the first letter of the batch. Then
-        # the brokers' indexes tell which letters somebody sent before with another journal. A round
-        # writes its aims to the journal before it sends, so that after a kill the next run knows
-        # the queues in which to search. A letter without an answer is searched for before it is
-        # sent again to the same queue; a refused one, which is certainly not stored, gets another
-        # queue.
+        # the brokers' indexes tell which letters somebody sent before with another journal. Each
+        # attempt writes its target queues to the journal before it sends, so that after a kill the
+        # next run knows the queues in which to search. A letter without an answer is searched for
+        # before it is sent again to the same queue. A refused letter is certainly not stored, and
+        # gets another queue.
         letters = await self._with_topics(batch)
         try:
             # New messages in the targets show if another operator is resending.

@@ -180,7 +180,7 @@ class IdempotentConsumer:
                 else:
                     done = not is_retry(result)
             except Exception:
-                # the handler called done() before it failed
+                # the handler may have called done() before it failed
                 done = message.settled and not message.again
                 raise
             except asyncio.CancelledError:
@@ -205,11 +205,12 @@ class IdempotentConsumer:
 
     @asynccontextmanager
     async def handling(self, message: ReceivedMessage) -> AsyncIterator[bool]:
-        """Claim the key of a message that was read by ``async for``, for the block.
+        """Return a context manager whose value is True if a message of ``async for`` has to be
+        handled.
 
-        Use it as ``async with idempotent.handling(message) as first: if first: …``. ``first`` is
-        True if the message is to be handled, always for a message without a key. An exception in
-        the block means that the message is not done.
+        Use it as ``async with idempotent.handling(message) as first: if first: …``. The key of the
+        message is claimed until the block ends. ``first`` is always True for a message without a
+        key. An exception in the block means that the message is not done.
 
         Raises TwinWaitError if another consumer has claimed the key for longer than ``wait``.
         """
@@ -243,7 +244,7 @@ class IdempotentConsumer:
         The call waits while another message with the key is handled. Call ``end_claim`` afterwards.
         Raises TwinWaitError if the wait is longer than ``wait``.
         """
-        # Two lines of waiting. Messages of this process with the same key wait for an event in
+        # Messages wait in two ways. Messages of this process with the same key wait for an event in
         # ``_here``; only the first of them asks the store. If another process has the key, the
         # store cannot wake this one, so it is asked every POLL_S. The event is put in place
         # *before* the store is asked: the answer takes a while, and a second message would ask
@@ -290,7 +291,7 @@ class IdempotentConsumer:
         """End a claim, and record the key as done if the handler has succeeded.
 
         - ``done``: True if the handler has succeeded. None if the handler was abandoned and its
-          thread may still run, so that the lease must expire by itself.
+          thread may still run, so that nobody else may have the key before the lease expires.
 
         A failure of the store is logged, not raised: the message has been handled, and the lease
         expires.

@@ -2,7 +2,7 @@
 
 ::
 
-    absent ──claim──► in hand (owner, lease) ──finish──► done (kept for a while) ──► absent
+    absent ──claim──► claimed (owner, lease) ──finish──► done (kept for a while) ──► absent
        ▲                    │
        └──release, or the lease expires
 
@@ -163,8 +163,8 @@ SQLITE_MAX_KEYS: Final = 1_000_000
 BUSY_S: Final = 10.0
 """Maximum time in seconds for which an operation waits while another process writes."""
 FORGET_EVERY: Final = 256
-# ``owner`` is NULL if the key is done; ``until_ms`` is wall time, for other processes read it.
-# Each operation is one transaction, in a thread of the store's own.
+# ``owner`` is NULL if the key is done. ``until_ms`` is wall time, because other processes read it.
+# Each operation is one transaction, in the thread of the store.
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS idempotence \
 (key TEXT PRIMARY KEY, owner TEXT, until_ms INTEGER NOT NULL) WITHOUT ROWID;
@@ -305,7 +305,7 @@ def _forget(connection: sqlite3.Connection, now: int, max_keys: int) -> None:
 
 
 #     {prefix}:k:KEY   "h" + owner, expires with the lease;  "d" (done), expires with ``keep``
-#     {prefix}:done    sorted set: done keys by the server's time, to keep so many at most
+#     {prefix}:done    sorted set: done keys by the server's time, to find the oldest
 #
 # Each operation is one script, which Redis runs without interruption; times are the server's own.
 # The braces keep all of it on one node of a Redis Cluster.
