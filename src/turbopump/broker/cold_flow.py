@@ -66,9 +66,9 @@ class ColdFlow:
         return reading.cold_acc >= threshold or self._total >= self.total_max
 
     def set_threshold(self, group: str, size: int) -> bool:
-        """Set the threshold of a group, in bytes per window, until the broker stops.
+        """Limit the cold bytes that a group may read per window, until the broker stops.
 
-        Return False if too many groups have a threshold already.
+        Return False if too many groups have a limit of their own already.
         """
         if group not in self._thresholds and len(self._thresholds) >= GROUPS_MAX:
             return False
@@ -76,7 +76,7 @@ class ColdFlow:
         return True
 
     def remove_threshold(self, group: str) -> None:
-        """Restore the default threshold of a group."""
+        """Restore the default limit of cold bytes for a group."""
         self._thresholds.pop(group, None)
 
     def info(self) -> ColdFlowInfo:

@@ -131,7 +131,7 @@ class Member(msgspec.Struct, gc=False):
 
     @property
     def shares(self) -> bool:
-        """True unless the member is broadcasting, so that each message goes to only one member."""
+        """False for a broadcasting member, which gets every message instead of a share."""
         return self.info.message_model is not MessageModel.BROADCASTING
 
     @property

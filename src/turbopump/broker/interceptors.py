@@ -40,7 +40,7 @@ Interceptor = Callable[[SendMessage, Destination], Destination | Refusal]
 
 
 class Interceptors:
-    """Chain of the interceptors of a broker.
+    """Chain of functions that may redirect or refuse a message before the message is stored.
 
     Each interceptor gets the destination that the previous one returned.
     """

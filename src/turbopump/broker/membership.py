@@ -44,7 +44,7 @@ _no_heartbeat = RepeatedLine(
 
 
 class Membership:
-    """Watch over the members of all consumer groups of a broker.
+    """Tracker of changes and conflicts in all consumer groups of a broker.
 
     Members are notified when their group changes. Conflicts among them are logged.
     """

@@ -132,8 +132,10 @@ class QueueLocks:
                 self.changes += 1
 
     def any_held(self, group: str, now: float) -> bool:
-        """Return True if a member of a group has locked a queue, so that the group consumes in
-        order."""
+        """Return True if any member of a group has locked a queue.
+
+        Such a group consumes in order.
+        """
         return any(lock.expires > now for lock in self._locks.get(group, {}).values())
 
     def _set_holder(

@@ -131,7 +131,7 @@ def entry_for(
 
 
 async def read_pieces(reads: ColdReads, pieces: Sequence[Piece]) -> list[Found]:
-    """Return the bytes of each piece of a file, or the error of its read.
+    """Read pieces of files, and return the bytes or the error for each piece.
 
     Raises ReadsRefusedError if too many reads wait.
     """

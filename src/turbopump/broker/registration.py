@@ -169,7 +169,7 @@ class NameServerRegistration:
 
 
 class Announcement:
-    """Contents of a broker's registration.
+    """Data that a broker sends to name servers when it registers.
 
     If the broker itself may not be read or written (``brokerPermission``), its topics are
     registered without that permission, so that clients use other brokers (apache/rocketmq

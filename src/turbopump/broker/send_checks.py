@@ -47,7 +47,7 @@ _ILLEGAL_SAID: Final = (
 
 
 class SendChecks:
-    """Checks of sends to one broker.
+    """Checks of requests to send a message, before the message is stored.
 
     A check creates an unknown topic if the settings allow that.
     """

@@ -28,7 +28,7 @@ _MAKING: Final = "a new file of the commit log is being made"
 
 
 class SendQueue:
-    """Limits on the waiting sends of a broker, and refusals of sends beyond them.
+    """Queue of received sends that are not stored yet, with limits on number and waiting time.
 
     ``backlog`` contains the waiting sends. The broker's server fills it.
     """
@@ -67,8 +67,7 @@ class SendQueue:
             self.stood_still(seconds, "an append")
 
     def stood_still(self, seconds: float, what: str = "a turn of the event loop") -> None:
-        """Record that the event loop was blocked for some seconds, and refuse sends that waited
-        behind."""
+        """Record that the event loop was blocked, and refuse the sends that waited meanwhile."""
         self._cause = (
             f"{what} took {seconds * 1000:.0f} ms: check the latency of the disk and the "
             "load of this machine"

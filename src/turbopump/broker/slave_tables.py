@@ -172,10 +172,10 @@ class SlaveTables:
             self._coming = self._judge_by(answer, end, had).topic_config_table
 
     async def begin_at(self, shakes_hands: bool, by_tls: bool) -> int | None:
-        """Return the log offset from which to copy, or None if the master is ours.
+        """Return the log offset from which to copy, or None if the logs must be compared first.
 
         The offset is the end of the log here, or the master's first offset if the log here is
-        empty. None means that the logs are compared first (``replication/``).
+        empty. None means that the master is ours, and compares the logs itself (``replication/``).
 
         - ``shakes_hands``: True if the master on the HA port is ours.
         - ``by_tls``: True if the HA port would be used with TLS, which Apache's master does not
@@ -346,8 +346,10 @@ class SlaveTables:
         return int(figures.table.get("commitLogMaxOffset", "0"))
 
     async def _has_log(self, end: int) -> bool:
-        """Wait for the log here to reach the offset ``end``, and return True if that happens in
-        time."""
+        """Wait until the log of this slave reaches the offset ``end``.
+
+        Returns False if that takes longer than LOG_WAIT_S.
+        """
         for _ in range(int(LOG_WAIT_S / LOG_CHECK_S)):
             if self.stored.store.log.end >= end:
                 return True
@@ -407,10 +409,9 @@ class SlaveTables:
         return answer, await self._log_end(master, answer), had
 
     def _judge_by(self, answer: Command, end: int, had: int) -> TopicConfigSerializeWrapper:
-        """Record the facts in an answer about topics, and return the topics.
+        """Record what an answer about topics says of the log and of deletions.
 
-        The facts are the end of the master's log, if the log here is longer, and the master's
-        deletions. Return no topics if none has changed.
+        Returns all topics of the master, or none if no topic has changed.
         """
         self._topics_at = end
         self._has_less = end < had

@@ -73,7 +73,7 @@ class StatsItem:
         self._samples = tuple(array("q", (ticks // span.ticks, 0, 0)) for span in SPANS)
 
     def sample(self, span: RateWindow, ticks: int) -> None:
-        """Store a sample for a span at the end of tick number ``ticks``."""
+        """Store the present counts as the sample of a time span at tick number ``ticks``."""
         samples = self._samples[SPANS.index(span)]
         number = ticks // span.ticks
         samples.frombytes(_SAMPLE(number, self.value, self.times))
@@ -97,7 +97,7 @@ class StatsItem:
 
 
 class Totals(NamedTuple):
-    """Totals of a broker since its start.
+    """Numbers of messages and pulls that a broker has handled since its start.
 
     - ``put`` and ``put_size``: stored messages and their bytes.
     - ``found`` and ``missed``: pulls with and without messages.
@@ -215,7 +215,7 @@ class Statistics:
 
     @property
     def totals(self) -> Totals:
-        """The totals at the last sample."""
+        """Totals of the broker at the time of the last sample."""
         return self._history[-1]
 
     def rates(self) -> tuple[Totals, tuple[tuple[float, ...], ...]]:

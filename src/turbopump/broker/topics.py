@@ -183,10 +183,10 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         self.save()
 
     def restore(self, name: str, config: TopicConfig | None) -> None:
-        """Set the settings of a topic, or delete the topic for None, without a new version of the
-        table.
+        """Replace the settings of a topic, or delete the topic, in the same version of the table.
 
-        A slave calls this, because the version of its table is that of its master.
+        None deletes the topic. A slave calls this method, because its table has the version of its
+        master's table.
         """
         if config is not None:
             self.copy({name: config}, self.version)
