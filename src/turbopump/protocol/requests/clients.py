@@ -20,7 +20,10 @@ from turbopump.protocol.request import Reply, Request
 
 
 class HeartbeatReply(Reply, kw_only=True):
-    """Reply of a 5.x broker to a heartbeat of the second version."""
+    """Reply of a 5.x broker to a heartbeat.
+
+    The fields are for clients that send the second version of the heartbeat.
+    """
 
     is_support_heart_beat_v2: bool | None = msgspec.field(
         default=None, name="IS_SUPPORT_HEART_BEAT_V2"
