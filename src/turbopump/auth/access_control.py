@@ -173,7 +173,7 @@ class AccessControl:
         return finished(judging)
 
     def may_publish(self, peer: Wire, topic: str) -> bool:
-        """Return True if the last user of a connection may publish to ``topic`` now."""
+        """Return True if the user of a connection's last request may publish to ``topic`` now."""
         user = self._accounts.users.get(peer.user or "")
         if user is None or not user.enabled:
             return not self._settings.authorization and peer.user == NOBODY.name
@@ -273,7 +273,8 @@ class AccessControl:
         return found
 
     def judge_need(self, user: User, code: int, peer: Wire, wanted: Need) -> Refusal | None:
-        """Return a refusal if the policies of a user do not allow one need of a request."""
+        """Return a refusal unless the policies of a user give one permission that a request
+        needs."""
         entry = self._find_entry(user, peer, wanted)
         if entry is not None and entry.decision is Decision.ALLOW:
             return None

@@ -78,15 +78,15 @@ class _Content(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Accounts:
-    """Users of a server by name, and the policies of each user by the same name."""
+    """Users of a server and their policies, each by the name of the user."""
 
     users: Mapping[str, User] = field(default_factory=dict)
     policies: Mapping[str, Policies] = field(default_factory=dict)
 
     def allowed_more_than(self, later: Accounts) -> bool:
-        """Return True if a user may have fewer permissions in ``later`` than here.
+        """Return True if ``later`` may give a user fewer permissions than these accounts.
 
-        That is assumed if any user or policy differs.
+        That is assumed if a user or a policy of these accounts differs there.
         """
         users = later.users
         policies = later.policies
@@ -226,10 +226,10 @@ class Accounts:
         *,
         again: bool = False,
     ) -> Accounts:
-        """Return a copy without the entry for a resource in the policy of a subject.
+        """Return a copy without some or all policies of a subject.
 
-        ``policy_type`` None means Custom. Without a resource, all policies of the subject are
-        removed. With ``again`` missing policies are no error.
+        With ``resource``, only the entry for that resource is removed, from the policy of this type
+        (None means Custom). With ``again`` missing policies are no error.
         """
         name = _user_name(subject)
         mine = self.policies.get(name)

@@ -55,7 +55,10 @@ class Who(Enum):
 
 
 class Need(NamedTuple):
-    """Actions on a resource, of which any one is enough for a request."""
+    """Permission that a request needs on one resource.
+
+    Any one of the actions is enough.
+    """
 
     resource: Resource
     actions: tuple[Action, ...]
@@ -66,7 +69,7 @@ class Need(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Requirement of a rule: actions on the resources that a request names.
+    """Requirement of a rule for the resources that a request names.
 
     - ``type``: type of these resources.
     - ``names``: function that returns their names.
@@ -119,7 +122,7 @@ class Rule:
     def needs(
         self, request: Request[Any], body: bytes, clusters: Collection[str]
     ) -> Iterator[Need]:
-        """Yield all needs of a request, each once.
+        """Yield every permission that a request needs, each once.
 
         Raises FastjsonError if the body cannot be decoded.
         """
@@ -159,7 +162,7 @@ _SECRETS: Final = Rule(who=Who.SECRETS)
 
 
 def need(type_: ResourceType, name: str, actions: tuple[Action, ...]) -> Need:
-    """Return the need of one of these actions on a topic, group or cluster.
+    """Return the permission to do one of these actions on a topic, group or cluster.
 
     A retry topic counts as its group.
     """

@@ -102,7 +102,7 @@ class _GatheredBatch:
 
 @dataclass(slots=True, eq=False)
 class Accumulator:
-    """Collector that puts the messages of one producer together into batches.
+    """Collector that combines messages of one producer into batches.
 
     All calls must come from one event loop. ``send_batch`` sends one batch as one request. A batch
     has at most ``size_max`` bytes, unless it is a single message.
