@@ -17,9 +17,9 @@ _TRIES: Final = 3
 
 
 class UnreadableRange(NamedTuple):
-    """Range of bytes of the log that cannot be read.
+    """Range of bytes of the log, or of a queue file, that cannot be read.
 
-    - ``start``, ``end``: offsets in the log.
+    - ``start``, ``end``: offsets in the log, or positions in the queue file.
     - ``path``: the file that contains the bytes.
     - ``cause``: the error of the system.
     """
