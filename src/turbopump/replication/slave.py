@@ -73,8 +73,7 @@ class MasterConnection:
         """True once the master has sent a frame, which shows that it serves this slave."""
 
     def begin(self) -> bytes:
-        """Return the report that begins the stream: the offset from which on the slave wants the
-        log."""
+        """Return the first report to the master, which requests the log from an offset on."""
         return REPORT.pack(self.reported)
 
     def received(self, data: bytes, now: float) -> None:

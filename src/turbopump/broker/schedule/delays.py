@@ -83,7 +83,7 @@ class Delays(SavedTable[DelayOffsetTable]):
         self._saving: asyncio.Task[None] | None = None
         self._next_save = 0.0
         numbers = set(range(1, levels.highest + 1))
-        # of a table that was longer
+        # levels of an earlier, longer table
         numbers |= {queue.queue_id + 1 for queue in store.queues if queue.topic == SCHEDULE_TOPIC}
         turn = asyncio.Lock()
         self.levels = []
@@ -336,7 +336,7 @@ class DelayLevel:
             self.position = max(self.position, found.next_offset)
         except StoredMessageError as error:
             self._log_skipped(self.position, str(error))
-            # if that was a gap before the damaged one, it is the next one's turn
+            # the offset may be a gap before the damaged message, which then comes next
             self.position += 1
         finally:
             if log_end:
