@@ -1,8 +1,8 @@
-"""Back-pressure: a limit on a producer's messages in flight, by number and bytes.
+"""Back-pressure, a limit on a producer's messages in flight, by number and bytes.
 
-One rule: first come, first served, until the deadline. Source: apache/rocketmq
-``enableBackpressureForAsyncMode``. There, a waiting send holds a lock that finished sends need;
-here it does not.
+One rule: senders that wait for room get it in the order in which they came, until their deadlines.
+Source: apache/rocketmq ``enableBackpressureForAsyncMode``. There, a waiting send keeps a lock that
+finished sends need. Here it does not.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
-"""Choice of a message's queue. A queue, selector or sharding key decides, or else round robin,
-which skips brokers to avoid. Users' queue names are translated to those of brokers (with
-namespace)."""
+"""Choice of the queue for each message.
+
+A queue, selector or sharding key decides. Without them, queues are used one after another, and
+brokers that failed are avoided. Users' queue names are translated to those of brokers (with
+namespace).
+"""
 
 from __future__ import annotations
 
