@@ -239,7 +239,7 @@ def _is_off(answer: Command) -> bool:
 async def import_all(
     servers: Servers, addresses: Iterable[str], accounts: Accounts
 ) -> tuple[list[str], list[ChangeOutcome]]:
-    """Create the users that a server lacks, with their policies, on each server.
+    """Create the missing users and their policies on each server.
 
     Return a line for each created user, and the changes that failed. Raises ClientError if no
     server has access control.

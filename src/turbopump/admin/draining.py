@@ -67,7 +67,7 @@ class DrainState:
         return not any(self.waits_for())
 
     def waits_for(self) -> Iterator[str]:
-        """Yield a phrase for each condition that is not met yet."""
+        """Yield a phrase for each condition that keeps the broker from being drained."""
         if self.fault is not None:
             yield self.fault
         if self.sends_until > 0:
@@ -98,7 +98,7 @@ class DrainedBroker:
 
 
 async def find_broker(servers: Servers, name: str) -> DrainedBroker:
-    """Return the broker with this name, and the name servers that it uses.
+    """Return the broker with this name, including its name servers.
 
     Raises RemotingError if no name server can be asked, and ClientError if the broker does not
     exist or has no master.
@@ -150,8 +150,8 @@ async def drain(
 
     Remove the write permission before (``set_write_permission``).
     """
-    # A round may fail while the broker is busy, and the next one asks again. Only `routes_s` after
-    # the permission was removed do all clients know it: until then new messages may still arrive.
+    # A check may fail while the broker is busy, and the next check asks again. New messages may
+    # arrive for `routes_s` after the removal of the permission, until all clients have new routes.
     began = clock.monotonic()
     while True:
         seconds = clock.monotonic() - began

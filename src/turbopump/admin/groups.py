@@ -64,7 +64,10 @@ async def running_info(
 async def group_offsets(
     client: RemotingClient, addresses: list[str], group: str, topic: str | None = None
 ) -> list[dict[str, Any]]:
-    """Return the offsets of a group, in sorted rows for the queues. Raises RemotingError."""
+    """Return the offsets of a group, with one row for each queue. Raises RemotingError.
+
+    The rows are sorted by queue.
+    """
     answers = await ask_each(
         client, addresses, GetConsumeStats(consumer_group=group, topic=topic), ConsumeStats
     )

@@ -103,8 +103,8 @@ async def ha_status(servers: Servers, cluster: str | None = None) -> list[Broker
 
 
 async def ask_replicas(servers: Servers, name: str, broker: BrokerData) -> list[BrokerReplication]:
-    """Ask the master and the slaves of one broker name for their replication. The answers are
-    sorted by id."""
+    """Ask the master and the slaves of one broker for their replication. The answers are sorted by
+    id."""
     found = []
     for number, address in sorted(broker.broker_addrs.items()):
         status, fault, settings = None, None, dict[str, str]()
@@ -124,7 +124,7 @@ async def ask_replicas(servers: Servers, name: str, broker: BrokerData) -> list[
 
 
 class Problem(NamedTuple):
-    """Problem of the replication of one broker name, in one sentence, and the fix."""
+    """Problem in the replication of a broker, and the fix."""
 
     message: str
     fix: str
@@ -233,7 +233,9 @@ def _setting_problems(
     """
     if settings.get("brokerRole") != "SYNC_MASTER":
         return
-    in_sync_replicas = settings.get("inSyncReplicas", "2")  # Apache 4: no such key, it waits for 1
+    in_sync_replicas = settings.get(
+        "inSyncReplicas", "2"
+    )  # Apache 4 has no such key and waits for 1
     wanted = 0
     if in_sync_replicas.isdecimal():
         wanted = int(in_sync_replicas) - 1

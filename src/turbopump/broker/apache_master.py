@@ -1,10 +1,10 @@
-"""Comparison of a slave's log with that of an Apache master, as far as the master's requests allow.
+"""Check that a slave's log agrees with the log of an Apache master.
 
-Apache's master returns the message at an offset (33), and the beginning of its log (28). The slave
-compares its newest message, others before it at growing distances, and the first ones of its last
-files. Two logs that have diverged have different messages at their ends. Only an equal message
-proves anything, and the newest one must be equal. Our own masters compare every byte
-(``turbopump.replication.comparison``).
+Apache's master can return the message at an offset (request 33) and the offset at which its log
+begins (28). The slave compares its newest message, older ones at growing distances, and the first
+messages of its last files. Two logs that have diverged have different messages at their ends. Only
+an equal message proves anything, and the newest one must be equal. Our own masters compare every
+byte (``turbopump.replication.comparison``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from turbopump.store.queues.lookup import StoredEntry
 
 ANSWER_S: Final = 5.0
 DOUBLINGS: Final = 16
-"""Messages compared before the newest one, each twice as far back as the one before it."""
+"""Number of messages compared before the newest one. Each is twice as far back as the one before
+it."""
 FILES: Final = 8
 NOT_FOUND: Final = "can not find message by the offset"
 
@@ -33,9 +34,14 @@ NOT_FOUND: Final = "can not find message by the offset"
 async def compare_with_apache(
     store: MessageStore, turns: Turns, remoting: RemotingClient, master: str, begins: int, ends: int
 ) -> int:
-    """Compare with the master, whose log spans ``begins`` to ``ends``. Return the number of equal
-    messages. Raises CopyError if the master has another log, ProtocolError if that cannot be
-    determined now, RemotingError."""
+    """Compare messages of this log with those of an Apache master, and return the number of equal
+    ones.
+
+    - ``begins`` and ``ends``: the offsets at which the master's log begins and ends.
+
+    Raises CopyError if the master has another log. Raises ProtocolError if that cannot be
+    determined now. Raises RemotingError if the master does not answer.
+    """
     end = store.log.end
     if end > ends:
         raise CopyError(
@@ -83,8 +89,10 @@ async def compare_with_apache(
 
 
 def _samples(store: MessageStore) -> ReadSteps[set[int]]:
-    """Return offsets at which messages begin: the newest one, some before it in its queue, and the
-    first ones of the last files."""
+    """Return the offsets of the messages to compare.
+
+    These are the newest message, older ones of its queue, and the first messages of the last files.
+    """
     found = {file.start for file in store.log.files.files[-FILES:] if file.start < store.log.end}
     newest = -1
     of = None

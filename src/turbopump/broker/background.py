@@ -1,4 +1,4 @@
-"""Tasks of a broker that run until it stops: how they wait, fail and end."""
+"""Background tasks of a broker: waiting, stopping, and retrying after an error."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ T = TypeVar("T")
 RequestT = TypeVar("RequestT", bound=Request[Any])
 
 RETRY_PAUSE_S: Final = 1.0
-"""Seconds before a failed step is tried again."""
+"""Seconds between a failed call and the next one."""
 
 
 async def wait_for(
     *wanted: tuple[Watermark | Confirmed, int], seconds: float | None = None
 ) -> None:
-    """Return when one of the watermarks has reached its threshold or has failed, and after
-    ``seconds`` at the latest."""
+    """Wait until one of the watermarks has reached its threshold or has failed, or ``seconds`` are
+    over."""
     loop = asyncio.get_running_loop()
     woken: asyncio.Future[None] = loop.create_future()
 
@@ -45,16 +45,21 @@ async def wait_for(
 
 
 async def stop_task(task: asyncio.Task[None] | None) -> None:
-    """Cancel the task, if there is one, and wait until it has ended."""
+    """Cancel ``task``, unless it is None, and wait until the task has ended."""
     if task is not None:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
 
 class RetryingTask:
-    """Task that calls ``step`` for ever. A failed step, for example on a full disk, is tried again
-    after a pause. ``failing`` is logged at the first failure of a series, and ``again`` when the
-    owner calls ``works``."""
+    """Background task that calls an async function again and again until the task is stopped.
+
+    After an error, for example on a full disk, the task pauses and calls the function again.
+
+    - ``step``: the function.
+    - ``failing``: the text that is logged at the first error of a series.
+    - ``again``: the text that is logged when the owner calls ``works`` after an error.
+    """
 
     def __init__(
         self,
@@ -76,7 +81,7 @@ class RetryingTask:
         self._task = asyncio.create_task(self._run(), name=self._name)
 
     async def stop(self) -> None:
-        """Cancel the running step. May be called twice."""
+        """Cancel the task and wait for its end. The method may be called twice."""
         await stop_task(self._task)
 
     def works(self) -> None:

@@ -1,7 +1,7 @@
-"""The broker: its parts, and the order in which they start and stop.
+"""The broker, its parts, and the order in which the parts start and stop.
 
-``start`` opens the store, loads the tables, listens, and registers; ``close`` does the reverse and
-leaves a clean directory.
+``start`` opens the store, loads the tables, opens the ports and registers the broker. ``close``
+does the reverse and leaves a clean directory.
 """
 
 from __future__ import annotations
@@ -71,28 +71,35 @@ CLIENT_CHECK_S = 10.0
 LATENCY_LINE_S = 60.0
 MASTER_CHECK_S = 1.0
 FIRST_REGISTRATION_S = 3.0
-"""Maximum seconds that a start waits for name servers. Clients that already know the broker can be
-served without them."""
+"""Maximum seconds that a start waits for name servers. After that the broker runs without them,
+because clients that know its address can already be served."""
 
 
 _Step = Callable[[], Awaitable[None] | None]
 
 
 class HandlerSet(Protocol):
-    """The handlers of some related requests."""
+    """Handlers of some related requests, which can be added to a router."""
 
     def add_to(self, router: Router) -> None: ...
 
 
 class Broker:
-    """One broker on one store directory.
+    """A RocketMQ broker on one store directory.
 
-    ``disk``, ``clock`` and ``source`` (of random numbers) default to the system's. ``host`` and
-    ``port``: the listening address once started; ``address``: the address for clients. ``file``:
-    the configuration file, which keeps settings changed by request. ``authorise`` sees every
-    request before its handler (``Router``) and replaces ``access``, the broker's own access
-    control, which is None unless ``config`` turns it on. ``parts`` can be inspected from ``start``
-    on.
+    Arguments:
+
+    - ``disk``, ``clock`` and ``source`` (of random numbers): those of the system by default.
+    - ``file``: the configuration file, which keeps settings changed by request.
+    - ``authorise``: a function that is called for every request before its handler (``Router``). If
+      given, it replaces the broker's own access control.
+
+    Attributes:
+
+    - ``host`` and ``port``: the listening address, once started.
+    - ``address``: the address for clients.
+    - ``access``: the broker's own access control, or None unless ``config`` turns it on.
+    - ``parts``: the parts of the broker, for inspection while it runs.
     """
 
     def __init__(
@@ -121,26 +128,35 @@ class Broker:
 
     @property
     def parts(self) -> Parts:
-        """All parts. Raises NotStartedError before ``start`` and after ``close``."""
+        """All parts of the started broker.
+
+        Raises NotStartedError before ``start`` and after ``close``.
+        """
         if self._parts is None:
             raise NotStartedError("the broker is not started")
         return self._parts
 
     @property
     def store(self) -> MessageStore:
-        """The open store. Raises NotStartedError, as ``parts``."""
+        """The open message store of the started broker.
+
+        Raises NotStartedError before ``start`` and after ``close``.
+        """
         return self.parts.stored.store
 
     @property
     def tables(self) -> Tables:
-        """Topics, groups, offsets and locks. Raises NotStartedError, as ``parts``."""
+        """The topics, groups, offsets and locks of the started broker.
+
+        Raises NotStartedError before ``start`` and after ``close``.
+        """
         return self.parts.stored.tables
 
     async def start(self) -> None:
-        """Open the store, listen, register once.
+        """Open the store, listen for clients, and register with the name servers.
 
-        Raises StoreLockedError, StoreDamagedError, ConfigError (a port is taken) or OSError;
-        nothing is left open then.
+        Raises StoreLockedError, StoreDamagedError or OSError if the store cannot be opened. Raises
+        ConfigError if a port is taken. After an error nothing is left open.
         """
         try:
             await self._start()
@@ -165,7 +181,7 @@ class Broker:
         await in_time(FIRST_REGISTRATION_S, *parts.announcing.registration.announce_changes())
 
     async def _build(self) -> Parts:
-        """Build all parts; none of them runs yet."""
+        """Open the store and the ports, and build all parts of the broker."""
         config = self.config
         loop = asyncio.get_running_loop()
         settings = store_config(config)
@@ -186,8 +202,7 @@ class Broker:
         return Parts(stored, listening, delivering, copying, announcing)
 
     def _lives(self, parts: Parts) -> Iterator[tuple[_Step, _Step]]:
-        """Yield the start and the stop of each part, in the order of the starts. The stops run in
-        reverse order."""
+        """Yield a start function and a stop function for each part, in the order of the starts."""
         # The stops run from the last to the first. Nothing new is delivered, then the broker
         # unregisters, and clients learn of it while it still answers them. Held requests are
         # answered before the connections close. POP and transactions stop last, because requests
@@ -216,15 +231,18 @@ class Broker:
         yield self._begin_repeating, self._timetable.close
 
     def _fetch_damaged(self) -> None:
-        """Fetch from a copy the parts of the log that were found damaged at the start."""
+        """Fetch from another broker the parts of the log that the recovery found damaged."""
         report = self.store.recovery
         if report is not None:
             damages = (Range(one.start, one.end) for one in report.damages)
             self.parts.delivering.log_repair.fetch(damages)
 
     async def close(self) -> None:
-        """Unregister, answer held pulls, close connections, save the tables, close the store. Safe
-        to call twice."""
+        """Stop the broker and close its store.
+
+        The broker unregisters, answers waiting pulls, closes the connections and saves the tables.
+        The method may be called twice.
+        """
         await self._ends.aclose()
 
     def _close_stored(self, stored: Stored) -> None:
@@ -243,7 +261,7 @@ class Broker:
             self._authorise = self._authorise or self.access.control
 
     def _handlers(self, parts: Parts) -> Iterator[HandlerSet]:
-        """Yield the handlers of all requests, each with only the parts that it needs."""
+        """Yield the handlers of all requests."""
         config = self.config
         stored = parts.stored
         listening = parts.listening
@@ -310,7 +328,8 @@ class Broker:
         self.parts.announcing.registration.register_all()  # brokerPermission
 
     def _look_for_master(self) -> None:
-        """Ask the name servers for the master, if this slave started before its master."""
+        """Ask the name servers for the master's address if this slave does not know its master
+        yet."""
         if self.parts.copying.lacks_master:
             self.parts.announcing.registration.register_all()
 
@@ -319,7 +338,7 @@ class Broker:
         self.parts.delivering.pop.held.expire_all()
 
     def _revoke_held(self) -> None:
-        """Answer held requests whose users may have lost permissions."""
+        """Answer waiting requests whose users may have lost permissions."""
         self.parts.delivering.held_pulls.revoke_all()
         self.parts.delivering.pop.held.revoke_all()
 
@@ -332,7 +351,7 @@ class Broker:
         await self.parts.announcing.registration.close()
 
     def _save_offsets(self) -> None:
-        """Save the offsets, including those of pops."""
+        """Save the offsets of the groups, including the offsets of pops."""
         self.parts.delivering.pop.save()
         self.tables.offsets.save()
 
@@ -343,8 +362,11 @@ class Broker:
 
     @staticmethod
     def _room_made(parts: Parts) -> None:
-        """Resume waiting appends after the log got a new file. Stored messages are handled first,
-        because they are older."""
+        """Resume appends that waited for a new file of the log.
+
+        Copied messages and the broker's own messages are appended first, because they are older
+        than waiting sends.
+        """
         parts.listening.replication.room_made()
         parts.delivering.forwarding.room_made()
         parts.stored.sends.backlog.release_held()
@@ -392,7 +414,7 @@ class Broker:
 
 
 def _nothing() -> None:
-    """Do nothing: the start of a part that needs none."""
+    """Start nothing. Some parts need only a stop."""
 
 
 async def _call(step: _Step) -> None:

@@ -1,9 +1,9 @@
-"""Bytes of cold data that each group has read, in windows of five seconds. A group that has read
-too many must wait.
+"""Limit on the cold data that each consumer group may read in five seconds.
 
-A group that reads only new messages never waits. No I/O or loop; the caller passes the time.
-Source: apache/rocketmq ``ColdDataCgCtrService``, which clears its counts at the same interval. Its
-strategies, which change default thresholds, are not implemented.
+Cold data are messages that may no longer be in memory. A group that reads only new messages never
+waits. The module has no I/O and no event loop. Source: apache/rocketmq ``ColdDataCgCtrService``,
+which clears its counts at the same interval. Its strategies, which change default thresholds, are
+not implemented.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from turbopump.protocol.requests.statistics import ColdFlowInfo, ColdReading
 
 WINDOW_S: Final = 5.0
 FORGET_S: Final = 60.0
-"""Seconds after its last cold read at which a group is forgotten."""
+"""Seconds without a cold read after which a group is forgotten."""
 GROUPS_MAX: Final = 10_000
-"""Maximum number of thresholds."""
+"""Maximum number of groups with a threshold of their own."""
 _FREE: Final = frozenset(
     {*SYSTEM_GROUPS, "DEFAULT_CONSUMER", "SCHEDULE_CONSUMER", "__MONITOR_CONSUMER"}
 )
@@ -27,7 +27,11 @@ _FREE: Final = frozenset(
 
 @dataclass(slots=True, eq=False)
 class ColdFlow:
-    """Cold reads of groups. ``group_max`` and ``total_max``: bytes in five seconds."""
+    """Counts of the cold bytes that consumer groups have read, and limits on these counts.
+
+    - ``group_max``: the default limit for one group, in bytes per five seconds.
+    - ``total_max``: the limit for all groups together, in bytes per five seconds.
+    """
 
     clock: Clock
     _: KW_ONLY
@@ -41,7 +45,7 @@ class ColdFlow:
     _end: float = 0.0
 
     def note_read(self, group: str, size: int) -> None:
-        """Count bytes that a group has read and that may not be in memory."""
+        """Count bytes that a group has read and that may not have been in memory."""
         if size <= 0 or _is_free(group):
             return
         self._begin_window()
@@ -53,7 +57,7 @@ class ColdFlow:
         self._total += size
 
     def must_wait(self, group: str) -> bool:
-        """Return True if the group has read too many cold bytes in this window."""
+        """Return True if a group must wait because too many cold bytes were read in this window."""
         self._begin_window()
         reading = self._readings.get(group)
         if not self.enabled or reading is None:
@@ -62,7 +66,10 @@ class ColdFlow:
         return reading.cold_acc >= threshold or self._total >= self.total_max
 
     def set_threshold(self, group: str, size: int) -> bool:
-        """Set the threshold of a group until the next start. Return False if there are too many."""
+        """Set the threshold of a group, in bytes per window, until the broker stops.
+
+        Return False if too many groups have a threshold already.
+        """
         if group not in self._thresholds and len(self._thresholds) >= GROUPS_MAX:
             return False
         self._thresholds[group] = size
@@ -73,7 +80,7 @@ class ColdFlow:
         self._thresholds.pop(group, None)
 
     def info(self) -> ColdFlowInfo:
-        """Return the figures for an operator."""
+        """Return the counts and limits for an operator."""
         self._begin_window()
         return ColdFlowInfo(
             runtime_table=dict(self._readings),

@@ -1,12 +1,12 @@
-"""Conflicts in a consumer group: its members subscribe or consume differently, or two of them have
-one client id.
+"""Search for conflicts in a consumer group, for example members with different subscriptions.
 
-A connection that has died and is not closed yet is no second client: both must have sent heartbeats
-since the younger of the two came. What a member has not sent is never held against it. A client
-that only pulls (``CONSUME_ACTIVELY``) may read any queue, and broadcasting clients of a host all
-have one id: neither is a conflict, as for apache/rocketmq
-``ConsumerRunningInfo.analyzeSubscription``, which asks the clients instead. Apache's brokers
-compare nothing: ``ConsumerGroupInfo.updateChannel`` keeps the contents of the last heartbeat.
+Two connected members with the same client id are also a conflict. A connection that has died but is
+not closed yet does not count as a second member: both must have sent a heartbeat since the younger
+one joined. Information that a member has not sent never makes a conflict. A client that only pulls
+(``CONSUME_ACTIVELY``) may read any queue, and all broadcasting clients of a host have the same id.
+Neither is a conflict, as for apache/rocketmq ``ConsumerRunningInfo.analyzeSubscription``, which
+asks the clients instead. Apache's brokers compare nothing: ``ConsumerGroupInfo.updateChannel``
+keeps the contents of the last heartbeat.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from turbopump.broker.consumers import Member
 from turbopump.protocol.requests.clients import ConsumeFromWhere, ConsumeType, MessageModel
 
 SHOWN_MAX: Final = 3
-"""Maximum clients, and maximum kinds of subscriptions, that a conflict names; the others are
-counted."""
+"""Maximum number of clients, and of different subscriptions, that a conflict names. The others are
+only counted."""
 
 MODELS: Final = {MessageModel.BROADCASTING: "broadcasting", MessageModel.CLUSTERING: "clustering"}
 TYPES: Final = {
@@ -44,9 +44,11 @@ def _no(_topic: str) -> bool:
 def find_conflicts(
     group: str, members: Collection[Member], pops: Callable[[str], bool] = _no
 ) -> tuple[str, ...]:
-    """Find conflicts among the members of ``group``, a sentence each. ``pops``: returns True if
-    push consumers may pop a topic, because the broker tells those that ask for their assignment
-    to."""
+    """Return the conflicts among the members of a consumer group, as one sentence each.
+
+    ``pops`` returns True for a topic if the broker may tell push consumers to pop its messages
+    instead of pulling them.
+    """
     if len(members) < 2:
         return ()
     by_age = sorted(members, key=lambda member: member.since)
@@ -99,7 +101,7 @@ def _differences(members: list[Member], pops: Callable[[str], bool]) -> tuple[st
 def _by_value(
     members: Iterable[Member], said: Callable[[Member], ValueT | None]
 ) -> dict[ValueT, list[str]]:
-    """Return the client ids of members by the value that ``said`` returns for each."""
+    """Group the client ids of members by the value that ``said`` returns for each member."""
     ids: dict[ValueT, list[str]] = {}
     for member in members:
         value = said(member)
@@ -129,8 +131,10 @@ def _differ(how: str, by_value: dict[ValueT, list[str]], names: dict[ValueT, str
 
 
 def _type(member: Member, pops: Callable[[str], bool]) -> ConsumeType | None:
-    """Return the effective type of a member. A push consumer that asks the broker for its
-    assignment may pull or pop, and its heartbeat does not show it."""
+    """Return how a member consumes, or None if its heartbeat does not show that.
+
+    A push consumer that asks the broker for its queues may pull or pop.
+    """
     kind = member.info.consume_type
     asks = any(pops(topic) for topic, _, _ in member.info.wants)
     if kind is ConsumeType.CONSUME_PASSIVELY and asks:

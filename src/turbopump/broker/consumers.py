@@ -1,10 +1,11 @@
-"""Connected clients: consumers by group with their subscriptions, and producers by group.
-Heartbeats add them. Clients are removed when they unregister, when their connection ends, or when
-they are silent for too long.
+"""Table of the connected consumers and producers, by group.
 
-A connection is only a key here. A method that changes a group returns True; its caller then
-notifies the members. Objects that exist in thousands are in no cycle and have ``gc=False``:
-Python's collector, which stops the loop while it scans its objects, does not know them.
+Heartbeats add clients. Clients are removed when they unregister, when their connection ends, or
+when they are silent for too long.
+
+A connection is only a key in this module. A method that changes a group returns True, and its
+caller then notifies the members. Objects that exist in thousands are in no reference cycle and have
+``gc=False``, so that Python's collector, which blocks the event loop, does not scan them.
 
 Source: apache/rocketmq ``ConsumerManager``, ``ConsumerGroupInfo``, ``ProducerManager``.
 """
@@ -35,15 +36,15 @@ SQL92: Final = "SQL92"
 """Kinds of subscription expressions."""
 
 Wants = tuple[tuple[str, str, str], ...]
-"""Subscriptions of one member: topic, kind and expression, sorted, in a form that is equal for
-equal meanings."""
+"""Subscriptions of one member, as sorted tuples of topic, kind and expression. Equivalent
+subscriptions are equal tuples."""
 
 SUBSCRIPTIONS_MAX: Final = 10_000
-"""Maximum topics in a consumer's subscription."""
+"""Maximum number of topics to which one consumer may subscribe."""
 
 LOCKS_TELL_S: Final = 60.0
-"""Seconds after a lock request for which a member counts as ordered; clients renew locks every 20
-s."""
+"""Seconds for which a member counts as ordered after a lock request. Clients renew their locks
+every 20 s."""
 
 DEPRECATED_BEGINNINGS: Final = frozenset(
     {
@@ -52,7 +53,8 @@ DEPRECATED_BEGINNINGS: Final = frozenset(
         ConsumeFromWhere.CONSUME_FROM_MAX_OFFSET,
     }
 )
-"""Values that mean the last offset: apache/rocketmq ``RebalancePushImpl.computePullFromWhere``."""
+"""Values that mean the last offset, as in apache/rocketmq
+``RebalancePushImpl.computePullFromWhere``."""
 
 ALL_CODES: Final = frozenset[int]()
 
@@ -61,9 +63,13 @@ KeyT = TypeVar("KeyT", bound=Hashable)
 
 
 class MemberInfo(msgspec.Struct, frozen=True, gc=False):
-    """Information of a member about itself; None: unknown. ``consume_from``: first, last or
-    timestamp; None for pull consumers (Java's lite pull consumer always sends "last"). Only our
-    clients send ``ordered``."""
+    """Information that a consumer sent about itself in a heartbeat. A field is None if unknown.
+
+    - ``wants``: the subscriptions.
+    - ``consume_from``: where to begin in a new queue. Always None for pull consumers, because
+      Java's lite pull consumer always sends "last".
+    - ``ordered``: True if the consumer consumes in order. Only our clients send this field.
+    """
 
     wants: Wants = ()
     consume_type: ConsumeType | None = None
@@ -73,8 +79,12 @@ class MemberInfo(msgspec.Struct, frozen=True, gc=False):
 
 
 class SubscriptionFilter(msgspec.Struct, gc=False):
-    """Filter of one topic for a group. Messages pass that have one of the tag ``codes`` (none: all
-    pass) and match ``matches``, if given. ``fault``: reason why no message can be returned."""
+    """Filter that selects the messages of one topic for a consumer group.
+
+    - ``codes``: the tag codes, one of which a message must have. Without codes every tag passes.
+    - ``matches``: a filter by properties, or None. A message must also match this filter.
+    - ``fault``: the reason why no message can be returned, or None.
+    """
 
     data: SubscriptionData
     codes: frozenset[int]
@@ -89,13 +99,12 @@ class SubscriptionFilter(msgspec.Struct, gc=False):
 class Member(msgspec.Struct, gc=False):
     """One client in a group.
 
-    - ``seen`` and ``since``: last and first time, on the monotonic clock in seconds.
-    - ``language``: its number (``LanguageCode``).
-    - ``info``: its information, from a heartbeat with this ``fingerprint`` (0: none).
-    - ``retries_max``: its own maximum, if sent.
-    - ``started_at``: its start time (ms since 1970).
-    - ``locking``: time of its last lock request.
-    """
+    - ``seen`` and ``since``: the time of the last and of the first heartbeat, in monotonic seconds.
+    - ``language``: the number of the client's language (``LanguageCode``).
+    - ``info``: the information from a heartbeat with this ``fingerprint`` (0 if none was sent).
+    - ``retries_max``: the client's own maximum of retries, or None if not sent.
+    - ``started_at``: the start time of the client, in ms since 1970.
+    - ``locking``: the time of the last lock request, in monotonic seconds, or None."""
 
     client_id: str
     version: int
@@ -110,8 +119,11 @@ class Member(msgspec.Struct, gc=False):
 
     @property
     def ordered(self) -> bool | None:
-        """True if the member consumes in order, known from its lock requests. A member without lock
-        requests may have no queue, or not consume in order."""
+        """True if the member consumes in order, and None if that is unknown.
+
+        A recent lock request shows that a member consumes in order. A member without lock requests
+        may also have no queue.
+        """
         locks = self.locking is not None and self.seen - self.locking < LOCKS_TELL_S
         if self.info.ordered is None and locks:
             return True
@@ -119,17 +131,20 @@ class Member(msgspec.Struct, gc=False):
 
     @property
     def shares(self) -> bool:
-        """True if the members of the group share the messages."""
+        """True unless the member is broadcasting, so that each message goes to only one member."""
         return self.info.message_model is not MessageModel.BROADCASTING
 
     @property
     def pushed(self) -> bool:
-        """True for a push consumer, whose client fetches messages for it."""
+        """True for a push consumer, whose client library fetches the messages."""
         return self.info.consume_type is not ConsumeType.CONSUME_ACTIVELY
 
 
 class ConsumerGroup(msgspec.Struct, Generic[PeerT], gc=False):
-    """A group with members. A join costs the same in a group of two and of thousands."""
+    """A consumer group that has connected members.
+
+    A join costs the same in a group of two and in a group of thousands.
+    """
 
     name: str
     consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
@@ -139,16 +154,17 @@ class ConsumerGroup(msgspec.Struct, Generic[PeerT], gc=False):
     members: dict[PeerT, Member] = {}
     fingerprint: int = 0
     id_list: bytes = b""
-    """Client ids as the body of an answer; empty after a change."""
+    """Client ids, encoded as the body of an answer. Empty after a change."""
     sorted_ids: tuple[str, ...] = ()
-    """Sorted client ids; empty after a change."""
+    """Client ids in sorted order. Empty after a change."""
     _said: dict[MemberInfo, int] = {}
     _ids: dict[str, int] = {}
-    """Number of members with this information, and with each client id."""
+    """Number of members with each client id. ``_said`` has the number of members with each
+    information."""
 
     @property
     def alike(self) -> bool:
-        """True if all members have the same information, and different client ids."""
+        """True if all members sent the same information and no two share a client id."""
         return len(self._said) < 2 and len(self._ids) == len(self.members)
 
     def join(self, peer: PeerT, member: Member) -> None:
@@ -158,7 +174,7 @@ class ConsumerGroup(msgspec.Struct, Generic[PeerT], gc=False):
         _count(self._ids, member.client_id, 1)
 
     def leave(self, peer: PeerT) -> bool:
-        """Remove a member. Return True if the peer was one."""
+        """Remove a connection from the group. Return False if the connection was no member."""
         member = self.members.pop(peer, None)
         self.id_list = b""
         self.sorted_ids = ()
@@ -183,13 +199,14 @@ def _count(counts: dict[KeyT, int], key: KeyT, more: int) -> None:
 
 
 class ClientTable(Generic[PeerT]):
-    """All known clients, by connection."""
+    """Table of all known consumers and producers, by group and connection."""
 
     def __init__(self) -> None:
         self.groups: dict[str, ConsumerGroup[PeerT]] = {}
         self.producers: dict[str, dict[PeerT, Member]] = {}
         self.producing: dict[str, PeerT] = {}
-        """Connection of the last heartbeat as a producer, by client id."""
+        """Connection of each producer, by client id. The connection is that of the last
+        heartbeat."""
         self._consumes: dict[PeerT, dict[str, None]] = {}
         self._produces: dict[PeerT, dict[str, None]] = {}
         """Producer groups of each connection."""
@@ -205,8 +222,10 @@ class ClientTable(Generic[PeerT]):
         language: int = 0,
         fingerprint: int = 0,
     ) -> bool:
-        """Record a heartbeat of a consumer and its decoded subscriptions. Return True if the
-        group's members or subscriptions have changed."""
+        """Record a heartbeat of a consumer and its decoded subscriptions.
+
+        Return True if the members or the subscriptions of the group have changed.
+        """
         assert data.group_name is not None
         group = self.groups.setdefault(data.group_name, ConsumerGroup(data.group_name))
         member, changed = self._note_member(group, peer, client_id, version, now)
@@ -228,8 +247,11 @@ class ClientTable(Generic[PeerT]):
         return changed
 
     def retries_max(self, group_name: str) -> int | None:
-        """Number of retries before a message of the group becomes a dead letter, from the last
-        started member that sent one; None: no member did."""
+        """Return the number of retries before a message of a group becomes a dead letter.
+
+        The number is that of the member that started last, among those that sent one. Return None
+        if no member sent a number.
+        """
         group = self.groups.get(group_name)
         members = group.members.values() if group is not None else ()
         telling = [member for member in members if member.retries_max is not None]
@@ -246,9 +268,12 @@ class ClientTable(Generic[PeerT]):
         now: float,
         fingerprint: int,
     ) -> bool | None:
-        """Record a heartbeat that repeats the one with this ``fingerprint``, sent by any member.
-        Return True if the group's members have changed; None if the fingerprint is unknown and the
-        full heartbeat is needed."""
+        """Record a heartbeat that repeats an earlier one with the same ``fingerprint``.
+
+        Any member of the group may have sent the earlier heartbeat. Return True if the members of
+        the group have changed. Return None if no member has this fingerprint, so that the client
+        must send the full heartbeat.
+        """
         group = self.groups.get(group_name)
         if group is None or group.fingerprint != fingerprint:
             return None
@@ -266,7 +291,7 @@ class ClientTable(Generic[PeerT]):
         return changed
 
     def note_lock(self, peer: PeerT, client_id: str, group_name: str, now: float) -> None:
-        """Record that a client has requested locks for a group."""
+        """Record that a client has requested queue locks for a consumer group."""
         group = self.groups.get(group_name)
         member = group.members.get(peer) if group is not None else None
         if member is not None and member.client_id == client_id:
@@ -284,11 +309,12 @@ class ClientTable(Generic[PeerT]):
             self._forget_producing(before.client_id, peer)
 
     def find_producer(self, client_id: str) -> PeerT | None:
-        """Return the connection of the producer with this client id."""
+        """Return the connection of the producer with this client id, or None."""
         return self.producing.get(client_id)
 
     def remove_consumer(self, peer: PeerT, group_name: str) -> bool:
-        """Remove a member of a group. Return True if the peer was one."""
+        """Remove a connection from a consumer group. Return False if the connection was no
+        member."""
         group = self.groups.get(group_name)
         if group is None or not group.leave(peer):
             return False
@@ -315,8 +341,11 @@ class ClientTable(Generic[PeerT]):
             del self.producing[client_id]
 
     def remove_peer(self, peer: PeerT) -> Iterator[str]:
-        """Remove a connection, one step for each consumer group. Yield the names of these
-        groups."""
+        """Remove a connection from all groups, and yield the name of each consumer group.
+
+        The generator removes one consumer group per iteration, so that the caller can pause between
+        groups.
+        """
         for group in list(self._produces.get(peer, ())):
             self.remove_producer(peer, group)
         for group in list(self._consumes.get(peer, ())):
@@ -324,8 +353,8 @@ class ClientTable(Generic[PeerT]):
             yield group
 
     def silent_since(self, before: float) -> list[PeerT]:
-        """Connections whose clients have not sent a heartbeat since ``before`` (monotonic
-        seconds)."""
+        """Return the connections whose clients have sent no heartbeat since ``before``, in
+        monotonic seconds."""
         members: list[tuple[PeerT, Member]] = [
             item for group in self.groups.values() for item in group.members.items()
         ]
@@ -333,13 +362,14 @@ class ClientTable(Generic[PeerT]):
         return list(dict.fromkeys(peer for peer, member in members if member.seen < before))
 
     def client_ids(self, group_name: str) -> list[str]:
-        """Return the ids of a group's members, each once."""
+        """Return the client ids of the members of a consumer group, without duplicates."""
         group = self.groups.get(group_name)
         members = group.members.values() if group is not None else ()
         return list(dict.fromkeys(member.client_id for member in members))
 
     def sorted_ids(self, group_name: str) -> tuple[str, ...]:
-        """Return the ids of a group's members, sorted."""
+        """Return the client ids of the members of a consumer group in sorted order, without
+        duplicates."""
         group = self.groups.get(group_name)
         if group is None:
             return ()
@@ -354,19 +384,19 @@ class ClientTable(Generic[PeerT]):
         return []
 
     def find_consumer(self, group_name: str, client_id: str) -> PeerT | None:
-        """Return the connection of one member of a group."""
+        """Return the connection of the group's member with this client id, or None."""
         group = self.groups.get(group_name)
         members = group.members.items() if group is not None else ()
         return next((peer for peer, member in members if member.client_id == client_id), None)
 
     def subscribers(self, topic: str) -> list[str]:
-        """Return the groups that subscribe to a topic now."""
+        """Return the names of the consumer groups that subscribe to a topic now."""
         return [name for name, group in self.groups.items() if topic in group.subscriptions]
 
     def _note_member(
         self, group: ConsumerGroup[PeerT], peer: PeerT, client_id: str, version: int, now: float
     ) -> tuple[Member, bool]:
-        """Return the member, and True if the member is new."""
+        """Record that a member was seen now. Return the member, and True if the member is new."""
         member = group.members.get(peer)
         if member is None or member.client_id != client_id:
             member = Member(client_id, version, now, since=now)
@@ -386,7 +416,7 @@ def _forget(groups: dict[PeerT, dict[str, None]], peer: PeerT, group: str) -> No
 
 
 def member_info(data: ConsumerData) -> MemberInfo:
-    """Extract a consumer's information from its heartbeat."""
+    """Extract the information about a consumer from its heartbeat."""
     consume_from = data.consume_from_where
     if data.consume_type is ConsumeType.CONSUME_ACTIVELY:
         consume_from = None
@@ -402,8 +432,10 @@ def member_info(data: ConsumerData) -> MemberInfo:
 
 
 def subscription_keys(subscriptions: Iterable[SubscriptionData]) -> Wants:
-    """Return a consumer's subscriptions without the retry topic, which members send to some brokers
-    only."""
+    """Return the subscriptions of a consumer in a form that can be compared.
+
+    The retry topic is left out, because members send it to some brokers only.
+    """
     found = {
         (one.topic, one.expression_type or TAG, _expression(one))
         for one in subscriptions
@@ -419,8 +451,11 @@ def _expression(data: SubscriptionData) -> str:
 
 
 def read_subscriptions(data: ConsumerData) -> Generator[None, None, dict[str, SubscriptionFilter]]:
-    """Return the subscriptions of a consumer by topic, one in a step. Raises ValueError
-    as ``read_subscription`` does, and if there are too many."""
+    """Return the filters for all subscriptions of a consumer, by topic.
+
+    The generator yields after each subscription, so that the caller can pause. Raises ValueError
+    for an invalid tag expression, or for more than SUBSCRIPTIONS_MAX topics.
+    """
     if len(data.subscription_data_set) > SUBSCRIPTIONS_MAX:
         raise ValueError(
             f"{len(data.subscription_data_set)} subscriptions of one consumer are too many; at "
@@ -435,11 +470,11 @@ def read_subscriptions(data: ConsumerData) -> Generator[None, None, dict[str, Su
 
 
 def read_subscription(data: SubscriptionData) -> SubscriptionFilter:
-    """Return a subscription with its tag codes or its compiled filter. C++ clients send no codes;
-    they are computed from the tags or the expression.
+    """Return the filter for one subscription of a consumer.
 
-    Raises ValueError for an invalid tag expression. An invalid property filter becomes the
-    subscription's ``fault``.
+    C++ clients send no tag codes, so the codes are computed from the tags or the expression. Raises
+    ValueError for an invalid tag expression. An invalid property filter becomes the ``fault`` of
+    the result.
     """
     if data.expression_type in (None, "", TAG):
         tags = frozenset(data.tags_set) or parse_tags(data.sub_string)
@@ -455,7 +490,8 @@ def read_subscription(data: SubscriptionData) -> SubscriptionFilter:
 
 
 def no_property_filter(kind: str | None) -> Refusal:
-    """Refuse a consumer that filters by properties on a broker without property filters."""
+    """Return the refusal for a consumer that filters by properties while ``enablePropertyFilter``
+    is off."""
     return refusal(
         ResponseCode.SYSTEM_ERROR,
         f"The broker does not support consumer to filter message by {kind} "

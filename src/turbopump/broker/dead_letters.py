@@ -1,8 +1,8 @@
-"""Messages that a consumer could not process: back to its group's retry topic, or, after too many
-attempts, to its dead letters.
+"""Destinations for messages that a consumer could not process: retry topics and dead-letter topics.
 
-A copy for ``%RETRY%group`` waits in a delay level first. ``RETRY_TOPIC`` keeps the original topic,
-``ORIGIN_MESSAGE_ID`` the id of the first copy. Source: apache/rocketmq
+A copy of the message goes to the topic ``%RETRY%group``, after a delay. After too many attempts it
+goes to the group's dead-letter topic instead. The property ``RETRY_TOPIC`` keeps the original
+topic, and ``ORIGIN_MESSAGE_ID`` the id of the first copy. Source: apache/rocketmq
 ``AbstractSendMessageProcessor.consumerSendMsgBack``, ``SendMessageProcessor.handleRetryAndDLQ``.
 """
 
@@ -43,9 +43,15 @@ def sent_back_destination(
     attempts_max: int,
     levels: DelayLevels,
 ) -> Destination | None:
-    """Return the destination of a returned message: ``retry``, its queue in the retry topic, after
-    a delay level (0: one higher than last time). None: the dead letters, because the consumer wants
-    that (below 0) or ``attempts_max`` retries were made."""
+    """Return where to store a message that a consumer sent back, or None for the dead-letter topic.
+
+    The message waits in a delay level before it reaches the retry topic.
+
+    - ``retry``: the destination in the retry topic of the group.
+    - ``delay_level``: the level that the consumer asked for. 0 means one level higher than last
+      time, and a negative number means the dead-letter topic.
+    - ``attempts_max``: the number of retries after which the message becomes a dead letter.
+    """
     if delay_level < 0 or message.reconsume_times >= attempts_max:
         return None
     return by_way_of_level(retry, delay_level or FIRST_LEVEL + message.reconsume_times, levels)
@@ -54,8 +60,11 @@ def sent_back_destination(
 def sent_back_properties(
     message: ReceivedMessage, failure: str | None = None, *, dead: bool
 ) -> str:
-    """Return the properties of the copy, with the ``failure`` that its consumer reported. RocketMQ:
-    a dead letter also has DELAY, as 0."""
+    """Return the properties for the copy of a message that a consumer sent back.
+
+    ``failure`` is the reason that the consumer reported. RocketMQ: a dead letter also has the
+    property DELAY, with the value 0.
+    """
     properties = with_failure(message.properties, failure, message.reconsume_times + 1)
     properties.setdefault(RETRY_TOPIC, message.topic)
     properties.setdefault(ORIGIN_MESSAGE_ID, message.offset_msg_id)
@@ -68,23 +77,27 @@ def sent_back_properties(
 def retry_topic(
     topics: TopicTable, group: str, queues: int, *, unit_mode: bool = False
 ) -> TopicConfig:
-    """Return the group's retry topic, created if necessary."""
+    """Return the retry topic of a consumer group. Create the topic if necessary."""
     flag = FLAG_UNIT_SUB if unit_mode else 0
     return topics.find_or_make(RETRY_PREFIX + group, queues, flag)
 
 
 def dead_letter_topic(topics: TopicTable, group: str) -> TopicConfig:
-    """Return the group's dead-letter topic, created with one queue if necessary."""
+    """Return the dead-letter topic of a consumer group. Create the topic, with one queue, if
+    necessary."""
     return topics.find_or_make(DLQ_PREFIX + group, 1)
 
 
 def retry_interceptor(tables: Tables, clock: Clock) -> Interceptor:
-    """Make the rule for consumers that send a retry themselves, after 36 failed. One attempt too
-    many goes to the dead letters. So does every retry of a group that consumes in order, because it
-    retries in place and sends only messages that it has given up.
+    """Make the interceptor that moves hopeless retries to the dead-letter topic.
 
-    RocketMQ, from 5.2 on, also does the latter to messages that were never tried, so that nobody
-    can resend to the retry topic of such a group.
+    A consumer sends a retry as a plain message after request 36, which sends a message back, has
+    failed. After too many attempts the interceptor moves the message. It also moves every retry of
+    a group that consumes in order, because such a group retries in place and sends only messages
+    that it has given up.
+
+    RocketMQ 5.2 and later also moves messages of such a group that were never retried, so that
+    nobody can resend to its retry topic.
     """
 
     def rule(request: SendMessage, destination: Destination) -> Destination:

@@ -1,8 +1,9 @@
-"""Appends of the broker itself: stored messages that move to another queue, and its own entries.
+"""Storage of messages by the broker itself: messages that move to another queue, and its own
+entries.
 
 Due delays and timers, committed transactions, dead letters and records of operation queues enter
-the store only here. Deliveries of the broker are stored even while sends are refused for lack of
-space, because undelivered messages keep the oldest segments. A message from a client
+the store only here. The broker stores such messages even while it refuses sends for lack of space,
+because undelivered messages keep the oldest segments from deletion. A message from a client
 (``for_client``) is refused like a send. If the log needs a new file first, the append waits.
 """
 
@@ -36,9 +37,13 @@ _OUR_BITS = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
 
 
 class Forwarding:
-    """Appends to the store. ``store_host`` is (ip, port) as written into entries. ``on_forward``
-    gets topic and queue id of what is forwarded, and when it was first stored (ms). ``turns``
-    shares the loop with those who forward thousands."""
+    """Writer of messages that the broker itself stores, such as due delays and dead letters.
+
+    - ``store_host``: (ip, port), as written into entries.
+    - ``on_forward``: a function that is called for each forwarded message with its new topic, its
+      new queue id, and the time when it was first stored, in ms.
+    - ``turns``: pauses that keep the event loop responsive while a caller forwards thousands.
+    """
 
     def __init__(
         self,
@@ -69,11 +74,14 @@ class Forwarding:
         prepared_transaction_offset: int = 0,
         for_client: bool = False,
     ) -> PutResult:
-        """Store a stored message again, in another queue. Arguments that are not given keep their
-        values: body (compressed or not), birth, flag, property text and so on. An unchanged
-        property text without space for the entry's CRC (stored while ``enabledAppendPropCRC`` was
-        off) goes without one. Raises the errors of ``MessageStore.put`` except RoomInMakingError,
-        for which it waits."""
+        """Store a stored message again, in another queue.
+
+        Arguments that are not given keep their values: body (compressed or not), birth, flag,
+        properties and so on. If the properties are unchanged and leave no space for the entry's
+        CRC, the new entry has no CRC. Such messages were stored while ``enabledAppendPropCRC`` was
+        off. The call waits if the log needs a new file. Raises the errors of ``MessageStore.put``,
+        except RoomInMakingError.
+        """
         put = partial(
             self.put_now,
             topic,
@@ -103,7 +111,11 @@ class Forwarding:
         sys_flag: int = 0,
         for_client: bool = False,
     ) -> PutResult:
-        """Store a message of the broker's own, born here and now. Raises as ``forward`` does."""
+        """Store a new message of the broker itself, with the present time as its birth time.
+
+        The call waits if the log needs a new file. Raises the errors of ``MessageStore.put``,
+        except RoomInMakingError.
+        """
         now = self._clock.now_ms()
         put = partial(
             self.put_now,
@@ -119,12 +131,15 @@ class Forwarding:
         return await self._when_room(put)
 
     async def confirmed(self, stored: PutResult) -> None:
-        """Wait until this is confirmed: a caller may write down that a message has gone on
-        only then. Raises StoreError if the disk has failed."""
+        """Wait until a stored message is as safe as the settings promise.
+
+        Only then may the caller record that the message has moved on. Raises StoreError if the disk
+        has failed.
+        """
         await self.flush.confirmed(stored.log_end)
 
     def room_made(self) -> None:
-        """Repeat the waiting appends in their order, because the log has a new file."""
+        """Repeat the waiting appends in their order, now that the log has a new file."""
         waiting = self._waiting
         self._waiting = deque()
         for waiter in waiting:
@@ -147,7 +162,10 @@ class Forwarding:
         prepared_transaction_offset: int = 0,
         as_stored: bool = False,
     ) -> PutResult:
-        """Store a message in this turn. Raises the errors of ``MessageStore.put``."""
+        """Store a message at once, without waiting for a new file of the log.
+
+        Raises the errors of ``MessageStore.put``.
+        """
         host = encode_host(*born_host)
         flags = sys_flag & ~_OUR_BITS
         if len(host) == 20:
@@ -181,7 +199,7 @@ class Forwarding:
         return stored
 
     async def _when_room(self, put: Callable[[], PutResult]) -> PutResult:
-        """Call ``put``, again after each new file of the log until there is room."""
+        """Call ``put``, and repeat the call after each new file of the log until it succeeds."""
         while True:
             try:
                 return put()

@@ -1,7 +1,8 @@
-"""Consumer groups of this broker: ``config/subscriptionGroup.json``.
+"""Tables of the consumer groups: their settings, their bans, and their choice of pull or pop.
 
-Source: apache/rocketmq ``SubscriptionGroupManager``. A group is created with Apache's defaults at
-its first use, if ``autoCreateSubscriptionGroup`` allows that.
+The settings are saved in ``config/subscriptionGroup.json``. A group is created with Apache's
+defaults at its first use, if ``autoCreateSubscriptionGroup`` allows that. Source: apache/rocketmq
+``SubscriptionGroupManager``.
 """
 
 from __future__ import annotations
@@ -40,12 +41,15 @@ SYSTEM_GROUPS: Final = (
     "CID_RMQ_SYS_TRANS",
 )
 _READ_BANNED: Final = PERM_READ
-"""The bit of ``forbiddenTable``. RocketMQ: ``1 << PermName.INDEX_PERM_READ``."""
+"""Bit in ``forbiddenTable`` for a group that may not read a topic. RocketMQ: ``1 <<
+PermName.INDEX_PERM_READ``."""
 
 
 class GroupTable(SavedTable[SubscriptionGroupWrapper]):
-    """Settings of groups by name. ``bans``: forbidden permissions by group and topic, which
-    ``is_banned`` reads."""
+    """Table of the settings of consumer groups, by name.
+
+    ``bans`` has the forbidden permissions by group and topic.
+    """
 
     def __init__(
         self, file: JsonTable, clock: Clock, *, auto_create: bool, turns: Turns | None = None
@@ -60,7 +64,10 @@ class GroupTable(SavedTable[SubscriptionGroupWrapper]):
         self.bans = self._rest.forbidden_table
 
     def load(self) -> None:
-        """Read the file and add the system's groups. Raises OSError."""
+        """Read the groups from the file, and add the groups of the system.
+
+        Raises OSError if the file cannot be read.
+        """
         saved = self._load()
         self._groups.update(saved.subscription_group_table)
         for name in SYSTEM_GROUPS:
@@ -70,8 +77,10 @@ class GroupTable(SavedTable[SubscriptionGroupWrapper]):
         self.bans = self._rest.forbidden_table
 
     def find_or_create(self, group: str) -> SubscriptionGroupConfig | None:
-        """Return the group's settings. Create the group if that is allowed and the name is
-        valid."""
+        """Return the settings of a group, and create the group if it does not exist.
+
+        Return None if the group does not exist and may not be created, or its name is invalid.
+        """
         config = self._groups.get(group)
         if config is None and self.auto_create and group_fault(group) is None:
             config = SubscriptionGroupConfig(group_name=group)
@@ -82,11 +91,11 @@ class GroupTable(SavedTable[SubscriptionGroupWrapper]):
         return list(self._groups)
 
     def get(self, group: str) -> SubscriptionGroupConfig | None:
-        """Return the group's settings, or None if the group does not exist."""
+        """Return the settings of a group, or None if the group does not exist."""
         return self._groups.get(group)
 
     def put(self, config: SubscriptionGroupConfig) -> None:
-        """Create or change a group."""
+        """Create a group or replace its settings, and save the table."""
         assert config.group_name is not None
         if config.group_name not in self._groups:
             _group_made(config.group_name, kind=config.group_name)
@@ -95,8 +104,11 @@ class GroupTable(SavedTable[SubscriptionGroupWrapper]):
         self._changed()
 
     def copy(self, table: SubscriptionGroupWrapper, *, whole: bool) -> None:
-        """Copy a master's groups, bans and version of the table. ``whole``: delete other groups,
-        except the system's."""
+        """Copy the groups, the bans and the version of a master's table.
+
+        If ``whole`` is True, ``table`` has all groups of the master, and other groups are deleted
+        here. The groups of the system stay.
+        """
         given = table.subscription_group_table
         for name, config in given.items():
             if self._groups.get(name) != config:
@@ -114,7 +126,7 @@ class GroupTable(SavedTable[SubscriptionGroupWrapper]):
         self.save()
 
     def delete(self, group: str) -> bool:
-        """Delete a group. Return False if there is none."""
+        """Delete a group and its bans. Return False if the group does not exist."""
         if self._groups.pop(group, None) is None:
             return False
         self._entries.remove(group)
@@ -124,12 +136,14 @@ class GroupTable(SavedTable[SubscriptionGroupWrapper]):
         return True
 
     def is_banned(self, group: str, topic: str) -> bool:
-        """Return True if an operator has banned the group from the topic."""
+        """Return True if an operator has banned a group from reading a topic."""
         return bool(self.bans.get(group, {}).get(topic, 0) & _READ_BANNED)
 
     def ban(self, group: str, topic: str, *, banned: bool) -> None:
-        """Ban the group from the topic, or end the ban. RocketMQ: ending one ban of a group ends
-        all of them, until a restart."""
+        """Ban a group from reading a topic, or end the ban.
+
+        RocketMQ: ending one ban of a group ends all of them, until a restart.
+        """
         topics = self.bans.setdefault(group, {})
         bits = topics.get(topic, 0) & ~_READ_BANNED
         if banned:
@@ -158,8 +172,11 @@ class GroupTable(SavedTable[SubscriptionGroupWrapper]):
 
 
 class RequestModes(SavedTable[MessageRequestModeTable]):
-    """Modes of groups, pull or pop, by topic: ``config/messageRequestMode.json``. Source:
-    apache/rocketmq ``MessageRequestModeManager``."""
+    """Table of the request modes, pull or pop, by topic and group.
+
+    The table is saved in ``config/messageRequestMode.json``. Source: apache/rocketmq
+    ``MessageRequestModeManager``.
+    """
 
     def __init__(self, config: BrokerConfig, file: JsonTable, turns: Turns | None = None) -> None:
         super().__init__(file, MessageRequestModeTable, turns)
@@ -169,13 +186,19 @@ class RequestModes(SavedTable[MessageRequestModeTable]):
         self._maps = {"messageRequestModeMap": self._entries}
 
     def load(self) -> None:
-        """Read the file. Raises OSError."""
+        """Read the table from its file.
+
+        Raises OSError if the file cannot be read.
+        """
         saved = self._load().message_request_mode_map
         self._modes.update((topic, dict(groups)) for topic, groups in saved.items())
         self._entries.add(*self._modes)
 
     def find(self, topic: str, group: str) -> SetMessageRequestModeRequestBody:
-        """Return the mode of a group, else the default. Retry topics are pulled."""
+        """Return the request mode of a group for a topic, or the broker's default.
+
+        By default retry topics are pulled.
+        """
         said = self._modes.get(topic, {}).get(group)
         if said is not None:
             return said
@@ -188,14 +211,18 @@ class RequestModes(SavedTable[MessageRequestModeTable]):
         )
 
     def put(self, topic: str, group: str, mode: SetMessageRequestModeRequestBody) -> None:
-        """Set the mode of a group, and save the table outside of the event loop."""
+        """Set the request mode of a group for a topic, and save the table."""
         self._modes.setdefault(topic, {})[group] = mode
         self._entries.add(topic)
         self._dirty = True
         self.save()
 
     def copy(self, table: MessageRequestModeTable, *, whole: bool) -> None:
-        """Copy a master's modes. ``whole``: delete other modes."""
+        """Copy the request modes of a master.
+
+        If ``whole`` is True, ``table`` has all modes of the master, and other modes are deleted
+        here.
+        """
         modes = table.message_request_mode_map
         for topic, groups in modes.items():
             if self._modes.get(topic) != groups:

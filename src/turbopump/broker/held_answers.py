@@ -1,7 +1,8 @@
-"""Answers to stored sends that wait for the disk or for slaves.
+"""Answers to sends that wait until the disk or slaves have the messages.
 
-Messages reach the disk and the slaves in the order in which they were stored. So all answers wait
-in one line, with one waiter and one timer. Their content is unknown here.
+Messages reach the disk and the slaves in the order in which they were stored. So one queue of
+answers, with one waiter and one timer, is enough. This module does not know the content of the
+answers.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from turbopump.remoting.wire import Wire
 from turbopump.store.confirmed import Confirmed
 
 _Held = tuple[int, Wire, bytes]
-"""End of the message in the log, the client's connection, and the answer. A plain tuple, because
-there is one for each message."""
+"""A waiting answer: the end of its message in the log, the client's connection, and the encoded
+answer. This is a plain tuple, because there is one for each message."""
 
 
 def confirm_wait_s(config: BrokerConfig) -> float:
-    """Return the seconds that a send waits for its flush and its copies."""
+    """Return the maximum seconds that the answer to a send waits for the disk and for slaves."""
     if config.flush_disk_type == FlushDiskType.SYNC_FLUSH:
         flush = config.sync_flush_timeout
     else:
@@ -35,9 +36,14 @@ def confirm_wait_s(config: BrokerConfig) -> float:
 
 
 class HeldAnswers:
-    """Answers that wait for ``confirmed``, for at most ``seconds`` from the end of their turn.
-    ``late`` converts the answer of a message that is not confirmed in time, or that no slave has
-    because the broker is alone. Its second argument is True if enough slaves have the message."""
+    """Queue of answers to sends that wait until their messages are confirmed.
+
+    - ``confirmed``: the offset up to which the log is as safe as the settings promise.
+    - ``seconds``: the maximum waiting time of an answer.
+    - ``late``: a function that converts an answer whose message is not confirmed in time, or
+      is on no slave because the broker has none. Its second argument is True if enough slaves
+      have the message.
+    """
 
     def __init__(
         self, confirmed: Confirmed, seconds: float, late: Callable[[bytes, bool], bytes]
@@ -48,7 +54,7 @@ class HeldAnswers:
         self._loop = asyncio.get_running_loop()
         self._line: deque[_Held] = deque()
         self._deadlines: deque[tuple[float, int]] = deque()
-        """Deadline and last end in the log of the answers of each turn."""
+        """Deadline and last log offset for the answers of each run of the event loop."""
         self._turn_open = False
         self._watching = False
         self._timer: asyncio.TimerHandle | None = None
@@ -57,9 +63,11 @@ class HeldAnswers:
         return len(self._line)
 
     def hold_answer(self, log_end: int, peer: Wire, frame: bytes) -> None:
-        """Send ``frame`` once the log is confirmed up to ``log_end``. After the deadline send the
-        result of ``late``; on a failure send an error. ``log_end`` never decreases from call to
-        call."""
+        """Send an encoded answer once the log is confirmed up to ``log_end``.
+
+        After the deadline the client gets the result of ``late``. If the disk fails, the client
+        gets an error. ``log_end`` must not decrease from call to call.
+        """
         self._line.append((log_end, peer, frame))
         if not self._turn_open:
             self._turn_open = True
@@ -68,9 +76,15 @@ class HeldAnswers:
     async def hold_both(
         self, log_end: int, saving: asyncio.Future[bool], frame: bytes
     ) -> Response[SendMessageReply] | bytes:
-        """Wait until the log is confirmed up to ``log_end`` and ``saving`` is done, then return
-        ``frame``. After the deadline, or if the save fails, return the result of ``late``; if the
-        disk fails, a refusal."""
+        """Wait until a message is confirmed and ``saving`` is done, then return the answer.
+
+        - ``log_end``: the end of the message in the log.
+        - ``saving``: a future of the save of a table. Its result is True after success.
+        - ``frame``: the encoded answer.
+
+        Return the result of ``late`` after the deadline, or if the save fails. Return a refusal if
+        the disk fails.
+        """
         confirmed = self._confirmed
         reached: asyncio.Future[None] = self._loop.create_future()
 
@@ -111,7 +125,10 @@ class HeldAnswers:
         self._send_confirmed()
 
     def _send_confirmed(self) -> None:
-        """Send the confirmed answers, those of one client together. Keep the rest."""
+        """Send the answers whose messages are confirmed, and keep the others.
+
+        Successive answers to one client are sent together.
+        """
         line = self._line
         confirmed = self._confirmed
         if confirmed.error is not None:

@@ -1,8 +1,8 @@
-"""Pulls that found nothing and wait for their queue to grow (long polling).
+"""Pulls that found no message and wait for their queue to grow (long polling).
 
-Pulls for the same offset of a queue form one line, with one waiter at the queue's end watermark.
-All pulls of a line are woken together and read again, after the loop turn in which the queue grew.
-So one answer contains all messages of that turn.
+Pulls for the same offset of a queue form one line, with one waiter for the end of the queue. All
+pulls of a line are read again after the run of the event loop in which the queue grew. So one
+answer contains all messages that were stored in that run.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from turbopump.remoting.turns import Turns
 from turbopump.store.queues.consume_queue import ConsumeQueue
 
 PULL_SIZE: Final = 1024
-"""Bytes of memory of a held pull, including its request. Measured with 40,000 pulls: 920 to 960
-each."""
+"""Bytes of memory counted for a waiting pull and its request. Measured with 40,000 pulls: 920 to
+960 each."""
 
 
 class _PullLine(Line):
-    """Waiting pulls for one offset of a queue."""
+    """Pulls that wait for the same offset of a queue."""
 
     __slots__ = ("queue", "waiter")
 
@@ -38,7 +38,7 @@ class _PullLine(Line):
 
 
 class HeldPulls(WaitingRequests[_PullLine]):
-    """All waiting pulls of a broker."""
+    """All pulls of a broker that wait for messages."""
 
     def __init__(self, turns: Turns) -> None:
         super().__init__(turns, PULL_SIZE)
@@ -46,8 +46,11 @@ class HeldPulls(WaitingRequests[_PullLine]):
     def hold_pull(
         self, queue: ConsumeQueue, offset: int, seconds: float, again: Again, served: Served
     ) -> None:
-        """Wait until ``queue`` has a message at ``offset``, or ``seconds`` are over, or the
-        connection has ended."""
+        """Let a pull wait until ``queue`` has a message at ``offset``.
+
+        The pull is read again by calling ``again`` when the message has arrived or ``seconds`` are
+        over. A pull whose connection has ended is dropped.
+        """
         line = self.lines.get((queue, offset))
         if line is None:
             line = _PullLine(queue, offset, self._wake_line)
@@ -56,7 +59,9 @@ class HeldPulls(WaitingRequests[_PullLine]):
         self._add_request(line, WaitingRequest(line, deadline, again, served), served)
 
     def expire_topic(self, topic: str) -> None:
-        """Answer all waiting pulls of a deleted topic. A new topic of that name has other
-        queues."""
+        """Answer all waiting pulls of a deleted topic.
+
+        They cannot be served by a new topic of the same name, which has other queues.
+        """
         for line in [line for line in self.lines.values() if line.queue.topic == topic]:
             self.expire_line(line)

@@ -1,5 +1,5 @@
-"""Recurring work of a broker: the timetable, cleaning, the scrub, and the watch that reports a
-blocked loop."""
+"""Recurring work of a broker: repeated calls, deletion of old files, checks of the log, and a watch
+for a blocked event loop."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _action_failed = RepeatedLine(
 
 
 class Timetable:
-    """Repeating actions on the running loop."""
+    """Timetable of functions that are called repeatedly in the running event loop."""
 
     def __init__(self) -> None:
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._closed = False
 
     def every(self, interval: float, action: Callable[[], None]) -> None:
-        """Call ``action`` every ``interval`` seconds, first after one interval.
+        """Call ``action`` every ``interval`` seconds, for the first time after one interval.
 
         A late call does not delay the next one, and missed calls are not made up for. An exception
-        is logged and ends nothing.
+        is logged, and the calls continue.
         """
         loop = asyncio.get_running_loop()
         due = loop.time() + interval
@@ -53,8 +53,11 @@ class Timetable:
         self._repeat(interval, run)
 
     def at_its_pace(self, action: Callable[[], float]) -> None:
-        """Call ``action`` soon, and again after the seconds that it returns. An action that raises
-        is logged and not called again."""
+        """Call ``action`` soon, and again each time after the number of seconds that ``action``
+        returned.
+
+        After an exception, which is logged, ``action`` is not called again.
+        """
 
         def run() -> float | None:
             try:
@@ -92,9 +95,11 @@ default, in which a disk can receive 10 GB."""
 
 
 class Cleaning:
-    """Schedule of the store's retention: checks of disk space, rounds of deletion, and pauses
-    within a round. Call ``check_space`` every ``SPACE_INTERVAL_S``, ``start_round`` every
-    cleanResourceInterval, and ``close`` before the store is closed."""
+    """Schedule of disk-space checks and of the deletion of expired messages.
+
+    Call ``check_space`` every ``SPACE_INTERVAL_S``, ``start_round`` every cleanResourceInterval,
+    and ``close`` before the store is closed. The deletion pauses between two files.
+    """
 
     def __init__(self, stored: Stored) -> None:
         store = stored.store
@@ -108,19 +113,24 @@ class Cleaning:
         self._closed = False
 
     def check_space(self) -> None:
-        """Check the disk space. Begin a round at once if the disk is too full."""
+        """Check the disk space, and start to delete expired files if the disk is too full."""
         if not self._closed:
             self._space.check_space(self._space_checked)
             self._reserve.make_missing()
 
     def start_round(self) -> None:
-        """Delete expired files, then trim queues and indexes. Do nothing while the previous round
-        is running."""
+        """Start to delete expired files, and then to trim queues and indexes.
+
+        The call has no effect while an earlier deletion is running.
+        """
         if not self._closed and (self._round is None or self._round.done()):
             self._round = asyncio.get_running_loop().create_task(self._run_round(), name="cleaning")
 
     async def finish_round(self, seconds: float) -> None:
-        """Begin a round, or join the running one, and wait for its end for at most ``seconds``."""
+        """Delete expired files, and wait for the end of the deletion for at most ``seconds``.
+
+        If a deletion is already running, the call waits for that one.
+        """
         self.start_round()
         if self._round is not None:
             await asyncio.wait([self._round], timeout=seconds)
@@ -142,7 +152,7 @@ class Cleaning:
     async def _repeat_step(
         self, step: Callable[[Callable[[NextStep], None]], None], pause: float
     ) -> None:
-        """Repeat the step, with pauses, until there is nothing left to do."""
+        """Call ``step`` repeatedly, with pauses, until there is nothing left to do."""
         loop = asyncio.get_running_loop()
         while True:
             done: asyncio.Future[NextStep] = loop.create_future()
@@ -162,9 +172,12 @@ def _settle(done: asyncio.Future[NextStep], following: NextStep) -> None:
 
 
 class Scrubbing:
-    """Schedule of the store's scrub, and its log lines: one for each finding, and one for each
-    pass. Call ``step`` repeatedly, each time after the seconds that it returned. ``repair`` fetches
-    damaged ranges from a copy."""
+    """Continuous check of the stored log for damage, with repair from another broker.
+
+    Call ``step`` again and again, each time after the number of seconds that it returned. Each
+    finding and each complete pass through the log is logged. ``repair`` fetches damaged ranges from
+    another broker.
+    """
 
     def __init__(self, stored: Stored, repair: LogRepair) -> None:
         store = stored.store
@@ -213,11 +226,16 @@ STALL_S: Final = 1.0
 
 
 class StallWatch:
-    """Watch that reports a blocked event loop, for example by a disk that blocks a system call, or
-    a machine without a free core. Clients then see time-outs that no other log line explains: a
-    Java client closes its connection when one request takes over 3 s. Call ``check_delay`` every
-    ``STALL_CHECK_S``; when it comes over ``STALL_S`` late it logs and calls ``on_stall`` with the
-    seconds. ``now`` in monotonic seconds."""
+    """Watch that reports when the event loop was blocked.
+
+    Causes are, for example, a disk that blocks a system call, or a machine without a free core.
+    Clients then see time-outs that no other log line explains: a Java client closes its connection
+    when one request takes over 3 s.
+
+    Call ``check_delay`` every ``STALL_CHECK_S``. If a call comes over ``STALL_S`` late, the watch
+    logs the delay and calls ``on_stall`` with the seconds. ``now`` returns the time in monotonic
+    seconds.
+    """
 
     def __init__(
         self, now: Callable[[], float], on_stall: Callable[[float], None] = lambda _seconds: None

@@ -1,8 +1,8 @@
-"""Messages that are not stored at their destination at once: half messages, timers, delays.
+"""Interceptors, which redirect or refuse messages with special properties before they are stored.
 
-Each interceptor may change the destination of a message or refuse it. Interceptors are called only
-for messages with special properties. Source: apache/rocketmq ``SendMessageProcessor``
-(transactions), then ``HookUtils.handleScheduleMessage`` (timers, levels).
+Half messages, timer messages and delayed messages are not stored in their topic at once. Each
+interceptor may change the destination of a message or refuse the message. Source: apache/rocketmq
+``SendMessageProcessor`` (transactions), then ``HookUtils.handleScheduleMessage`` (timers, levels).
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from turbopump.remoting.response import Refusal, Response, refusal
 
 
 class Destination(msgspec.Struct, frozen=True):
-    """Destination of a message, and its fields that depend on it. ``properties``: the property text
-    as sent, with its UNIQ_KEY.
+    """Queue in which a message will be stored, with the properties and flags to store.
 
-    ``recall_handle``: for the answer; the producer needs it to recall the message.
+    - ``properties``: the encoded properties as sent, with the property UNIQ_KEY.
+    - ``recall_handle``: the handle with which the producer can recall a timer message, or
+      None. It is part of the answer.
     """
 
     topic: str
@@ -35,18 +36,23 @@ class Destination(msgspec.Struct, frozen=True):
 
 
 Interceptor = Callable[[SendMessage, Destination], Destination | Refusal]
-"""Function that returns the destination unchanged, another one, or a refusal."""
+"""Function that returns the given destination, another destination, or a refusal."""
 
 
 class Interceptors:
-    """Interceptors of a broker, in the order of their calls. Each gets the destination that the
-    previous one returned."""
+    """Chain of the interceptors of a broker.
+
+    Each interceptor gets the destination that the previous one returned.
+    """
 
     def __init__(self, *rules: Interceptor) -> None:
         self._rules = rules
 
     def find(self, request: SendMessage, destination: Destination) -> Destination | Refusal:
-        """Return the destination of a message. A retried message follows the same rules."""
+        """Return the final destination of a message, or the refusal of an interceptor.
+
+        A retried message follows the same rules as a new one.
+        """
         for rule in self._rules:
             found = rule(request, destination)
             if isinstance(found, Response):
@@ -56,13 +62,19 @@ class Interceptors:
 
 
 def added_properties(config: BrokerConfig) -> str:
-    """Return the properties that this broker adds to every message, after those of the
-    interceptors."""
+    """Return the encoded properties that this broker adds to every message.
+
+    They follow the properties that the interceptors set.
+    """
     return encode_properties({**region_fields(config), "CLUSTER": config.broker_cluster_name})
 
 
 def region_fields(config: BrokerConfig) -> dict[str, str]:
-    """Return the properties and answer fields that tell clients if they should trace messages."""
+    """Return the fields that tell clients the region of the broker and if they should trace
+    messages.
+
+    They are properties of messages and fields of answers.
+    """
     return {"MSG_REGION": config.region_id, "TRACE_ON": "true" if config.trace_on else "false"}
 
 
@@ -71,12 +83,14 @@ _KINDS: Final = re.compile(
 )
 
 _TAKEN: Final = ("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
-"""Properties that an interceptor handles."""
+"""Properties that an earlier interceptor handles."""
 
 
 def refuse_unknown_kinds(request: SendMessage, destination: Destination) -> Destination | Refusal:
-    """Refuse a message that no earlier interceptor has handled and this broker does not support.
-    The message is not delivered as a plain one."""
+    """Refuse a message of a special kind that no earlier interceptor has handled.
+
+    This broker does not support that kind, and must not deliver it as a plain message.
+    """
     kind = _kind(destination.properties, _TAKEN) if destination.topic == request.topic else None
     if kind is None:
         return destination
@@ -87,7 +101,7 @@ def refuse_unknown_kinds(request: SendMessage, destination: Destination) -> Dest
 
 
 def kind_in_batch(properties: str) -> Refusal | None:
-    """Return a refusal for a message that is not allowed in a batch, or None."""
+    """Return a refusal if messages with these properties are not allowed in a batch, else None."""
     kind = _kind(properties)
     if kind is None:
         return None
@@ -112,8 +126,7 @@ def _kind(properties: str, known: tuple[str, ...] = ()) -> str | None:
 def refuse_false_inner_batch(
     request: SendMessage, destination: Destination
 ) -> Destination | Refusal:
-    """Refuse a message with the property for an inner batch's number of messages, unless the
-    message is one."""
+    """Refuse a message that has the property INNER_NUM but is not an inner batch."""
     if (
         request.sys_flag & SysFlag.INNER_BATCH
         or property_value(destination.properties, INNER_NUM) is None

@@ -1,10 +1,11 @@
-"""Repair of a damaged part of the log from a copy: another broker of the same name.
+"""Repair of damaged parts of the log with data from another broker of the same name.
 
-Master and slave have the same log, byte for byte. Damage found by a scrub, a start or a reader is
-requested from the copy, message by message (request 33), checked, and written in place. Bytes that
-cannot have been there are not written: a copy may have another log. A part that the device cannot
-read is left alone: replace that disk. A reader waits until all due parts have been requested: at
-most 2 s a message and copy.
+Master and slave have the same log, byte for byte. When a scrub, a start or a reader finds damage,
+this broker requests each message in the damaged part from the other broker (request 33), checks it
+and writes it in place. A message that cannot have been there is not written, because the other
+broker may have another log. A part that the device cannot read is left alone: replace that disk. A
+reader waits until all damaged parts that are due have been requested, for at most 2 s per message
+and broker.
 """
 
 from __future__ import annotations
@@ -40,35 +41,38 @@ log = logging.getLogger(__name__)
 
 ANSWER_S: Final = 2.0
 AGAIN_S: Final = 60.0
-"""Seconds before the same range is requested again."""
+"""Minimum seconds between two requests for the same range."""
 RANGE_MAX: Final = 16 * 1024 * 1024
-"""Maximum bytes fetched of a damaged range, from its beginning."""
+"""Maximum bytes that are fetched of a damaged range. They are its first ones."""
 RANGES_MAX: Final = 10_000
-"""Maximum ranges remembered."""
+"""Maximum number of ranges whose last request is remembered."""
 
 
 class Range(NamedTuple):
-    """Offsets of the log."""
+    """Part of the commit log, from the offset ``start`` to the offset ``end``."""
 
     start: int
     end: int
 
 
 def damaged_ranges(damages: Iterable[DamagedMessage | StoredEntry]) -> list[Range]:
-    """Return the ranges of damage that a read has found."""
+    """Return the ranges of the log that a read found damaged."""
     return [Range(one.offset, one.offset + one.size) for one in damages]
 
 
 @dataclass(eq=False)
 class LogRepair:
-    """Repair of the log from other brokers of the same name, whose addresses are those of the name
-    servers. ``address``: this broker's own."""
+    """Repair of the log with data from other brokers of the same name.
+
+    The name servers give the addresses of these brokers. ``address`` is this broker's own address,
+    which is left out.
+    """
 
     stored: Stored
     remoting: RemotingClient
     address: str
     mended: int = 0
-    """Messages that were fetched again since the start."""
+    """Number of messages that were repaired since the start."""
     _due: dict[Range, None] = field(default_factory=dict)
     _now: dict[Range, None] = field(default_factory=dict)
     _tried: dict[Range, float] = field(default_factory=dict)
@@ -76,13 +80,16 @@ class LogRepair:
     _task: asyncio.Task[None] | None = None
 
     async def stop(self) -> None:
-        """Stop fetching. May be called twice."""
+        """Stop the running repair. The method may be called twice."""
         await stop_task(self._task)
         await self.remoting.close()
 
     def fetch(self, ranges: Iterable[Range], then: Callable[[], object] | None = None) -> bool:
-        """Fetch damaged ranges, then call ``then``. Return False if there is nothing to fetch now;
-        ``then`` is not called."""
+        """Start to repair damaged ranges of the log, and call ``then`` at the end.
+
+        Return False, without a call of ``then``, if there is nothing to repair now: no name server
+        is configured, or all ranges were tried less than AGAIN_S ago.
+        """
         if not self.stored.config.namesrv_addresses:
             return False
         now = asyncio.get_running_loop().time()
@@ -105,7 +112,10 @@ class LogRepair:
         return True
 
     async def fetch_and_wait(self, ranges: Iterable[Range]) -> bool:
-        """Fetch damaged ranges and wait for that. Return True if reading again may succeed."""
+        """Repair damaged ranges of the log, and wait for the end of the repair.
+
+        Return True if it makes sense to read the ranges again.
+        """
         over: asyncio.Future[None]
         over, done, _ = awaited()
         if not self.fetch(ranges, partial(done, None)):
@@ -132,7 +142,7 @@ class LogRepair:
                     then()
 
     async def _find_copies(self) -> list[str]:
-        """Return the addresses of the other brokers of this name, the master first."""
+        """Return the addresses of the other brokers of this name, beginning with the master."""
         for server in self.stored.config.namesrv_addresses:
             try:
                 found = await self.remoting.call(server, GetBrokerClusterInfo(), timeout=ANSWER_S)
@@ -178,7 +188,10 @@ class LogRepair:
     async def _fetch_entry(
         self, at: int, end: int, copies: list[str]
     ) -> tuple[bytes | None, list[str]]:
-        """Return the message at an offset from a copy, or the reasons why no copy has one."""
+        """Return the message at a log offset from another broker.
+
+        If no broker has a usable message, return None and the reasons.
+        """
         causes = []
         for address in copies:
             try:
@@ -197,7 +210,7 @@ class LogRepair:
         return None, causes
 
     def _entry_fault(self, entry: bytes, at: int, end: int) -> str | None:
-        """Describe the fault of an entry sent by a copy; None if it is good."""
+        """Return the reason why a fetched entry must not be written at this offset, or None."""
         crc_required = self.stored.store.log.requires_crc(at)
         fault = entry_fault(entry, at, crc_required=crc_required) or lengths_fault(entry)
         if fault is not None:
@@ -226,8 +239,10 @@ class LogRepair:
         return _queue_fault(queue, entry, at, index)
 
     async def _write_fetched(self, start: int, data: bytes) -> None:
-        """Write fetched bytes in place. Raises OSError, and StoreError if the bytes cannot be
-        written there."""
+        """Write fetched entries to the damaged part of the log.
+
+        Raises StoreError if the entries cannot be written there. Raises OSError if the write fails.
+        """
         store = self.stored.store
         segment_log = self.stored.store.log
         file = segment_log.files.at(start)
@@ -258,9 +273,10 @@ class LogRepair:
 
 
 def _queue_fault(queue: ConsumeQueue, entry: bytes, at: int, index: int) -> str | None:
-    """Return the reason why this entry cannot have this queue offset, or None.
+    """Return the reason why a fetched entry cannot have its queue offset, or None.
 
-    An entry without a unit in the queue lies before the first unit or after the last, with room for
+    The entry is compared with the queue's unit of the same offset. If the queue has no such unit,
+    the entry must lie before the first unit or after the last one, with enough room in the log for
     the entries between.
     """
     unit = queue.unit(index)

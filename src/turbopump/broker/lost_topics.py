@@ -1,4 +1,4 @@
-"""Topics whose table entry was lost, created again from their messages."""
+"""Restoration of topics that have messages but were lost from the topic table."""
 
 from __future__ import annotations
 
@@ -25,18 +25,19 @@ _GROUP_TOPICS: Final = (RETRY_PREFIX, DLQ_PREFIX)
 
 
 def make_lost_topics(store: MessageStore, topics: TopicTable, default_queues: int) -> list[str]:
-    """Create topics again that are not in the table but have a newer message than the loaded table.
-    Return and log their names. ``default_queues``: least number of queues, except for a group's
-    topic.
+    """Restore topics that have messages but are missing in the topic table, and return their names.
 
-    A topic is acknowledged with its first message after one second at most, even if ``topics.json``
-    is not saved by then (under ASYNC_FLUSH). If the power fails then, the log has the messages, but
+    A topic is restored only if it has a message that is newer than the loaded table.
+    ``default_queues`` is the minimum number of its queues, except for a group's topic.
+
+    A send to a new topic is answered after one second at most, even if ``topics.json`` is not saved
+    by then (under ASYNC_FLUSH). If the power fails at that moment, the log has the messages, but
     clients get no route to them. So the topic is created again, with as many queues as had
     messages. Its empty queues beyond the default, its permissions and its attributes are lost. A
-    deleted topic does not come back: its messages are older than the table, which was saved after
-    them.
+    deleted topic does not come back, because its messages are older than the table, which was saved
+    after them.
 
-    A BatchCQ topic comes back if Apache's files of its queues exist.
+    A topic of inner batches (BatchCQ) is restored if Apache's files of its queues exist.
     """
     ends: dict[str, list[ConsumeQueue]] = {}
     for queue in store.queues:
@@ -66,8 +67,10 @@ def make_lost_topics(store: MessageStore, topics: TopicTable, default_queues: in
 
 
 def lost_topic(name: str, last: int, default_queues: int) -> TopicConfig:
-    """Return the settings of a lost topic, derived from its messages. ``last``: its last queue with
-    a message."""
+    """Return settings for a lost topic.
+
+    ``last`` is the highest id of a queue with a message.
+    """
     count = 1 if name.startswith(_GROUP_TOPICS) else default_queues
     return plain_topic(name, max(last + 1, count))
 
@@ -75,8 +78,11 @@ def lost_topic(name: str, last: int, default_queues: int) -> TopicConfig:
 def make_topic_of_waiting(
     topics: TopicTable, default_queues: int, name: str, queue_id: int, stored_ms: int
 ) -> None:
-    """Create the topic of a message that has waited since ``stored_ms``, if the topic's table entry
-    was lost. A deleted topic stays deleted."""
+    """Restore the topic of a delayed message if the topic is missing in the topic table.
+
+    The message was stored at ``stored_ms``. Nothing is restored if the topic was deleted, or if the
+    loaded table is newer than the message.
+    """
     if (
         topics.find(name) is None
         and name not in topics.deleted
@@ -97,7 +103,7 @@ def _make_again(topics: TopicTable, topic: TopicConfig) -> None:
 
 
 def _is_newer(store: MessageStore, queue: ConsumeQueue, saved_ms: int) -> bool:
-    """Return True if the queue's last message is not older than ``saved_ms``, or unreadable."""
+    """Return True if the last message of a queue is unreadable, or not older than ``saved_ms``."""
     entry = finish_now(
         store.lookup.entry_in_queue(queue.topic, queue.queue_id, queue.max_index - 1)
     )

@@ -1,9 +1,8 @@
-"""Membership of consumer groups: changes in a group, of which its members are notified (40),
-conflicts among them, and clients that are silent or gone.
+"""Changes and conflicts in consumer groups, of which the members or the operator are notified.
 
-Many changes may come in one turn of the event loop, and a group may have thousands of members. So
-notices are collected, and large groups are notified and checked at intervals. Heartbeats are
-decoded elsewhere (``handlers/clients.py``). Source: apache/rocketmq
+Many changes may come in one run of the event loop, and a group may have thousands of members. So
+notices (request 40) are collected, and large groups are notified and checked at intervals.
+Heartbeats are decoded in ``handlers/clients.py``. Source: apache/rocketmq
 ``DefaultConsumerIdsChangeListener``, ``ClientHousekeepingService``.
 """
 
@@ -25,15 +24,15 @@ from turbopump.repeated_line import RepeatedLine
 SMALL_GROUP: Final = 100
 """Maximum members of a group that is checked for conflicts at every heartbeat.
 
-A larger group is checked after CHECK_PAUSE_S seconds for each member. It is also checked when a
-member joins or leaves while the group has no conflict.
+For a larger group the pause between two checks is CHECK_PAUSE_S for each member. A larger group
+without conflicts is also checked when a member joins or leaves.
 """
 CHECK_PAUSE_S: Final = 0.01
 NOTICE_AT_ONCE: Final = 50
-"""Maximum members of a group that is notified at once of each change.
+"""Maximum members of a group that is notified of each change at once.
 
-A larger group is notified after NOTICE_PAUSE_S seconds for each member. Each notified member
-requests the whole list, which takes some 0.1 ms.
+For a larger group the pause between two notices is NOTICE_PAUSE_S for each member. Each notified
+member requests the whole list, which takes some 0.1 ms.
 """
 NOTICE_PAUSE_S: Final = 0.001
 NOTICE_PAUSE_MAX_S: Final = 2.0
@@ -45,32 +44,37 @@ _no_heartbeat = RepeatedLine(
 
 
 class Membership:
-    """Changes in the groups of one broker."""
+    """Watch over the members of all consumer groups of a broker.
+
+    Members are notified when their group changes. Conflicts among them are logged.
+    """
 
     def __init__(self, stored: Stored) -> None:
         self._stored = stored
         self._conflicts: dict[str, tuple[str, ...]] = {}
         """Conflicts found in each group at its last check."""
         self._next_check: dict[str, float] = {}
-        """Time of the next check of large groups."""
+        """Time from which a large group is due for a check, by name."""
         self._to_notify: set[str] = set()
         self._notified: dict[str, float] = {}
-        """Time of the last notification of large groups."""
+        """Time of the last notice to a large group, by name."""
 
     def note_heartbeat(self, name: str, now: float, *, changed: bool) -> tuple[str, ...]:
-        """Return the conflicts in a group after a heartbeat of a member. If it has ``changed`` the
-        group, notify the members."""
+        """Return the conflicts in a consumer group after a heartbeat of one of its members.
+
+        If the heartbeat has ``changed`` the group, its members are notified.
+        """
         if changed:
             self.notify_members(name)
         return self._check_conflicts(name, now, changed=changed)
 
     def note_loss(self, name: str, now: float) -> None:
-        """Notify the members of a group that one has left."""
+        """Notify the members of a consumer group that a member has left."""
         self._check_conflicts(name, now, changed=True)
         self.notify_members(name)
 
     def connection_lost(self, peer: Wire) -> None:
-        """Remove a connection that has ended."""
+        """Remove a client whose connection has ended from all groups."""
         self._stored.turns.run(peer, self._leave(peer))
 
     def close_silent(self, now: float, timeout: float) -> None:
@@ -80,8 +84,10 @@ class Membership:
             peer.close()
 
     def notify_members(self, name: str) -> None:
-        """Notify the members of a group of a change: at the end of this turn of the event loop, or
-        after the pause of a large group."""
+        """Notify the members of a consumer group of a change.
+
+        A small group is notified in the next run of the event loop, a large one after a pause.
+        """
         group = self._stored.clients.groups.get(name)
         if group is None:
             self._notified.pop(name, None)
@@ -100,7 +106,8 @@ class Membership:
         loop.call_at(due, self._notify_now, name)
 
     def conflicts_in(self, name: str) -> tuple[str, ...]:
-        """Return the present conflicts among the members of a group, one sentence for each."""
+        """Return the present conflicts among the members of a consumer group, as one sentence
+        each."""
         group = self._stored.clients.groups.get(name)
         if group is None or group.alike:
             return ()
@@ -116,8 +123,11 @@ class Membership:
             yield
 
     def _check_conflicts(self, name: str, now: float, *, changed: bool) -> tuple[str, ...]:
-        """Find the conflicts in a group, and log each once. Return those of the last check if a
-        large group is not due yet. A check costs 4 µs a member, and nothing for equal members."""
+        """Return the conflicts in a consumer group, and log each new one.
+
+        A large group that is not due for a check gets the conflicts of the last check. A check
+        takes 4 µs per member. If all members are alike, it takes no time.
+        """
         # Every member sends a heartbeat each 30 s, and a check looks at all members: N² steps for
         # a group. So a large group is checked at intervals that grow with it, and a member that
         # joins a group without conflicts is checked at once, because it may bring the first one.

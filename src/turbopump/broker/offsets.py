@@ -1,10 +1,9 @@
-"""Offsets of each group in each queue: ``config/consumerOffset.json``, saved every few seconds and
-at the end.
+"""Table of the consumer offsets: the next offset of each group in each queue.
 
-The broker itself moves an offset back in one case only: at its start, if recovery has left the
-queue shorter than the offset. A client may set any offset. An operator's reset takes precedence
-over commits until the readers have learned of it. Source: apache/rocketmq
-``ConsumerOffsetManager``.
+The table is saved in ``config/consumerOffset.json`` every few seconds and at the end. The broker
+itself moves an offset back in one case only: at its start, if recovery has left the queue shorter
+than the offset. A client may set any offset. An operator's reset takes precedence over commits
+until the readers have learned of it. Source: apache/rocketmq ``ConsumerOffsetManager``.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from turbopump.remoting.turns import Steps, Turns
 
 
 class SetBack(NamedTuple):
-    """An offset that was beyond the end of its queue, and was set to the end."""
+    """Consumer offset that was beyond the end of its queue and was set back to the end."""
 
     group: str
     topic: str
@@ -31,7 +30,10 @@ class SetBack(NamedTuple):
 
 
 class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
-    """Next offset of each group, by ``topic@group`` and queue id."""
+    """Table of the next offset of each consumer group in each queue.
+
+    The keys are ``topic@group`` and the queue id.
+    """
 
     def __init__(self, file: JsonTable, clock: Clock, turns: Turns | None = None) -> None:
         super().__init__(file, ConsumerOffsetTable, turns)
@@ -42,13 +44,14 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
         self._names = EncodedMap(self._topic_names)
         self._version = DataVersion()
         self._resets: dict[str, dict[int, Hashable]] = {}
-        """Resets that a reader does not know yet: ``topic@group`` to queues; the value is the
-        reader that learned of it last, if any. They are saved, because after a restart a commit may
-        be older than the reset."""
+        """Resets by an operator that a reader may not know yet, by ``topic@group`` and queue id.
+        The value is the reader that was last redirected, or None. Resets are saved, because after a
+        restart a commit may be older than the reset."""
         self._pending = EncodedMap(self._reset_queues)
         self._maps = {"groupTopicMap": self._names, "offsetTable": self._entries}
         self._own: dict[tuple[str, int], int] | None = None
-        """Offsets committed at this slave that its master does not have."""
+        """Offsets that were committed at this slave and that its master does not have yet. None at
+        a master."""
 
     def _topic_names(self, group: str) -> tuple[str, ...]:
         return tuple(self._topics_of[group])
@@ -57,13 +60,16 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
         return list(self._resets[key])
 
     def follow_master(self) -> None:
-        """Start to record commits at this slave."""
+        """Turn this table into a slave's table, which records the commits that the master lacks."""
         self._own = {}
 
     def copy(self, table: ConsumerOffsetTable, *, whole: bool) -> None:
-        """Copy a master's offsets. An offset that was committed here while the master was away
-        stays until the master reaches it. ``whole``: delete groups that the master does not
-        have."""
+        """Copy the offsets of a master.
+
+        An offset that was committed here while the master was away stays until the master reaches
+        it. If ``whole`` is True, ``table`` has all offsets of the master, and groups that the
+        master lacks are deleted here.
+        """
         own = self._own if self._own is not None else {}
         for key, queues in table.offset_table.items():
             mine = self._offsets.get(key, {})
@@ -84,7 +90,10 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
                 self._forget(group, gone_from)
 
     def load(self) -> None:
-        """Read the file. Raises OSError."""
+        """Read the offsets and the resets from the file.
+
+        Raises OSError if the file cannot be read.
+        """
         saved = self._load()
         for key, queues in saved.offset_table.items():
             self._queues_of(key).update(queues)
@@ -93,10 +102,10 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
             self._note_reset(key, dict.fromkeys(queue_ids))
 
     def set_back(self, end_of: Callable[[str, int], int]) -> list[SetBack]:
-        """Set every offset beyond ``end_of(topic, queue_id)`` to that end. Return the changed
-        offsets.
+        """Set every offset that is beyond the end of its queue back to that end.
 
-        Call this once, between recovery and the first request, and save at once. New messages reuse
+        ``end_of`` returns the end for a topic and a queue id. Return the changed offsets. Call this
+        method once, between recovery and the first request, and save at once. New messages reuse
         the lost offsets, and a group beyond them would never read these messages.
         """
         moved = []
@@ -118,8 +127,11 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
         return None
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
-        """Commit a group's offset. A client may also commit a lower one, to read again. Return
-        False if an operator's reset takes precedence, of which the client did not know."""
+        """Set the next offset of a consumer group in a queue.
+
+        A client may also commit a lower offset, to read messages again. Return False if an operator
+        has reset the offset and the readers do not know of the reset yet.
+        """
         if self._resets and self.is_reset(group, topic, queue_id):
             return False
         self._queues_of(f"{topic}@{group}")[queue_id] = offset
@@ -129,8 +141,10 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
         return True
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Reset an offset for an operator. Commits are ignored until a reader of the queue knows of
-        the reset."""
+        """Reset the offset of a consumer group in a queue, for an operator.
+
+        Commits are ignored until a reader of the queue knows of the reset.
+        """
         key = f"{topic}@{group}"
         self._queues_of(key)[queue_id] = offset
         self._note_reset(key, {queue_id: None})
@@ -139,12 +153,13 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
     def reset_for(
         self, group: str, topic: str, queue_id: int, offset: int, reader: Hashable
     ) -> int | None:
-        """Return the offset at which a ``reader`` that pulls at ``offset`` must continue instead;
-        None: at ``offset``.
+        """Return the offset to which a pull is redirected after an operator's reset, or None.
 
-        A reader that pulls at the offset of the reset knows of it. A reader that knows of it and
-        still pulls elsewhere keeps its own offsets, and may. RocketMQ redirects only one pull, and
-        a commit in flight then undoes the reset.
+        - ``offset``: the offset at which the ``reader`` pulls.
+
+        A reader that pulls at the reset offset knows of the reset. A reader that was redirected and
+        pulls elsewhere again may keep its own offset. RocketMQ redirects only one pull, and a
+        commit in flight then undoes the reset.
         """
         resets = self._resets.get(f"{topic}@{group}", {})
         if queue_id not in resets:
@@ -157,12 +172,15 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
         return target
 
     def is_reset(self, group: str, topic: str, queue_id: int) -> bool:
-        """Return True if a reset waits for the next reader of a queue."""
+        """Return True if an operator has reset an offset and no reader knows of the reset yet."""
         return queue_id in self._resets.get(f"{topic}@{group}", ())
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """End the queue's reset, because the broker itself reads the queue for the group (POP) and
-        follows it at once. Returns the offset of the reset; None: there was no reset."""
+        """End the reset of an offset, and return the offset, or None without a reset.
+
+        The caller is the broker itself, which reads the queue for the group (POP) and follows the
+        reset at once.
+        """
         key = f"{topic}@{group}"
         resets = self._resets.get(key, {})
         if queue_id not in resets:
@@ -176,19 +194,22 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
 
     @property
     def any_reset(self) -> bool:
-        """True if a reset waits for a reader."""
+        """True if any reset by an operator waits for a reader."""
         return bool(self._resets)
 
     def of_group(self, group: str, topic: str) -> Mapping[int, int]:
-        """Return the offsets of a group in a topic, by queue id."""
+        """Return the next offsets of a consumer group in a topic, by queue id."""
         return self._offsets.get(f"{topic}@{group}", {})
 
     def topics_of(self, group: str) -> list[str]:
-        """Return the topics in which a group has an offset."""
+        """Return the topics in which a consumer group has an offset."""
         return list(self._topics_of.get(group, ()))
 
     def clone(self, source: str, target: str, topic: str) -> Steps[bool]:
-        """Reset ``target`` to the offsets of ``source``. Return False if ``source`` has none."""
+        """Reset the offsets of the group ``target`` to those of the group ``source``.
+
+        Return False if ``source`` has no offset in the topic.
+        """
         offsets = list(self.of_group(source, topic).items())
         for queue_id, offset in offsets:
             self.reset(target, topic, queue_id, offset)
@@ -196,7 +217,10 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
         return bool(offsets)
 
     def lowest(self, topic: str, without: Collection[str]) -> Steps[dict[int, int]]:
-        """Return the lowest offset of all groups except ``without``, by queue id."""
+        """Return the lowest offset of any consumer group in each queue of a topic.
+
+        The groups in ``without`` do not count.
+        """
         found: dict[int, int] = {}
         for group in self.groups_of(topic):
             if group in without:
@@ -207,22 +231,22 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
         return found
 
     def groups_of(self, topic: str) -> list[str]:
-        """Return the groups that have an offset in a topic."""
+        """Return the consumer groups that have an offset in a topic."""
         return [key.partition("@")[2] for key in self._offsets if key.startswith(f"{topic}@")]
 
     def forget_group(self, group: str) -> Steps[None]:
-        """Delete the offsets of a deleted group."""
+        """Delete all offsets of a deleted consumer group."""
         for topic in self.topics_of(group):
             self._forget(group, topic)
             yield
 
     def forget_topic(self, topic: str) -> None:
-        """Delete the offsets of a deleted topic."""
+        """Delete the offsets of all groups in a deleted topic."""
         for group in self.groups_of(topic):
             self._forget(group, topic)
 
     def _forget(self, group: str, topic: str) -> None:
-        """Delete the offsets and resets of a group in a topic."""
+        """Delete the offsets and resets of a consumer group in a topic."""
         key = f"{topic}@{group}"
         topics = self._topics_of[group]
         del self._offsets[key]
@@ -248,7 +272,7 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
             self._maps.pop("pendingResets", None)
 
     def _queues_of(self, key: str) -> dict[int, int]:
-        """Return the modifiable offsets of ``topic@group``."""
+        """Return the offsets of ``topic@group``, which the caller may modify."""
         self._entries.stale[key] = None
         queues = self._offsets.get(key)
         if queues is None:

@@ -1,4 +1,4 @@
-"""Parts of a started broker, in frozen groups: each is built from those before it.
+"""Parts of a started broker, in groups of which each is built from those before it.
 
 Handlers are no parts: ``broker.py`` gives each of them ``Stored`` and what else it needs.
 """
@@ -58,8 +58,11 @@ log = logging.getLogger(__name__)
 class Listening:
     """Ports of a broker, and its addresses for clients, slaves and stored messages.
 
-    ``vip_router`` answers at the VIP port. ``address`` is the advertised one, ``ha_address`` is
-    empty if no HA port listens. ``store_host`` is (ip, port) as written into entries.
+    - ``vip_router``: the router for the requests that arrive at the VIP port.
+    - ``host`` and ``port``: the listening address.
+    - ``address``: the address that clients use.
+    - ``store_host``: (ip, port), as written into entries.
+    - ``ha_address``: the address that slaves use, or an empty text if no HA port is open.
     """
 
     membership: Membership
@@ -76,8 +79,10 @@ class Listening:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Delivering:
-    """Parts that store the broker's own messages, and messages that wait for their time or for a
-    pop. Sends pass through the ``interceptors``."""
+    """Parts that deliver messages which wait, for example for a time, a transaction or a pop.
+
+    Each sent message passes through the ``interceptors``. ``log_repair`` repairs the log.
+    """
 
     forwarding: Forwarding
     transactions: Transactions
@@ -91,8 +96,11 @@ class Delivering:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Copying:
-    """Parts that copy tables from a master, and parts that check and repair the log. Only a slave
-    has ``slave_tables``."""
+    """Parts that copy the tables of a master, check the log, and delete old files.
+
+    - ``slave_tables`` and ``slave_accounts``: None at a master.
+    - ``scrubbing``: None if the settings turn it off.
+    """
 
     records: TopicRecords
     slave_tables: SlaveTables | None
@@ -102,13 +110,13 @@ class Copying:
 
     @property
     def lacks_master(self) -> bool:
-        """True for a slave that does not know its master."""
+        """True for a slave that does not know the address of its master."""
         return self.slave_tables is not None and self.slave_tables.master is None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Announcing:
-    """Parts that register with name servers and query them."""
+    """Parts that register the broker with name servers and request routes."""
 
     registration: NameServerRegistration
     routes: TopicRoutes
@@ -126,8 +134,11 @@ class Parts:
 
 
 async def listen(stored: Stored, authorise: Authorise | None, ends: AsyncExitStack) -> Listening:
-    """Open the ports; ``ends`` closes them. No await may follow until the handlers exist: a request
-    that comes before them would be refused as unknown. Raises ConfigError."""
+    """Open the ports of the broker.
+
+    ``ends`` closes the ports. No await may follow until the handlers exist, because an earlier
+    request would be refused as unknown. Raises ConfigError if a port cannot be opened.
+    """
     config = stored.config
     store = stored.store
     numeric = await _numeric(config.advertised_host)
@@ -184,7 +195,8 @@ async def listen(stored: Stored, authorise: Authorise | None, ends: AsyncExitSta
 async def _take_ports(
     server: RemotingServer, config: BrokerConfig, vip_router: Router
 ) -> tuple[str, int]:
-    """Listen on the VIP port and on the ordinary one. Return the address of the latter."""
+    """Listen on the VIP port and on the ordinary port. Return host and number of the ordinary
+    port."""
     if config.listen_port > VIP_OFFSET:
         try:
             await server.listen(config.bind_address, config.listen_port - VIP_OFFSET, vip_router)
@@ -313,7 +325,7 @@ def make_copies(
 def follow_master(
     listening: Listening, copying: Copying, address: str | None, ha_address: str | None
 ) -> None:
-    """Let a slave follow the master at these addresses."""
+    """Let a slave follow the master at these addresses. At a master the call has no effect."""
     if copying.slave_tables is not None:
         copying.slave_tables.master_is_at(address)
     listening.replication.master_is_at(ha_address)
@@ -343,8 +355,10 @@ def make_announcing(
 
 
 async def _numeric(host: str) -> str | None:
-    """Return the numeric address of an advertised host, for stored entries, or None if the host
-    cannot be resolved here."""
+    """Return the numeric address of a host, or None if the host cannot be resolved here.
+
+    Stored entries contain this address.
+    """
     try:
         return str(ipaddress.ip_address(host))
     except ValueError:

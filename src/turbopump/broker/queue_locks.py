@@ -1,8 +1,8 @@
-"""Queue locks: the client of a group that may consume a queue in order.
+"""Locks of queues, so that only one client of a group consumes a queue in order.
 
 A queue of a group has at most one holder at any time, also across a restart. If the holder is
-unknown, nobody gets the lock until every possible holder must have stopped. A lock expires 60 s
-after it was granted or renewed; a client relies on it for 30 s. Times come in as seconds of a
+unknown, no client gets the lock until every possible holder must have stopped. A lock expires 60 s
+after it was granted or renewed, and a client relies on it for 30 s. All times are seconds of a
 monotonic clock. Source: apache/rocketmq ``RebalanceLockManager``, which loses every lock in a
 restart.
 """
@@ -27,19 +27,19 @@ from turbopump.store.watermark import Watermark
 log = logging.getLogger(__name__)
 
 LIFE_S: Final = 60.0
-"""Seconds after which a lock expires that is not renewed."""
+"""Seconds after which a lock expires if it is not renewed."""
 RELIANCE_S: Final = 30.0
 """Seconds for which a client relies on a lock that it cannot renew
 (``ProcessQueue.REBALANCE_LOCK_MAX_LIVE_TIME``)."""
 LOCKS_MAX: Final = 100_000
-"""Maximum number of locks. Beyond it no new client gets a lock, so that clients cannot fill the
+"""Maximum number of locks. Beyond that new locks are refused, so that clients cannot fill the
 memory."""
 CLEAN_UP_S: Final = 10.0
 """Seconds between two searches for expired locks."""
 CLEAN_UP_MAX: Final = 5000
 
 Holders = Mapping[tuple[str, MessageQueue], str]
-"""Client id of the holder, by group and queue."""
+"""Client id of the holder of each lock, by group and queue."""
 
 
 @dataclass(slots=True)
@@ -47,13 +47,19 @@ class _Lock:
     client_id: str
     expires: float
     change: int
-    """Number of the change that made this client the holder."""
+    """Number of the change that made this client the holder of the lock."""
 
 
 class QueueLocks:
-    """Table of locks. ``holders``: those before the broker's restart, found at ``now``; each may
-    renew for 60 s before its lock is free. No lock is granted before ``closed_until``.
-    ``on_change`` gets the group and the queue, and True for a new holder, False for a lost one."""
+    """Table of the queue locks of all consumer groups.
+
+    - ``now``: the present time, in monotonic seconds.
+    - ``holders``: the holders before a restart of the broker. Each of them has 60 s to renew
+      its lock.
+    - ``closed_until``: the time before which no lock is granted.
+    - ``on_change``: a function that gets the group, the queue, and True for a new holder or
+      False for a lost one.
+    """
 
     def __init__(
         self,
@@ -64,7 +70,7 @@ class QueueLocks:
         on_change: Callable[[str, MessageQueue, bool], None] = lambda _group, _queue, _held: None,
     ) -> None:
         self.changes = 0
-        """Number of changes of holders so far."""
+        """Number of times that a holder has changed."""
         self.closed_until = closed_until
         self._on_change = on_change
         self._locks: dict[str, dict[MessageQueue, _Lock]] = {}
@@ -73,7 +79,7 @@ class QueueLocks:
         self.put_holders(holders, now)
 
     def put_holders(self, holders: Holders, now: float) -> None:
-        """Set these holders, as if they had renewed their locks now."""
+        """Grant locks to these holders, as if all of them had renewed their locks now."""
         for (group, queue), client_id in holders.items():
             self._set_holder(group, queue, _Lock(client_id, now + LIFE_S, 0))
 
@@ -81,14 +87,17 @@ class QueueLocks:
         return self._count
 
     def holder(self, group: str, queue: MessageQueue) -> str:
-        """Return the last holder; its lock may have expired."""
+        """Return the client id of the last holder of a queue. The lock may have expired."""
         return self._locks[group][queue].client_id
 
     def lock(
         self, group: str, queues: Iterable[MessageQueue], client_id: str, now: float
     ) -> dict[MessageQueue, int]:
-        """Lock queues for ``client_id``. Return those that the client holds, each with the number
-        of the change that made the client its holder."""
+        """Lock queues for a client of a group, or renew its locks.
+
+        Return the queues that the client has locked now. Each has the number of the change that
+        made the client the holder.
+        """
         if now < self.closed_until:
             return {}
         if now >= self._next_clean_up:
@@ -115,7 +124,7 @@ class QueueLocks:
         return granted
 
     def unlock(self, group: str, queues: Iterable[MessageQueue], client_id: str) -> None:
-        """Unlock those of the queues that this client holds."""
+        """Unlock those of the queues that this client has locked."""
         for queue in queues:
             lock = self._locks.get(group, {}).get(queue)
             if lock is not None and lock.client_id == client_id:
@@ -123,7 +132,8 @@ class QueueLocks:
                 self.changes += 1
 
     def any_held(self, group: str, now: float) -> bool:
-        """Return True if a member of the group holds a queue, so the group consumes in order."""
+        """Return True if a member of a group has locked a queue, so that the group consumes in
+        order."""
         return any(lock.expires > now for lock in self._locks.get(group, {}).values())
 
     def _set_holder(
@@ -144,7 +154,8 @@ class QueueLocks:
         self._on_change(group, queue, False)
 
     def _forget_expired(self, then: float) -> None:
-        """Remove locks that had expired ``then``, a bounded number."""
+        """Remove locks that expired at the time ``then`` or before, at most CLEAN_UP_MAX in a
+        call."""
         expired = [
             (group, queue)
             for group, locks in self._locks.items()
@@ -158,21 +169,25 @@ class QueueLocks:
 
 
 class HeldLocks(msgspec.Struct, kw_only=True, rename="camel"):
-    """Contents of the file: client id of the holder by ``queueId@group@topic@brokerName``."""
+    """Contents of the file of queue locks.
+
+    ``locks`` has the client id of each holder, by ``queueId@group@topic@brokerName``.
+    """
 
     locks: dict[str, str] = {}
 
 
 class SavedLocks(SavedTable[HeldLocks]):
-    """Holders of locked queues, saved in ``config/queueLocks.json``, so that a restart does not
-    give a queue to a second client. Apache's brokers have no such file.
+    """Queue locks whose holders are saved, so that a restart gives no queue to a second client.
 
-    - ``saved_change``: number of the last change of ``locks`` that is on the disk.
+    - ``locks``: the table of the locks.
+    - ``saved_change``: the number of the last change of ``locks`` that is on the disk.
     - ``used``: True if the store is not new.
 
-    A lock counts once the file names its holder. The file is written when a holder changes, never
-    for a renewal. A used store without the file belonged to Apache's broker, or to a slave that has
-    not copied it. No lock is then granted until all earlier holders must have stopped.
+    The file is ``config/queueLocks.json``. A lock counts once the file names its holder. The file
+    is written when a holder changes, never for a renewal. A used store without the file belonged to
+    Apache's broker, which has no such file, or to a slave that has not copied it. In that case no
+    lock is granted until all earlier holders must have stopped.
     """
 
     def __init__(
@@ -182,7 +197,8 @@ class SavedLocks(SavedTable[HeldLocks]):
         self._clock = clock
         self._used = used
         self._complete = True
-        """True if all holders are known; at a slave after it has copied them."""
+        """True if all holders are known. A slave knows them after it has copied its master's
+        table."""
         self._number = 0  # of the change that is being saved
         self.locks = QueueLocks(0.0)
         self.saved_change = Watermark()
@@ -193,11 +209,15 @@ class SavedLocks(SavedTable[HeldLocks]):
         return self.locks.holder(*_queue_of(key))
 
     def follow_master(self) -> None:
-        """Write nothing before ``copy``, because this is a slave."""
+        """Turn this table into a slave's table, which is not saved before the first ``copy``."""
         self._complete = False
 
     def copy(self, table: HeldLocks, *, whole: bool) -> None:
-        """Copy a master's holders. ``whole``: there are no others."""
+        """Copy the lock holders of a master.
+
+        If ``whole`` is True, ``table`` has all holders of the master, and other locks are removed
+        here.
+        """
         now = self._clock.monotonic()
         if whole:
             self._entries = EncodedMap(self._holder_of)
@@ -208,7 +228,10 @@ class SavedLocks(SavedTable[HeldLocks]):
         super().save()
 
     def load(self) -> None:
-        """Read the file, or create it in a new store. Raises OSError."""
+        """Read the lock holders from the file, or create the file in a new store.
+
+        Raises OSError if the file cannot be read.
+        """
         now = self._clock.monotonic()
         holders = self._file.load(_holders_in, lambda: None)
         if holders is not None and not self._file.damaged:
@@ -227,7 +250,7 @@ class SavedLocks(SavedTable[HeldLocks]):
             super().save()
 
     def save(self) -> None:
-        """Save changes outside of the event loop."""
+        """Save the lock holders outside of the event loop if any have changed."""
         self._dirty = self._dirty or self._failing or self._number < self.locks.changes
         super().save()
 
@@ -254,12 +277,15 @@ class SavedLocks(SavedTable[HeldLocks]):
 
 
 def _holders_in(data: bytes) -> Holders | None:
-    """Decode the file. Raises ValueError for a key that names no queue."""
+    """Decode the contents of the file of queue locks.
+
+    Raises ValueError for a key that names no queue.
+    """
     locks = fastjson.decode(data, HeldLocks).locks
     return {_queue_of(key): client_id for key, client_id in locks.items()}
 
 
 def _queue_of(key: str) -> tuple[str, MessageQueue]:
-    """Return the group and the queue that a key of the file names."""
+    """Return the group and the queue that a key in the file of queue locks names."""
     queue_id, group, topic, broker_name = key.split("@", 3)
     return group, MessageQueue(topic, broker_name, int(queue_id))

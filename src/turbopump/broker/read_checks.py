@@ -1,8 +1,7 @@
-"""Checks and filters of a pull before its queue is read; also the remarks for refused pulls, pops
-and acknowledgements.
+"""Checks of a pull before its queue is read, and the remarks for refused reads.
 
-Order of checks and codes: apache/rocketmq ``PullMessageProcessor``; a pop has its own order
-(``handlers/pop.py``).
+The order of checks and the codes are those of apache/rocketmq ``PullMessageProcessor``. A pop has
+its own order (``handlers/pop.py``).
 """
 
 from __future__ import annotations
@@ -38,7 +37,11 @@ FORBIDDEN_SUBSCRIPTION: Final = 5
 
 
 class PullFilters(NamedTuple):
-    """Filters of a pull: functions for tag codes and for properties; None: everything passes."""
+    """Filters that a message must pass to be returned to a pull.
+
+    - ``accept``: a filter by tag code, or None if every tag passes.
+    - ``matches``: a filter by properties, or None.
+    """
 
     accept: TagsFilter
     matches: PropertyFilter | None
@@ -49,7 +52,7 @@ EVERYTHING: Final = PullFilters(None, None)
 
 @dataclass(eq=False)
 class PullChecks:
-    """Checks of pulls against the broker's settings, topics, groups, and subscriptions."""
+    """Checks of pulls against the broker's settings, topics, groups and subscriptions."""
 
     config: BrokerConfig
     topics: TopicTable
@@ -57,7 +60,7 @@ class PullChecks:
     clients: ClientTable[Wire]
 
     def refusal(self, request: PullMessage) -> Response[PullMessageReply] | None:
-        """Return a refusal if this pull is not allowed, or None."""
+        """Return a refusal if a pull is not allowed, or None if it is."""
         config = self.config
         if not config.broker_permission & PERM_READ:
             return forbidden(
@@ -100,8 +103,10 @@ class PullChecks:
         return None
 
     def wants(self, request: PullMessage) -> PullFilters | Response[PullMessageReply]:
-        """Return the filters of this pull, from the request itself or from the group's
-        heartbeat."""
+        """Return the filters for the messages of a pull, or a refusal.
+
+        The filters come from the request itself, or from the heartbeats of the group.
+        """
         if request.sys_flag & PullSysFlag.SUBSCRIPTION:
             if request.subscription == ALL and request.expression_type == TAG:  # nearly always
                 return EVERYTHING
@@ -179,7 +184,7 @@ def no_group_remark(group: str) -> str:
 
 
 def no_queue_remark(queue_id: int, topic: TopicConfig, group: str) -> str:
-    """Return the remark about a queue that ``topic`` does not have."""
+    """Return the remark for a request about a queue that the topic does not have."""
     return (
         f"queueId[{queue_id}] is illegal, topic:[{topic.topic_name}] "
         f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{group[:128]}]"
@@ -187,7 +192,7 @@ def no_queue_remark(queue_id: int, topic: TopicConfig, group: str) -> str:
 
 
 def ban_remark(group: str, topic: str) -> str:
-    """Return the remark for a group that an operator has banned from a topic (353)."""
+    """Return the remark for a group that an operator has banned from a topic (request 353)."""
     return f"the consumer group[{group}] is forbidden for topic[{topic}]"
 
 

@@ -1,13 +1,15 @@
-"""From the broker to what the store reads in steps (``store/log/cold_reads.py``): the one bridge.
+"""Connection between asynchronous callers and the reads of the store.
 
-Three ways lead over it. Which one is taken depends on what waits:
+The store reads in steps (``store/log/cold_reads.py``). Three functions run these steps:
 
-* ``answer``: a request. What is in memory is answered at once, without a task. The rest is read in
-  turn with other readers, and answered later, unless the peer has gone.
-* ``read``: a task that reads for a consumer (POP), in turn with other readers as well.
-* ``ask``: a task of the broker's own (timers, delays, transactions). It does not stand in line:
-  what the system has in memory is read at once, the rest in a thread.
-"""
+- ``answer`` reads for a request. Data in memory are answered at once, without a task.
+  Other reads wait for their turn among all readers, and are answered later unless the
+  peer has gone.
+- ``read`` reads for a task that serves a consumer (POP). It also waits for its turn among
+  all readers.
+- ``ask`` reads for a task of the broker's own (timers, delays, transactions). It does not
+  wait for other readers: data in the system's cache are read at once, the rest in a
+  thread."""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ from turbopump.store.queues.read_result import GetResult
 T = TypeVar("T")
 
 REBUILD_WAIT_S: Final = 5.0
-"""Longest wait in seconds for the rebuild of a damaged queue. The queue of a log of 1 GB takes
+"""Maximum seconds to wait for the rebuild of a damaged queue. The queue of a log of 1 GB takes
 about two seconds."""
 
 BUSY = refusal(
@@ -52,12 +54,14 @@ def answer(
     busy: Refusal = BUSY,
     again: Callable[[], None] | None = None,
 ) -> Outcome[ReplyT]:
-    """Return the answer that ``respond`` makes of the result. Return HELD if the answer is sent
-    later.
+    """Run a read of the store and answer a request with its result.
 
-    - ``busy``: answer if too many reads wait.
-    - ``again``: called to restart a read that was dropped, because its peer had not read earlier
-      answers.
+    - ``respond``: a function that makes the answer from the result of the read.
+    - ``busy``: the answer if too many reads wait.
+    - ``again``: a function that restarts a read which was dropped because its peer had not
+      read earlier answers.
+
+    Return HELD if the answer is sent later.
     """
 
     def done(outcome: T) -> None:
@@ -84,7 +88,10 @@ def answer(
 
 
 async def read(reads: ColdReads, steps: ReadSteps[T]) -> T:
-    """Return the result of a read. Raises the errors of the steps, and ReadsRefusedError."""
+    """Run a read of the store, in fair order with other reads, and return the result.
+
+    Raises ReadsRefusedError if too many reads wait, and the errors of the read.
+    """
     later: asyncio.Future[T]
     later, done, failed = awaited()
     outcome = _start(reads, steps, done, lambda: True, failed)
@@ -94,8 +101,11 @@ async def read(reads: ColdReads, steps: ReadSteps[T]) -> T:
 
 
 async def ask(reads: ColdReads, steps: ReadSteps[T], turns: Turns) -> T:
-    """Return the result of a read that does not queue behind other readers. Pauses in the steps
-    share ``turns`` with other work. Raises the errors of the steps, and ReadsRefusedError."""
+    """Run a read of the store without waiting for other readers, and return its result.
+
+    ``turns`` pauses the read between steps, so that the event loop can do other work. Raises
+    ReadsRefusedError if too many reads wait, and the errors of the read.
+    """
     try:
         pieces = next(steps)
         while True:
@@ -110,15 +120,21 @@ async def ask(reads: ColdReads, steps: ReadSteps[T], turns: Turns) -> T:
 def entry_for(
     context: RequestContext, lookup: Lookup, offset: int
 ) -> ReadSteps[StoredEntry | None]:
-    """Return the entry at a log offset. Unless the client may read everything, the entry must be
-    proven to begin there. RocketMQ returns anything that looks like an entry."""
+    """Return the log entry at an offset that a client has sent, or None.
+
+    Unless the client may read everything, it must be proven that an entry begins at this offset.
+    RocketMQ returns anything that looks like an entry.
+    """
     if context.judge_topic is None:  # who asks may read everything
         return lookup.entry_at(offset)
     return lookup.proven_entry_at(offset)
 
 
 async def read_pieces(reads: ColdReads, pieces: Sequence[Piece]) -> list[Found]:
-    """Return the bytes of each piece, or the error. Raises ReadsRefusedError."""
+    """Return the bytes of each piece of a file, or the error of its read.
+
+    Raises ReadsRefusedError if too many reads wait.
+    """
     found = [piece.segment.read_cached(piece.at, piece.size) for piece in pieces]
     missing = [piece for piece, data in zip(pieces, found, strict=True) if data is None]
     rest = iter(await read(reads, _all(missing)) if missing else ())
@@ -134,11 +150,12 @@ async def read_queue(
     codes: frozenset[int] = frozenset(),
     matches: PropertyFilter | None = None,
 ) -> GetResult:
-    """Read at most ``count`` messages from queue offset ``start`` on, filtered by tag ``codes`` and
-    ``matches``.
+    """Read at most ``count`` messages of a queue, beginning at the queue offset ``start``.
 
-    A damaged part of the queue is waited for ``REBUILD_WAIT_S``. Raises StoreError if it is not
-    rebuilt then, if too many reads wait for the disk, or if the disk fails.
+    Only messages with one of the tag ``codes``, and only those that match ``matches``, are
+    returned. If a part of the queue is damaged, the call waits for its rebuild for at most
+    ``REBUILD_WAIT_S``. Raises StoreError if that part is not rebuilt by then, if too many reads
+    wait for the disk, or if the disk fails.
     """
     deadline = asyncio.get_running_loop().time() + REBUILD_WAIT_S
     while True:
@@ -158,8 +175,11 @@ async def read_queue(
 async def read_units(
     store: MessageStore, queue: ConsumeQueue, index: int, count: int, turns: Turns
 ) -> bytes:
-    """Return raw units of a queue, at most ``count`` from ``index`` on. Raises StoreError, and
-    OSError, also while damaged units are being rebuilt."""
+    """Return at most ``count`` raw units of a consume queue, beginning at ``index``.
+
+    Raises StoreError if there is no such unit, or while it is being rebuilt. Raises OSError if the
+    disk fails.
+    """
     reads = store.cold_reads
     units = await ask(reads, possible_units(queue, index, count, store.rebuild.mark_unit), turns)
     if isinstance(units, OSError):
@@ -170,8 +190,11 @@ async def read_units(
 
 
 def when_rebuilt(store: MessageStore, deadline: float, then: Callable[[], object]) -> bool:
-    """Call ``then`` at the end of the running rebuild, or at ``deadline`` in seconds of the loop.
-    Return False if there is no rebuild, or the deadline has passed."""
+    """Call ``then`` when the running rebuild of queues has ended, or at ``deadline``.
+
+    ``deadline`` is a time of the event loop, in seconds. Return False if no rebuild is running, or
+    if the deadline has passed.
+    """
     loop = asyncio.get_running_loop()
     if loop.time() >= deadline:
         return False

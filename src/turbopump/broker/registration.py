@@ -1,10 +1,10 @@
-"""Registration of the broker with the name servers: at its start, every 30 s, at once when topics
-change, and at once after a lost connection.
+"""Registration of a broker and its topics with the name servers.
 
-Each name server has its own task, which sends what that server lacks: all topics, or those changed
-since it confirmed a registration on the same connection. Changes during a registration all go into
-the next one. An unreachable name server is tried again soon, and logged once until it answers.
-Source: apache/rocketmq ``BrokerController.registerIncrementBrokerData``,
+The broker registers at its start, every 30 s, at once when topics change, and at once after a lost
+connection. Each name server has its own task, which sends what that server lacks: all topics, or
+those that changed since the server confirmed a registration on the same connection. Changes during
+a registration all go into the next one. An unreachable name server is tried again soon, and logged
+once until it answers. Source: apache/rocketmq ``BrokerController.registerIncrementBrokerData``,
 ``RouteInfoManager.registerBroker``.
 """
 
@@ -51,27 +51,28 @@ WITHOUT_SLAVE_S: Final = 3.0
 permission."""
 PAUSE_MIN_S: Final = 0.1
 PAUSE_MAX_S: Final = 1.5
-"""Maximum seconds between two attempts at an unreachable name server. With 3 s to wait for a
-connection, the broker finds it within 5 s."""
+"""Maximum seconds between two attempts at an unreachable name server. A name server that comes back
+is found within 5 s, because an attempt to connect takes 3 s at most."""
 REFUSED_PAUSE_S: Final = 5.0
-"""Seconds before the next attempt at a name server that refuses. Another broker with the same name
-may be about to stop."""
+"""Seconds before the next attempt at a name server that refuses the registration. The reason may be
+another broker of the same name that is about to stop."""
 KEEPALIVE: Final = {
     "TCP_KEEPIDLE": 2,
     "TCP_KEEPINTVL": 1,
     "TCP_KEEPCNT": 3,
     "TCP_USER_TIMEOUT": 9000,
 }
-"""Socket options that let the system notice within seconds that a name server's machine is gone or
-has restarted; otherwise nothing is sent to it for 30 s. Linux has these options, other systems
-some."""
+"""Socket options that let the system notice within seconds that the machine of a name server is
+gone or has restarted. Otherwise a loss would be noticed only at the next registration, up to 30 s
+later. Linux has all of these options, other systems some."""
 
 
 class NameServerRegistration:
-    """Registration with all name servers.
+    """Registration of a broker with all its name servers.
 
-    - ``master_is_at``: gets the answers to a slave.
-    - ``signer``: signer of the broker's own account.
+    - ``master_is_at``: a function that gets the answers to a slave, which contain its
+      master's addresses.
+    - ``signer``: the signer of the broker's own account, or None.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class NameServerRegistration:
         self._name_servers[server].connection_lost()
 
     def start(self) -> None:
-        """Register now, and again regularly until ``close``."""
+        """Register the broker now, and again after changes, until ``close``."""
         if not self._announcement.takes_sends:
             loop = asyncio.get_running_loop()
             self._patience = loop.call_later(WITHOUT_SLAVE_S, self.allow_sends)
@@ -107,29 +108,34 @@ class NameServerRegistration:
             server.start()
 
     def allow_sends(self) -> None:
-        """Allow clients to send here, because enough slaves are in sync, or the broker no longer
-        waits for them."""
+        """Register the broker with write permission, so that clients send messages here.
+
+        This is called when enough slaves are in sync, or the broker no longer waits for them.
+        """
         if self._announcement.takes_sends:
             return
         self._announcement.takes_sends = True
         self.register_all()
 
     def note_change(self, topic: str) -> None:
-        """Register a topic that was created, changed or deleted, in the background."""
+        """Register a topic that was created, changed or deleted. The call does not wait."""
         self._announcement.note_change(topic)
         for server in self._name_servers.values():
             server.note_change(topic)
 
     def register_all(self) -> None:
-        """Register all topics with all name servers, in the background, with the broker's present
-        permission."""
+        """Register all topics, and the permission of the broker, with all name servers. The call
+        does not wait."""
         self._announcement.read_settings()
         for server in self._name_servers.values():
             server.register_all()
 
     def announce_changes(self) -> list[asyncio.Future[bool]]:
-        """Return a future for each name server that can be reached. It ends when the server has
-        answered for all changes so far, or failed. Others wait for it too: do not cancel it."""
+        """Return a future for each reachable name server that does not know all changes yet.
+
+        A future ends when its server has confirmed all changes so far (True), or the registration
+        has failed (False). Others wait for the same future, so it must not be cancelled.
+        """
         return [
             round_
             for server in self._name_servers.values()
@@ -137,7 +143,10 @@ class NameServerRegistration:
         ]
 
     async def close(self) -> None:
-        """Unregister from all name servers (for at most two seconds) and close the connections."""
+        """Unregister the broker from all name servers, and close the connections.
+
+        The call waits for an answer for at most two seconds.
+        """
         if self._patience is not None:
             self._patience.cancel()
         servers = self._name_servers.values()
@@ -160,17 +169,18 @@ class NameServerRegistration:
 
 
 class Announcement:
-    """Content of a broker's registration.
+    """Contents of a broker's registration.
 
-    If the broker's own permission (``brokerPermission``) lacks reading or writing, clients see
-    every topic here without it, and send or read elsewhere (apache/rocketmq
-    ``BrokerController.registerBrokerAll``). Writing is also missing while the broker does not
-    accept sends yet.
+    If the broker itself may not be read or written (``brokerPermission``), its topics are
+    registered without that permission, so that clients use other brokers (apache/rocketmq
+    ``BrokerController.registerBrokerAll``). The permission to write is also left out while the
+    broker does not accept sends yet.
 
-    - ``address``, ``ha_address``: registered addresses, ``host:port`` each. An empty
-      ``ha_address`` means that nothing listens there; Apache's name server requires the field.
+    - ``address``: the address for clients, ``host:port``.
+    - ``ha_address``: the address for slaves, or an empty text if no port is open for them.
+      Apache's name server requires the field.
     - ``takes_sends``: False if clients must send elsewhere until ``allow_sends``, or for
-      WITHOUT_SLAVE_S. RocketMQ: they may send at once.
+      WITHOUT_SLAVE_S. RocketMQ: clients may send at once.
     """
 
     def __init__(
@@ -192,7 +202,7 @@ class Announcement:
         self.read_settings()
 
     def read_settings(self) -> None:
-        """Mark all topics as changed if the broker's permission has changed."""
+        """Mark all topics as changed if the permission of the broker has changed."""
         permission = self._config.broker_permission
         if not self.takes_sends:
             permission &= ~PERM_WRITE
@@ -210,7 +220,7 @@ class Announcement:
         return self._permission & READ_WRITE != READ_WRITE
 
     def note_change(self, topic: str) -> None:
-        """Mark a topic that was created, changed or deleted."""
+        """Mark a topic as created, changed or deleted."""
         if self._masked and self.has_topic(topic):
             self.entries.add(topic)
         elif self._masked:
@@ -221,12 +231,14 @@ class Announcement:
         return self._topics.find(topic) is not None
 
     def raise_version(self) -> None:
-        """Increase the data version."""
+        """Increase the data version of the topic table."""
         self._topics.next_version()
 
     def note_ordered_topics(self, body: bytes) -> None:
-        """Handle the confirmation of a name server, which may name the ordered topics
-        (apache/rocketmq ``TopicConfigManager.updateOrderTopicConfig``)."""
+        """Mark topics as ordered that a name server names in the answer to a registration.
+
+        Source: apache/rocketmq ``TopicConfigManager.updateOrderTopicConfig``.
+        """
         try:
             names = fastjson.decode(body, KVTable).table if body else {}
         except ProtocolError as error:
@@ -239,11 +251,12 @@ class Announcement:
                 self._topics.put(msgspec.structs.replace(topic, order=True))
 
     async def encode_entries(self) -> None:
-        """Encode the changed topics, with turns for others. At the return none is left."""
+        """Encode all changed topics, with pauses in which the event loop does other work."""
         await self._topics.encode_in_turns(self.entries)
 
     def request_for(self, topics: list[str] | None) -> tuple[RegisterBroker, bytes]:
-        """Return header and body of a registration of these topics; None: of all."""
+        """Return the header and the body of a registration of these topics, or of all topics for
+        None."""
         config = self._config
         wrapper = TopicConfigAndMappingSerializeWrapper(data_version=self._topics.version)
         empty = RegisterBrokerBody(topic_config_serialize_wrapper=wrapper).encode()
@@ -269,12 +282,12 @@ class Announcement:
 
 
 class RegisteredServer:
-    """State of one name server, and the task that sends it what it lacks.
+    """Registration with one name server, kept up to date by a task.
 
-    A registration of some topics goes only to a name server that has confirmed all the others, on
-    the same connection. A restarted name server must first get all topics. Apache's ignores known
-    topics that come with a known data version. So after an unanswered registration of some topics
-    all of them follow, with a newer version.
+    A registration of some topics goes only to a name server that has confirmed all others on the
+    same connection. A restarted name server must first get all topics. Apache's name server ignores
+    known topics that come with a known data version. So an unanswered registration of some topics
+    is followed by one of all topics, with a newer version.
     """
 
     def __init__(
@@ -292,11 +305,13 @@ class RegisteredServer:
         self._announcement = announcement
         self._timeout = timeout
         self._confirmed: Wire | None = None
-        """Connection on which the server has confirmed everything except ``_pending``."""
+        """Connection on which the server has confirmed all topics except those of ``_pending``, or
+        None."""
         self._pending: dict[str, None] = {}
         self._all = True
         self._unsure = False
-        """True if a registration of some topics was not answered."""
+        """True if a registration of some topics was not answered, so that the server may know their
+        data version."""
         self._wanted = asyncio.Event()
         self._registering = False
         self._rounds = Rounds()
@@ -310,32 +325,35 @@ class RegisteredServer:
         self._task = asyncio.create_task(self._run(), name=f"registration with {self.address}")
 
     async def stop(self) -> None:
-        """Stop the task. May be called twice."""
+        """Stop the task of this name server. The method may be called twice."""
         await stop_task(self._task)
         self._rounds.end_round(good=False)
         self._rounds.start_round()
         self._rounds.end_round(good=False)
 
     def note_change(self, topic: str) -> None:
-        """Mark a topic as changed for this server."""
+        """Register a changed topic with this name server soon."""
         self._pending[topic] = None
         if self.reachable:
             self._wanted.set()
 
     def register_all(self) -> None:
-        """Mark all topics as unknown to this server."""
+        """Register all topics with this name server soon."""
         self._all = True
         self._wanted.set()
 
     def connection_lost(self) -> None:
-        """Handle the end of a connection to the server."""
+        """Register all topics again soon, because the connection to the name server has ended."""
         if self._confirmed is not None:
             self._confirmed = None
             asyncio.get_running_loop().call_later(PAUSE_MIN_S, self._wanted.set)
 
     def registration(self) -> asyncio.Future[bool] | None:
-        """Return a future that ends when the server has confirmed all changes so far, or failed.
-        Return None if the server knows everything, or cannot be reached."""
+        """Return a future for the registration of all changes so far, or None.
+
+        The future is True when the name server has confirmed them, and False if the registration
+        fails. None means that the server knows all changes, or cannot be reached.
+        """
         if self.reachable and self._wanted.is_set():
             return self._rounds.next_round()
         if self.reachable and self._registering:
@@ -357,7 +375,10 @@ class RegisteredServer:
             self._rounds.end_round(good)
 
     async def _register(self) -> None:
-        """Register what the server lacks. Raises RemotingError."""
+        """Register the topics that the name server lacks.
+
+        Raises RemotingError if the name server cannot be reached, or refuses.
+        """
         connection = await self._remoting.connect(self.address, timeout=self._timeout)
         if connection is not self._confirmed:
             keep_alive(connection)
@@ -406,7 +427,7 @@ class RegisteredServer:
         self._master_is_at(header_from_ext(RegisterBrokerReply, answer.ext or {}))
 
     def _begin_registration(self) -> None:
-        """Move the changes so far into the next registration."""
+        """Start a registration that contains all changes so far."""
         self._wanted.clear()
         self._pending.clear()
         self._rounds.start_round()
@@ -439,7 +460,7 @@ class RegisteredServer:
 
 
 def keep_alive(connection: Wire) -> None:
-    """Set socket options so that the system detects a lost peer."""
+    """Set socket options with which the system detects a lost peer within seconds."""
     transport = connection.transport
     end = transport.get_extra_info("socket") if transport is not None else None
     if end is None:

@@ -1,8 +1,8 @@
-"""A broker's part in replication: the HA port of a master, the connection of a slave, the
-guarantees of its settings, and its state.
+"""Replication of a broker: the HA port of a master, or the connection of a slave.
 
-Roles and the stream between them: ``turbopump.replication``. Tables that a slave copies beside the
-log: ``slave_tables.py``.
+This module also reports the state of the replication, and warns of settings with weak guarantees.
+Roles and the stream between them are in ``turbopump.replication``. Tables that a slave copies
+beside the log are in ``slave_tables.py``.
 """
 
 from __future__ import annotations
@@ -41,8 +41,11 @@ PORT_MAX: Final = 65535
 
 
 class Replication:
-    """Replication of one broker. Call ``listen`` before it registers, ``start`` when it serves
-    clients, and ``stop``."""
+    """Replication of one broker, as a master or as a slave.
+
+    Call ``listen`` before the broker registers, ``start`` when it serves clients, and ``stop`` at
+    the end.
+    """
 
     def __init__(
         self,
@@ -95,8 +98,11 @@ class Replication:
         )
 
     async def listen(self, broker_port: int) -> int | None:
-        """Open a master's HA port and return its number for the registration; None if nothing
-        listens there. Raises ConfigError if a port in the configuration is taken."""
+        """Open the HA port of a master, and return its number.
+
+        Return None at a slave, or if no port is free beside that of the broker. Raises ConfigError
+        if the configured port is taken.
+        """
         if self.master is None:
             return None
         config = self._config
@@ -113,7 +119,10 @@ class Replication:
         return bound
 
     def start(self) -> None:
-        """Start to copy, if this is a slave. Log the guarantees that the settings do not give."""
+        """Start to copy the log if this broker is a slave.
+
+        Settings with weaker guarantees than expected are logged.
+        """
         for text in weak_promises(self._config):
             log.warning("%s", text)
         if self.slave is not None:
@@ -121,24 +130,28 @@ class Replication:
             self.slave.set_master(self._config.ha_master_address or None)
 
     async def stop(self) -> None:
-        """Stop sending and copying. May be called twice."""
+        """Stop the replication. The method may be called twice."""
         if self.slave is not None:
             await self.slave.stop()
         if self.master is not None:
             await self.master.close()
 
     def master_is_at(self, ha_address: str | None) -> None:
-        """Set the master's HA address from a name server. `haMasterAddress` has precedence."""
+        """Set the HA address of the master, as a name server gives it. ``haMasterAddress`` has
+        precedence."""
         if self.slave is not None and not self._config.ha_master_address:
             self.slave.set_master(ha_address)
 
     def room_made(self) -> None:
-        """Continue after the log got a new file."""
+        """Continue to copy, now that the log has a new file."""
         if self.slave is not None:
             self.slave.room_made()
 
     def status(self, now: float) -> HARuntimeInfo:
-        """Return the state of replication for 907. ``now``: the loop's time."""
+        """Return the state of the replication for request 907.
+
+        ``now`` is the time of the event loop, in seconds.
+        """
         log_end = self._store.log.end
         if self.master is None:
             return HARuntimeInfo(master=False, ha_client_runtime_info=self._as_slave(now))
@@ -168,8 +181,11 @@ class Replication:
         )
 
     def figures(self) -> dict[str, str]:
-        """Return figures for the broker's runtime table: number of copying and in-sync slaves, lag
-        of the last slave, and rate of the stream. RocketMQ has no such keys."""
+        """Return figures about replication for the runtime information of the broker.
+
+        A master reports the number of connected and of in-sync slaves, the lag of the last slave in
+        bytes, and the bytes sent per second. RocketMQ has no such keys.
+        """
         if self.master is None:
             slave = self.slave
             copies = slave is not None and slave.accepted
@@ -210,8 +226,10 @@ def _proof(peer: SlavePeer) -> str:
 
 
 def _rules(config: BrokerConfig) -> PeerRules:
-    """Return the rules for peers. They are those of the main port, because the HA port gives access
-    to every message."""
+    """Return the rules for peers at the HA port.
+
+    They are those of the main port, because the HA port gives access to every message.
+    """
     user = config.inner_user
     return PeerRules(
         closed=config.authentication_enabled,
@@ -223,8 +241,7 @@ def _rules(config: BrokerConfig) -> PeerRules:
 
 
 def weak_promises(config: BrokerConfig) -> list[str]:
-    """Return a sentence for each guarantee that an operator may expect of the settings and does not
-    get."""
+    """Return warnings about settings that guarantee less than an operator may expect."""
     found = []
     synchronous = config.broker_role == BrokerRole.SYNC_MASTER
     if synchronous and config.in_sync_replicas == 1:

@@ -1,4 +1,4 @@
-"""Runtime figures of a broker as a table of texts (28), under Apache's keys.
+"""Runtime information of a broker, as a table of texts under Apache's keys (request 28).
 
 Source: apache/rocketmq ``AdminBrokerProcessor.prepareRuntimeInfo``,
 ``DefaultMessageStore.getRuntimeInfo``, ``StoreStatsService.getRuntimeInfo``.
@@ -42,13 +42,12 @@ _WITHOUT_COUNTERPART: Final = {
 
 @dataclass(slots=True, eq=False)
 class RuntimeInfo:
-    """Runtime figures of a broker as a table of texts (28), under Apache's keys, which its tools
-    read. A part with more figures adds a source, whose keys replace those here.
+    """Runtime information of a broker, as a table of texts under Apache's keys (request 28).
 
-    Two keys are ours alone: ``currentTimeMillis``, and ``writeRefusal``, the fault for which the
-    store accepts no messages (empty at a healthy slave). Where this broker has no counterpart
-    (thread pools except one, a lock of the page cache) the value is 0; docs/reference/statistics.md
-    says which.
+    A part with more figures adds a source, whose keys replace those here. Two keys are ours alone:
+    ``currentTimeMillis``, and ``writeRefusal``, the reason why the store accepts no messages (empty
+    at a healthy slave). Figures without a counterpart in this broker (thread pools except one, a
+    lock of the page cache) are 0, as listed in docs/reference/statistics.md.
     """
 
     config: BrokerConfig
@@ -66,12 +65,15 @@ class RuntimeInfo:
         self._began = self.clock.monotonic()
 
     def add_source(self, source: Callable[[], Mapping[str, str]]) -> None:
-        """Add a function that returns keys and values each time."""
+        """Add a function that returns more keys and values each time it is called."""
         self._sources.append(source)
 
     def table(self, earliest_ms: int) -> dict[str, str]:
-        """Return the figures by key. ``earliest_ms``: store time of the oldest message, which needs
-        a read of the disk."""
+        """Return the runtime information, by key.
+
+        ``earliest_ms`` is the store time of the oldest message. The caller passes it, because it
+        needs a read of the disk.
+        """
         config = self.config
         sends = self.sends
         figures = {
@@ -162,8 +164,11 @@ def _rates(rates: Iterable[float]) -> str:
 
 
 def _percentile(classes: Mapping[str, int], part: float) -> float:
-    """Return the upper bound (ms) of the class that contains this percentile of the last minute's
-    appends. Below one millisecond it is 0."""
+    """Return a percentile of the append times of the last minute, in ms.
+
+    The result is the upper bound of the class that contains the percentile, or 0 below one
+    millisecond.
+    """
     left = sum(classes.values()) * part
     for bound, count in zip((0, *BOUNDS_MS[1:], BOUNDS_MS[-1]), classes.values(), strict=True):
         left -= count
@@ -180,7 +185,10 @@ def _time_text(seconds: int) -> str:
 
 
 def _size_text(size: float) -> str:
-    """Format a number of bytes. Source: apache/rocketmq ``MixAll.humanReadableByteCount``."""
+    """Format a number of bytes with a binary unit.
+
+    Source: apache/rocketmq ``MixAll.humanReadableByteCount``.
+    """
     if size < 1024:
         return f"{size} B"
     for unit in "KMGTPE":

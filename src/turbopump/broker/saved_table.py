@@ -1,9 +1,9 @@
-"""A table of the broker that is kept as one JSON file under ``config/``.
+"""Base class of the broker's tables, each of which is saved as one JSON file under ``config/``.
 
 The cost of a change does not grow with the table. An entry is encoded again only after it has
-changed. Many entries are encoded in steps, between which the event loop does other work. One save
-runs at a time; the next one includes all changes made meanwhile. A caller that needs a change on
-the disk waits for its save (``saved``).
+changed. Many entries are encoded in small steps, between which the event loop does other work. One
+save runs at a time, and the next one includes all changes made meanwhile. A caller that needs a
+change on the disk waits for its save (``saved``).
 """
 
 from __future__ import annotations
@@ -24,14 +24,19 @@ from turbopump.remoting.turns import Steps, Turns, finished
 
 HELD_S: Final = 0.5
 SAVE_WAIT_S: Final = 2.0
-"""Maximum seconds that an answer waits for the disk. Tools wait 3 to 5 s for an answer."""
+"""Maximum seconds that the answer to a request waits for the disk. Tools wait 3 to 5 s for an
+answer."""
 
 ContentT = TypeVar("ContentT", bound=msgspec.Struct)
 
 
 class TableText(NamedTuple):
-    """A table as text, or, if ``partial``, only its changed entries; empty without changes. Pass
-    ``version`` to the next call."""
+    """Encoded table, or its changes since an earlier version.
+
+    - ``text``: the JSON text, which is empty if nothing has changed.
+    - ``version``: the version of the table, for the next call of ``text_since``.
+    - ``partial``: True if the text contains only changed entries.
+    """
 
     text: bytes
     version: str
@@ -39,11 +44,15 @@ class TableText(NamedTuple):
 
 
 class SavedTable(ABC, Generic[ContentT]):
-    """A table with a JSON file. ``content`` is the struct that the file holds. Load the table
-    before saving it.
+    """Table that is saved as one JSON file.
 
-    - ``_maps``: large maps of the table, by name in the file; ``_content`` leaves them empty.
-    - ``turns``: shares the event loop while these are encoded; None without an event loop.
+    Load the table before saving it.
+
+    - ``content``: the struct that the file contains.
+    - ``turns``: runs the encoding of large maps with pauses for other work. None without an
+      event loop.
+    - ``_maps``: the large maps of the table, by their name in the file. ``_content`` leaves
+      them empty.
     """
 
     def __init__(
@@ -60,28 +69,34 @@ class SavedTable(ABC, Generic[ContentT]):
         self._rounds = Rounds()
         self._change: asyncio.Future[None] | None = None
         self.revision = 0
-        """Number of changes outside of ``_maps``."""
+        """Number of changes to the contents outside of ``_maps``."""
         self.begun_ms = 0
-        """Start time of this process (ms). It tells versions of different processes apart."""
+        """Start time of this process, in ms. It is part of each version, so that versions of two
+        processes differ."""
         file.on_settled = self._settled
 
     def _load(self) -> ContentT:
-        """Return the contents of the file, or an empty struct. Raises OSError."""
+        """Return the contents of the file, or empty contents if there is no file.
+
+        Raises OSError if the file cannot be read.
+        """
         return self._file.load(lambda data: fastjson.decode(data, self._struct), self._struct)
 
     @abstractmethod
     def _content(self) -> ContentT:
-        """Return the contents to save, without the entries of ``_maps``."""
+        """Return the present contents of the table, without the entries of ``_maps``."""
 
     def _save_started(self) -> None:
-        """Handle the start of a save; later changes are not included."""
+        """Called when a save starts. The save does not include later changes."""
 
     def _save_ended(self) -> None:
-        """Handle the end of a save; its contents are on the disk."""
+        """Called when a save has ended and its contents are on the disk."""
 
     def save(self) -> None:
-        """Write the file outside of the event loop, if anything has changed. If a save is running,
-        write once more after it."""
+        """Save the table outside of the event loop if it has changed.
+
+        If a save is already running, another one follows it.
+        """
         if self._dirty and self._change is not None:
             self._change.set_result(None)
             self._change = None
@@ -93,14 +108,19 @@ class SavedTable(ABC, Generic[ContentT]):
                 self._turns.run(self, self._write())
 
     def save_now(self) -> None:
-        """Write the file in this thread. Raises OSError."""
+        """Save the table in this thread.
+
+        Raises OSError if the file cannot be written.
+        """
         self._file.save_now(self._text()())
         self._dirty = False
 
     def saving(self) -> asyncio.Future[bool]:
-        """Return a future that is True once all changes so far are on the disk. It is False if they
-        cannot be saved now; the save is then repeated every second. The future is shared: do not
-        cancel it."""
+        """Save the table, and return a future that is True once all changes so far are on the disk.
+
+        The future is False if the changes cannot be saved now. The save is then repeated every
+        second. Callers share the future, so it must not be cancelled.
+        """
         self.save()
         if self._dirty:
             return self._rounds.next_round()
@@ -109,24 +129,30 @@ class SavedTable(ABC, Generic[ContentT]):
         return settled(good=not self._failing)
 
     async def saved(self) -> bool:
-        """Wait for ``saving`` and return its result."""
+        """Save the table, and return True once all changes so far are on the disk.
+
+        Return False if the changes cannot be saved now.
+        """
         return await asyncio.shield(self.saving())
 
     async def changed_within(self, seconds: float) -> None:
-        """Wait until a change is saved, for at most ``seconds``."""
+        """Wait until the table changes, for at most ``seconds``."""
         if self._change is None:
             self._change = asyncio.get_running_loop().create_future()
         await asyncio.wait([self._change], timeout=seconds)
 
     async def text(self) -> bytes:
-        """Return the whole table as in its file, at the time of the return."""
+        """Return the whole table as JSON text, with all changes made before the return."""
         for entries in self._maps.values():
             await self.encode_in_turns(entries)
         return self._text()()
 
     async def text_since(self, version: str | None) -> TableText:
-        """Return the changes since ``text_since`` returned this ``version`` in this process. Return
-        the whole table for another version, or None."""
+        """Return the changes of the table since an earlier version.
+
+        An earlier call in this process returned ``version``. Return the whole table if ``version``
+        is None or unknown.
+        """
         for entries in self._maps.values():
             await self.encode_in_turns(entries)
         now = ".".join(map(str, (self.begun_ms, self.revision, *self._revisions())))
@@ -147,8 +173,8 @@ class SavedTable(ABC, Generic[ContentT]):
         return TableText(text, now, partial=True)
 
     async def encode_in_turns(self, entries: EncodedMap) -> None:
-        """Encode the changed entries of a map of this table, with turns for others. At the return
-        none is left."""
+        """Encode all changed entries of a map, with pauses in which the event loop does other
+        work."""
         turns = self._turns or Turns()
         for _ in entries.encode():
             await turns.pause()
@@ -157,7 +183,7 @@ class SavedTable(ABC, Generic[ContentT]):
         return [entries.revision for entries in self._maps.values()]
 
     def _write(self) -> Steps[None]:
-        """Encode the changes, then write the file."""
+        """Encode the changed entries, then write the file."""
         # Encoding takes several turns, in which entries may change again. So it goes on until no
         # entry is stale, and the rest happens in one turn: the round that starts here, the text,
         # and ``_dirty`` then belong to the same state. A caller of ``saving`` before this turn
@@ -178,7 +204,8 @@ class SavedTable(ABC, Generic[ContentT]):
         self._file.save(text)
 
     def _text(self) -> Callable[[], bytes]:
-        """Return a function that makes the text of the present table, in any thread."""
+        """Return a function that makes the JSON text of the present table and may run in any
+        thread."""
         frame = fastjson.encode_indented(self._content())
         if not self._maps:
             return lambda: frame
@@ -206,8 +233,11 @@ class SavedTable(ABC, Generic[ContentT]):
 async def table_answer(
     table: SavedTable[Any], known: str | None, held: bool | None = None
 ) -> tuple[bytes, dict[str, str]]:
-    """Return body and header fields of an answer with the changes since the version ``known``.
-    ``held``: without changes, wait for some, for ``HELD_S`` at most."""
+    """Return the body and header fields of an answer that contains the changes of a table.
+
+    - ``known``: the version of the table that the client has, or None.
+    - ``held``: True if the answer waits for a change, for ``HELD_S`` at most.
+    """
     text, version, partial = await table.text_since(known)
     if held and not text:
         await table.changed_within(HELD_S)
@@ -221,8 +251,11 @@ async def table_answer(
 
 
 class EncodedMap:
-    """Encoded entries of one large map, in the map's order. ``value`` returns the entry of a key.
-    The owner reports each change."""
+    """Encoded entries of one large map, of which only changed ones are encoded again.
+
+    ``value`` is a function that returns the entry for a key. The owner of the map reports each
+    change by ``add`` and ``remove``.
+    """
 
     def __init__(self, value: Callable[[str], Any]) -> None:
         self._value = value
@@ -230,13 +263,13 @@ class EncodedMap:
         self.revision = 0
         """Number of entries encoded or removed so far."""
         self._revised: dict[str, int] = {}
-        """Revision of each entry, newest last."""
+        """Revision at which each entry was encoded, in ascending order."""
         self._removed_at = 0
         self.stale: dict[str, None] = {}
-        """Keys of entries that have changed since their encoding."""
+        """Keys of entries that have changed since they were encoded."""
 
     def add(self, *keys: str) -> None:
-        """Mark entries as new or changed."""
+        """Mark entries as new or changed, so that they are encoded again."""
         for key in keys:
             self._pieces.setdefault(key, b"")
             self.stale[key] = None
@@ -249,7 +282,8 @@ class EncodedMap:
             self._removed_at = self.revision
 
     def keys_since(self, revision: int) -> list[str] | None:
-        """Return the keys of entries encoded since ``revision``, or None if some were removed."""
+        """Return the keys of the entries encoded since ``revision``, or None if any were removed
+        since."""
         if revision < self._removed_at:
             return None
         found = []
@@ -261,7 +295,7 @@ class EncodedMap:
         return found
 
     def encode(self) -> Steps[None]:
-        """Encode the changed entries, one in a step."""
+        """Encode the changed entries, with a yield after each."""
         while self.stale:
             key, _ = self.stale.popitem()
             self._pieces[key] = fastjson.encode_entry(key, self._value(key))
@@ -271,7 +305,10 @@ class EncodedMap:
             yield
 
     def pieces(self, keys: Iterable[str] | None = None) -> list[bytes]:
-        """Return the text of all entries, or of those of ``keys``. Encode changed ones first."""
+        """Return the encoded entries for ``keys``, or all entries for None.
+
+        Entries that have changed are encoded first.
+        """
         finished(self.encode())
         if keys is None:
             return list(self._pieces.values())
@@ -279,32 +316,35 @@ class EncodedMap:
 
 
 class Rounds:
-    """Futures for work that is done in rounds, such as saves. A round includes every change made
-    before its start. The futures are shared, and True if their round succeeded."""
+    """Shared futures for repeated work such as saves, one for each run of the work.
+
+    A run includes every change made before its start. Its future is True if the run succeeded.
+    Several callers wait for the same future.
+    """
 
     def __init__(self) -> None:
         self._next: asyncio.Future[bool] | None = None
         self._current: asyncio.Future[bool] | None = None
 
     def next_round(self) -> asyncio.Future[bool]:
-        """Return the future of the next round."""
+        """Return the future for the next run of the work."""
         if self._next is None:
             self._next = asyncio.get_running_loop().create_future()
         return self._next
 
     def current_round(self) -> asyncio.Future[bool]:
-        """Return the future of the running round."""
+        """Return the future for the run that is in progress."""
         if self._current is None:
             self._current = asyncio.get_running_loop().create_future()
         return self._current
 
     def start_round(self) -> None:
-        """Start the next round."""
+        """Start the next run, whose future becomes the current future."""
         self._current = self._next
         self._next = None
 
     def end_round(self, good: bool) -> None:
-        """End the running round."""
+        """End the run that is in progress, and set the result of its future."""
         current = self._current
         self._current = None
         if current is not None and not current.done():
@@ -312,14 +352,14 @@ class Rounds:
 
 
 def settled(*, good: bool) -> asyncio.Future[bool]:
-    """Return the future of a finished round."""
+    """Return a future that is already done with the result ``good``."""
     future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
     future.set_result(good)
     return future
 
 
 async def in_time(seconds: float | None, *rounds: asyncio.Future[bool]) -> None:
-    """Wait until these rounds are over, for at most ``seconds``."""
+    """Wait until all these futures are done, for at most ``seconds``."""
     waiting = [each for each in rounds if not each.done()]
     if waiting:
         await asyncio.wait(waiting, timeout=seconds)
@@ -328,8 +368,11 @@ async def in_time(seconds: float | None, *rounds: asyncio.Future[bool]) -> None:
 async def not_saved(
     *tables: SavedTable[Any], announced: Iterable[asyncio.Future[bool]] = ()
 ) -> Refusal | None:
-    """Wait until the changes of a request are on the disk, and the futures ``announced`` are done.
-    Return None, or a refusal if the changes are not on the disk, because a kill would undo them."""
+    """Wait until the changes that a request has made in tables are on the disk.
+
+    Return None, or a refusal if the changes are not on the disk in time, because they would be lost
+    if the broker were killed. The call also waits for the futures ``announced``.
+    """
     saving = [table.saving() for table in tables]
     await in_time(SAVE_WAIT_S, *saving, *announced)
     if all(each.done() and each.result() for each in saving):

@@ -1,10 +1,10 @@
-"""Checks of a send in Apache's order, each refusal with Apache's code and the beginning of its
-remark.
+"""Checks of a send before its message is stored.
 
-A plain send to a topic that is not watched (``TopicTable.watched``) needs none of these checks and
-never comes here. Source: apache/rocketmq ``SendMessageProcessor.preSend``,
-``AbstractSendMessageProcessor.msgCheck``, ``SendMessageProcessor.handleRetryAndDLQ``; for the type
-of a message ``DefaultTopicMessageTypeValidator``, which only Apache's proxy asks.
+The checks come in Apache's order. Each refusal has Apache's code, and its remark begins as Apache's
+does. A plain send to a topic that is not watched (``TopicTable.watched``) needs none of these
+checks. Source: apache/rocketmq ``SendMessageProcessor.preSend``,
+``AbstractSendMessageProcessor.msgCheck``, ``SendMessageProcessor.handleRetryAndDLQ``. The type of a
+message is checked as by ``DefaultTopicMessageTypeValidator``, which only Apache's proxy uses.
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ _ILLEGAL_SAID: Final = (
 
 
 class SendChecks:
-    """Checks of one broker. An unknown topic is created during the checks, if allowed."""
+    """Checks of sends to one broker.
+
+    A check creates an unknown topic if the settings allow that.
+    """
 
     def __init__(self, stored: Stored) -> None:
         self._config = stored.config
@@ -58,8 +61,10 @@ class SendChecks:
         self.read_settings()
 
     def read_settings(self) -> bool:
-        """Read the settings again. Return True if every send must pass the checks, not only those
-        to new or watched topics."""
+        """Read the settings of the broker again.
+
+        Return True if every send must pass the checks, not only sends to new or watched topics.
+        """
         config = self._config
         self._types = config.enable_topic_message_type_check
         writable = config.broker_permission & PERM_WRITE
@@ -67,7 +72,10 @@ class SendChecks:
         return starts or not writable or self._types or config.is_slave
 
     def check(self, request: SendMessage, topic: TopicConfig | None) -> int | Refusal:
-        """Return the queue id to use, or a refusal. ``topic``: the request's topic, if known."""
+        """Check a send, and return the id of the queue for its message, or a refusal.
+
+        ``topic`` has the settings of the request's topic, or is None if the topic is unknown.
+        """
         early = self._too_early() or self._forbidden(request, topic)
         if early is not None:
             return early
@@ -170,8 +178,10 @@ class SendChecks:
         )
 
     def _unfit_for_topic(self, request: SendMessage, topic: TopicConfig) -> Refusal | None:
-        """Refuse a send that the topic's attributes forbid. The messages of a batch are not
-        checked."""
+        """Refuse a send that the attributes of its topic forbid.
+
+        The messages within a batch are not checked.
+        """
         name = request.topic
         compacted = topic.attributes.get(CLEANUP_POLICY) == COMPACTION and not request.batch
         typed = self._types and not name.startswith((RETRY_PREFIX, DLQ_PREFIX))
@@ -196,8 +206,10 @@ class SendChecks:
 
 
 def _unfit_queue(request: SendMessage, topic: TopicConfig) -> Refusal | None:
-    """Refuse a queue id that the topic does not have. RocketMQ: for a topic without queues it
-    divides by zero, and answers 1 (``/ by zero``)."""
+    """Refuse a send to a queue id that the topic does not have.
+
+    RocketMQ: for a topic without queues it divides by zero, and answers 1 (``/ by zero``).
+    """
     queues = max(topic.write_queue_nums, topic.read_queue_nums)
     if request.queue_id < 0 < topic.write_queue_nums or 0 <= request.queue_id < queues:
         return None
@@ -223,8 +235,10 @@ def _wrong_type(topic: str, expected: str, actual: str) -> str | None:
 
 
 def body_refusal(size: int, size_max: int, store: MessageStore) -> Refusal:
-    """Return the refusal of a body that is too large or empty. While the store accepts no writes,
-    return the refusal for that."""
+    """Return the refusal for a message body that is too large or empty.
+
+    While the store accepts no messages at all, return the refusal that says so.
+    """
     if store.refusal is not None:
         return store_refusal(StoreClosedError(store.refusal))
     if not size:  # RocketMQ: a NullPointerException, before every check
@@ -237,10 +251,10 @@ def body_refusal(size: int, size_max: int, store: MessageStore) -> Refusal:
 
 
 def batch_refusal(request: SendMessage, store: MessageStore) -> Refusal | None:
-    """Return a refusal if the whole batch is delayed or part of a transaction, or None.
+    """Return a refusal if a batch as a whole is delayed or part of a transaction, else None.
 
-    Source: apache/rocketmq ``CommitLog.asyncPutMessages``, which checks the level only; a delivery
-    time is refused here as well.
+    Source: apache/rocketmq ``CommitLog.asyncPutMessages``, which checks only the delay level. Here
+    a delivery time is refused as well.
     """
     refused = kind_in_batch(request.properties or "")
     if request.sys_flag & TRANSACTION_MASK:
@@ -273,8 +287,10 @@ def _illegal(cause: str) -> Refusal:
 
 
 def topic_name_fault(topic: str) -> str | None:
-    """Return the reason why a topic name is invalid, or None. Source: apache/rocketmq
-    ``TopicValidator.validateTopic``."""
+    """Return the reason why a topic name is invalid, or None if it is valid.
+
+    Source: apache/rocketmq ``TopicValidator.validateTopic``.
+    """
     fault = topic_fault(topic)
     if fault is None:
         return None

@@ -1,10 +1,9 @@
-"""Sends that were read and not yet stored: their maximum number, their maximum wait, and the
-refusals.
+"""Sends that were received but are not stored yet, with limits on their number and waiting time.
 
-They wait while a new file of the log is made, or because the loop has used its share of a turn
-(``remoting/backlog.py``). Only these are ever refused as busy; an appended message always gets its
-real outcome. Remarks begin like those of apache/rocketmq ``BrokerFastFailure`` and
-``SendMessageProcessor``, which clients and alarms search for, and end with the cause.
+Sends wait while a new file of the log is made, or while the event loop serves other work
+(``remoting/backlog.py``). Only waiting sends are ever refused as busy. Remarks begin like those of
+apache/rocketmq ``BrokerFastFailure`` and ``SendMessageProcessor``, which clients and alarms search
+for, and end with the cause.
 """
 
 from __future__ import annotations
@@ -22,14 +21,17 @@ from turbopump.remoting.response import Refusal, refusal
 log = logging.getLogger(__name__)
 
 LINE_EVERY_S: Final = 10.0
-"""Seconds between two log lines while sends are refused."""
+"""Minimum seconds between two log lines about refused sends."""
 
 _BUSY: Final = "broker busy, start flow control for a while"
 _MAKING: Final = "a new file of the commit log is being made"
 
 
 class SendQueue:
-    """Waiting sends of a broker. ``backlog`` is passed to its server."""
+    """Limits on the waiting sends of a broker, and refusals of sends beyond them.
+
+    ``backlog`` contains the waiting sends. The broker's server fills it.
+    """
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
@@ -41,11 +43,11 @@ class SendQueue:
 
     @property
     def refused(self) -> Counter[BacklogRefusal]:
-        """Number of refusals by reason."""
+        """Number of refused sends by reason."""
         return self.backlog.refused
 
     def read_settings(self) -> None:
-        """Read the settings again after a change."""
+        """Read the limits from the settings again."""
         self.backlog.limits = self._limits()
 
     def _limits(self) -> BacklogLimits:
@@ -57,13 +59,16 @@ class SendQueue:
         return BacklogLimits(self._size, wait_s, self._busy_ms / 1000)
 
     def append_took(self, seconds: float) -> None:
-        """Record a slow append. If it took longer than ``osPageCacheBusyTimeOutMills``, the sends
-        that waited behind it are refused."""
+        """Record the duration of an append, and refuse waiting sends after a long one.
+
+        An append is long if it takes over ``osPageCacheBusyTimeOutMills``.
+        """
         if seconds * 1000 > self._busy_ms:
             self.stood_still(seconds, "an append")
 
     def stood_still(self, seconds: float, what: str = "a turn of the event loop") -> None:
-        """Record that the loop was blocked for this long."""
+        """Record that the event loop was blocked for some seconds, and refuse sends that waited
+        behind."""
         self._cause = (
             f"{what} took {seconds * 1000:.0f} ms: check the latency of the disk and the "
             "load of this machine"

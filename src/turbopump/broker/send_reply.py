@@ -1,4 +1,4 @@
-"""Answer to a successful send, encoded as a whole frame: the hottest answer of the broker."""
+"""Encoder of the answer to a successful send, which is the most frequent answer of a broker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _frame_head: Final = struct.Struct(">II").pack  # frame.frame_head for a JSON he
 
 
 def reply_ends(region: str, trace_on: bool) -> tuple[bytes, bytes]:
-    """Return the constant start and end of an answer, for ``send_reply``."""
+    """Return the constant start and end of the header of an answer, for ``send_reply``."""
     trace = "true" if trace_on else "false"
     name = msgspec.json.encode(region).decode()
     head = f'{{"code":0,"extFields":{{"MSG_REGION":{name},"TRACE_ON":"{trace}","msgId":"'
@@ -38,8 +38,16 @@ def send_reply(
     queue_offset: int,
     unique: str,
 ) -> bytes:
-    """Return the frame that answers a send. ``host`` (hexadecimal digits) and the commit-log
-    ``offset`` form the message id. About 1.3 µs, 0.2 compiled; 4 field by field."""
+    """Return the encoded answer to a send.
+
+    - ``head`` and ``tail``: the results of ``reply_ends``.
+    - ``host``: the broker's address in hexadecimal digits. The message id consists of
+      ``host`` and ``offset``.
+    - ``offset``: the offset of the message in the commit log.
+    - ``unique``: the id that the producer gave to the message.
+
+    The call takes about 1.3 µs, 0.2 µs if compiled. Encoding field by field would take 4 µs.
+    """
     return _frame(
         head,
         tail,
@@ -62,15 +70,21 @@ def batch_reply(
     queue_offset: int,
     unique: str | None,
 ) -> bytes:
-    """Return the frame that answers a batch, with the id of each message. ``units``: the batch's
-    units in the queue. ``unique``: id of the batch itself, which few have. For 32 messages about 10
-    µs, 0.6 compiled."""
+    """Return the encoded answer to a batch, which contains the id of each message.
+
+    - ``units``: the units of the messages in the consume queue.
+    - ``unique``: the id of the batch itself, or None. Few batches have one.
+
+    The call takes about 10 µs for 32 messages, 0.6 µs if compiled.
+    """
     return _frame(head, tail, batch_msg_ids(host, units), opaque, queue_id, queue_offset, unique)
 
 
 def batch_msg_ids(host: bytes, units: bytes) -> bytes:
-    """Return the ids of a batch's messages, separated by commas. A unit begins with the log offset
-    of its message."""
+    """Return the ids of the messages in a batch, separated by commas.
+
+    A unit of a consume queue begins with the log offset of its message.
+    """
     if not units:
         return b""
     offsets = bytearray(len(units) // UNIT_SIZE * 8)
@@ -100,5 +114,5 @@ def _frame(
 
 
 def decode_reply(frame: bytes) -> Command:
-    """Decode an encoded answer."""
+    """Decode an encoded answer to a send."""
     return decode_command(FrameReader().feed(frame)[0])

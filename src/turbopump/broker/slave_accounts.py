@@ -1,11 +1,10 @@
-"""Users and policies of a slave, copied from its master, so that its users can log in here when the
-master is gone.
+"""Users and policies that a slave copies from its master.
 
-The master's accounts replace every local change. Only sealed accounts are accepted
-(``auth/sealing.py``): both sides have proved that they know `innerClientAuthenticationCredentials`,
-and nobody between has read or changed anything. The log need not be copied for this: a slave that
-its master refuses still answers readers. Apache's masters show no passwords, so nothing is copied
-from them.
+So users can log in to the slave when the master is gone. The master's accounts replace every local
+change. Only sealed accounts are accepted (``auth/sealing.py``): both sides have proved that they
+know ``innerClientAuthenticationCredentials``, and nobody between them has read or changed anything.
+Accounts are copied even if the log is not, because a slave that its master refuses still answers
+readers. Apache's masters show no passwords, so nothing is copied from them.
 """
 
 from __future__ import annotations
@@ -30,13 +29,17 @@ log = logging.getLogger(__name__)
 
 EVERY_S: Final = 0.5
 AGAIN_S: Final = 3.0
-"""Seconds before the next attempt after a failure."""
+"""Seconds between a failed attempt and the next one."""
 ANSWER_S: Final = 5.0
 
 
 class SlaveAccounts:
-    """Copying of accounts. ``credentials``: the brokers' own. ``master``: its address, None while
-    unknown."""
+    """Background copy of a master's users and policies to a slave.
+
+    - ``credentials``: the account that all brokers of the cluster share.
+    - ``master``: a function that returns the address of the master, or None while it is
+      unknown.
+    """
 
     def __init__(
         self,
@@ -47,7 +50,7 @@ class SlaveAccounts:
     ) -> None:
         access.copies_master = True
         self.rounds = 0
-        """Number of answers accepted from a master."""
+        """Number of answers that were accepted from a master."""
         self._access = access
         self._secret = credentials.secret_key
         self._remoting = remoting
@@ -56,11 +59,11 @@ class SlaveAccounts:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start copying."""
+        """Start to copy the accounts in the background."""
         self._task = asyncio.create_task(self._run(), name="copying the master's accounts")
 
     async def stop(self) -> None:
-        """Stop copying. May be called twice."""
+        """Stop copying. The method may be called twice."""
         await stop_task(self._task)
 
     async def _run(self) -> None:
@@ -92,9 +95,13 @@ class SlaveAccounts:
         self._fault = fault
 
     async def _copy_accounts(self, master: str) -> None:
-        """Copy the accounts once. Local changes since its begin are not overwritten: the next round
-        asks again. Raises RemotingError (also for a master without accounts), ProtocolError,
-        ConfigError, OSError; then nothing has changed."""
+        """Copy the accounts of the master once, if they differ from those here.
+
+        If accounts are changed here during the copy, that change stays until the next copy. Raises
+        RemotingError if the master does not answer or shows no passwords. Raises ProtocolError,
+        ConfigError or OSError if the accounts cannot be read or saved. After an error nothing has
+        changed.
+        """
         before = self._access.control.accounts
         nonce = secrets.token_hex(NONCE_SIZE)
         request = ListUsers(nonce=nonce, known_version=version_of(before.encode(), self._secret))

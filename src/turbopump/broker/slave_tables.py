@@ -1,13 +1,14 @@
-"""Tables that a slave copies from its master beside the log: topics, groups, request modes, offsets
-of consumers and of delay levels, messages of ordered pops, holders of queue locks, and the progress
-of the timers.
+"""Tables that a slave copies from its master, beside the log.
 
-Nothing is copied unless the log is. An offset counts only when the log here has reached the end of
-the master's log at that time; otherwise a takeover would skip messages. A topic is served as soon
-as the log has a message of it that is newer than the table. Our own master answers with the
-changes: at once for topics, groups, request modes and holders, twice a second for offsets. Apache's
-is asked every three seconds, and answers with whole tables. Source: apache/rocketmq
-``SlaveSynchronize``.
+They are topics, groups, request modes, offsets of consumers and of delay levels, messages of
+ordered pops, holders of queue locks, and the progress of the timers.
+
+Tables are copied only while the log is copied. An offset is accepted only when the log here has
+reached the end that the master's log had at that time. Otherwise a takeover would skip messages. A
+topic is served as soon as the log has a message of it that is newer than the table. Our own master
+answers with the changes: at once for topics, groups, request modes and holders, twice a second for
+offsets. Apache's master is asked every three seconds, and answers with whole tables. Source:
+apache/rocketmq ``SlaveSynchronize``.
 """
 
 from __future__ import annotations
@@ -73,29 +74,35 @@ log = logging.getLogger(__name__)
 
 EVERY_S: Final = 0.5
 NEWS_S: Final = 0.02
-"""Seconds between two requests to our master, which answers each when it has changes. So many
-changes share an answer."""
+"""Seconds between two requests to our own master, which answers each request when it has changes.
+With this pause many changes share an answer."""
 AT_ONCE_S: Final = 0.05
-"""Seconds until the next attempt while a table cannot be copied yet. They are few: consumers ask a
-slave in vain while it copies the log but not the topics."""
+"""Seconds until the next attempt while a table cannot be copied yet. The pause is short, because a
+slave that has the log but not the topics cannot serve consumers."""
 APACHE_EVERY_S: Final = 3.0
 ANSWER_S: Final = 5.0
 LOG_WAIT_S: Final = 2.0
-"""Seconds in which the log here may reach the end of the master's; after that its offsets are left
-out of the round."""
+"""Maximum seconds to wait until the log here has reached the end of the master's log. After that
+the received offsets are ignored."""
 LOG_CHECK_S: Final = 0.02
 
 
 class CopiedTable(Protocol[CopiedT]):
-    """Table of a slave that follows its master's."""
+    """Table of a slave that can be copied from the master's table."""
 
     def copy(self, table: CopiedT, /, *, whole: bool) -> None:
-        """Copy a master's table, or only its changes if it is not the ``whole`` table."""
+        """Copy the table of a master.
+
+        If ``whole`` is False, ``table`` has only the changed entries.
+        """
 
 
 @dataclass(eq=False)
 class SlaveTables:
-    """Copies of the master's tables. ``link``: connection that copies the log."""
+    """Background copies of a master's tables to a slave.
+
+    ``link`` is the connection that copies the log.
+    """
 
     stored: Stored
     link: SlaveLink
@@ -105,18 +112,20 @@ class SlaveTables:
     timers: Timers
     remoting: RemotingClient
     master: str | None = None
-    """Address of the master, `host:port`; None while unknown."""
+    """Address of the master, ``host:port``. None while unknown."""
     rounds: int = 0
-    """Number of copies of the offsets."""
+    """Number of times that the offsets were copied."""
     _known: dict[type[msgspec.Struct], str] = field(default_factory=dict)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
     _faults: dict[str, str] = field(default_factory=dict)
-    """Reasons why tables cannot be copied, by table."""
+    """Reasons why tables cannot be copied, by the name of the copying method."""
     _needed_from: int | None = None
 
     def needed_from(self) -> int | None:
-        """Log offset that retention must keep, as the master does, for waiting timers and delays.
-        None while unknown."""
+        """Return the log offset from which a master keeps its log for waiting timers and delays.
+
+        The slave keeps its log from there as well. Return None while the offset is unknown.
+        """
         return self._needed_from
 
     def __post_init__(self) -> None:
@@ -124,19 +133,19 @@ class SlaveTables:
         self._copied = self.stored.store.copied
         self._copied.on_first = self._first_message
         self._topics_at = 0
-        """End of the master's log when it sent the known topics."""
+        """Log offset at which the master's log ended when it sent the known topics."""
         self._has_less = False
-        """True if that end was before the end of the log here."""
+        """True if the master's log is shorter than the log here."""
         self._coming: dict[str, TopicConfig] = {}
         """Topics of the master that are not copied yet."""
         self._deleted: dict[str, int] = {}
-        """Deletions of the master that were repeated here."""
+        """Log offset of each deletion by the master that was repeated here, by topic."""
         self._made: dict[str, tuple[int, TopicConfig | None]] = {}
-        """Topics that messages in the log created or widened here: the message's offset, and the
-        earlier settings."""
+        """Topics that were created or got more queues here because of messages in the log. The
+        value is the log offset of the message, and the earlier settings or None."""
 
     def start(self) -> None:
-        """Start copying."""
+        """Start to copy all tables in the background."""
         self.stored.store.retention.needed_from.append(self.needed_from)
         for copy in (
             self._copy_topics,
@@ -148,26 +157,32 @@ class SlaveTables:
             self._tasks.append(asyncio.create_task(self._copy_repeatedly(copy)))
 
     async def stop(self) -> None:
-        """Stop copying. May be called twice."""
+        """Stop copying. The method may be called twice."""
         await asyncio.gather(*map(stop_task, self._tasks))
         await self.remoting.close()
 
     async def _check_topics(self, master: str) -> None:
-        """Check the master's topics before a connection to it. Nothing is stored or deleted before
-        the log is copied. Raises RemotingError."""
+        """Request the topics of a master before the slave connects to copy its log.
+
+        Nothing is stored or deleted before the log is copied. Raises RemotingError if the master
+        does not answer.
+        """
         with contextlib.suppress(ResponseError):
             answer, end, had = await self._ask_topics(master)
             self._coming = self._judge_by(answer, end, had).topic_config_table
 
     async def begin_at(self, shakes_hands: bool, by_tls: bool) -> int | None:
-        """Return the offset from which to copy the log: the end of the log here, or the master's
-        first offset if the log here is empty. Return None if the master is ours, because the logs
-        are then compared (``replication/``).
+        """Return the log offset from which to copy, or None if the master is ours.
+
+        The offset is the end of the log here, or the master's first offset if the log here is
+        empty. None means that the logs are compared first (``replication/``).
 
         - ``shakes_hands``: True if the master on the HA port is ours.
-        - ``by_tls``: True if the HA port would be used with TLS, which Apache's has not.
+        - ``by_tls``: True if the HA port would be used with TLS, which Apache's master does not
+          support.
 
-        Raises CopyError if the master has another log, or has no TLS; RemotingError.
+        Raises CopyError if the master has another log, or does not support TLS. Raises
+        RemotingError if the master does not answer.
         """
         end = self.stored.store.log.end
         if self.master is None:  # only haMasterAddress is known: as Apache's slave
@@ -201,7 +216,10 @@ class SlaveTables:
         return end
 
     def master_is_at(self, address: str | None) -> None:
-        """Set the master's address from a name server. None (unknown master) changes nothing."""
+        """Set the address of the master that a name server has returned.
+
+        None means that the name server does not know the master, and changes nothing.
+        """
         if address is not None and address != self.master:
             log.info("master's address changes old=%s new=%s", self.master, address)
             was_unknown = self.master is None
@@ -211,7 +229,7 @@ class SlaveTables:
             self._known.clear()
 
     async def _copy_repeatedly(self, copy: Callable[[str], Awaitable[float]]) -> None:
-        """Copy some tables repeatedly; ``copy`` returns the seconds to wait."""
+        """Call ``copy`` for ever, with a pause of as many seconds as it returns."""
         name = copy.__name__
         while True:
             pause = AT_ONCE_S
@@ -285,8 +303,15 @@ class SlaveTables:
         *,
         optional: bool = False,
     ) -> Command:
-        """Return the whole answer, or the changes of a ``table`` that is known already.
-        ``optional``: Apache's 4.9 does not know the request."""
+        """Send a request for a table to the master, and return the answer.
+
+        - ``table``: the type of the table. If the slave has a version of it, the answer contains
+          only the changes.
+        - ``optional``: True if older masters do not know the request. Their refusal is then
+          returned.
+
+        Raises ResponseError for any other refusal.
+        """
         known = self._known.get(table) if table is not None else None
         if known is not None:
             request = msgspec.structs.replace(request, known_version=known)
@@ -299,7 +324,10 @@ class SlaveTables:
     def _copy_table(
         self, answer: Command, table: type[TableT], target: CopiedTable[TableT]
     ) -> None:
-        """Copy the table of an answer. An answer without a body has no changes."""
+        """Copy the table in an answer of the master to ``target``.
+
+        An answer without a body means that the table has not changed.
+        """
         if answer.code != ResponseCode.SUCCESS:
             return
         ext = answer.ext or {}
@@ -309,7 +337,7 @@ class SlaveTables:
             self._known[table] = ext[TABLE_VERSION]
 
     async def _log_end(self, master: str, answer: Command) -> int:
-        """Return the end of the master's log at its answer."""
+        """Return the log offset at which the master's log ended when it answered."""
         if answer.ext is not None and LOG_END in answer.ext:
             self._needed_from = int(answer.ext.get(LOG_START, "0"))
             return int(answer.ext[LOG_END])
@@ -318,7 +346,8 @@ class SlaveTables:
         return int(figures.table.get("commitLogMaxOffset", "0"))
 
     async def _has_log(self, end: int) -> bool:
-        """Return True if the log here reaches this end in time."""
+        """Wait for the log here to reach the offset ``end``, and return True if that happens in
+        time."""
         for _ in range(int(LOG_WAIT_S / LOG_CHECK_S)):
             if self.stored.store.log.end >= end:
                 return True
@@ -333,8 +362,11 @@ class SlaveTables:
     # when it has copied the table, every 3 s.
 
     async def _copy_topics(self, master: str) -> float:
-        """Copy topics, and repeat deletions. Return the seconds to wait. Raises StoreError if the
-        master has less than this slave, whose data must not be deleted."""
+        """Copy the topics of the master, repeat its deletions, and return the seconds to wait.
+
+        Raises StoreError if the master has less data than this slave, because nothing must be
+        deleted then.
+        """
         connection = self.link.peer
         topics = self.records.topics
         answer, end, had = await self._ask_topics(master, held=True)
@@ -364,16 +396,22 @@ class SlaveTables:
         return _pause_after(answer)
 
     async def _ask_topics(self, master: str, *, held: bool = False) -> tuple[Command, int, int]:
-        """Request unknown topics. Return the answer, the end of the master's log at the answer, and
-        the end of the log here at the request."""
+        """Request the topics of the master that have changed.
+
+        Return the answer, the end of the master's log at the answer, and the end of the log here at
+        the request.
+        """
         had = self.stored.store.log.end
         request = GetAllTopicConfig(held=held or None)
         answer = await self._request(master, request, TopicConfigSerializeWrapper)
         return answer, await self._log_end(master, answer), had
 
     def _judge_by(self, answer: Command, end: int, had: int) -> TopicConfigSerializeWrapper:
-        """Remember the end of the master's log, if the log here is longer, and the master's
-        deletions. Return the topics of the answer; none if no topic has changed."""
+        """Record the facts in an answer about topics, and return the topics.
+
+        The facts are the end of the master's log, if the log here is longer, and the master's
+        deletions. Return no topics if none has changed.
+        """
         self._topics_at = end
         self._has_less = end < had
         if answer.ext is not None and DELETED in answer.ext:
@@ -388,8 +426,13 @@ class SlaveTables:
         return table
 
     async def _delete_missing(self, given: Mapping[str, TopicConfig], end: int) -> None:
-        """Delete topics that are not in ``given``, and the messages of topics that were deleted and
-        created again. ``end``: end of the master's log at its answer."""
+        """Delete topics that the master does not have any more.
+
+        If a topic was deleted and created again, its old messages are deleted.
+
+        - ``given``: all topics of the master.
+        - ``end``: the end of the master's log when it sent them.
+        """
         store = self.stored.store
         topics = self.records.topics
         deleted = dict(self._copied.deleted)
@@ -416,14 +459,14 @@ class SlaveTables:
         self._deleted = deleted
 
     def _serve_newer(self, name: str) -> None:
-        """Create or widen a topic by its queues that have a message newer than the table."""
+        """Create a topic, or add queues to it, if its queues have messages newer than the table."""
         for queue in [queue for queue in self.stored.store.queues if queue.topic == name]:
             unit = queue.unit(queue.max_index - 1)
             if unit is not None:
                 self._first_message(name, queue.queue_id, unit[0])
 
     def _first_message(self, name: str, queue_id: int, offset: int) -> None:
-        """Create or widen the topic of a queue that has a message at this offset of the log."""
+        """Create a topic, or add queues to it, because a queue has a message at a log offset."""
         if is_system_topic(name) or name.startswith(LMQ_PREFIX):
             return
         topics = self.records.topics
@@ -449,7 +492,7 @@ class SlaveTables:
 
 
 def _pause_after(answer: Command) -> float:
-    """Return the seconds before a table is requested again."""
+    """Return the seconds to wait before a table is requested again."""
     ext = answer.ext or {}
     if HELD in ext:
         return NEWS_S

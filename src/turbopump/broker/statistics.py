@@ -1,10 +1,10 @@
-"""Statistics of stored and delivered messages, by topic and group, over the last minute, hour and
-day, under Apache's names.
+"""Statistics of stored and delivered messages, by topic and group, under Apache's names.
 
-Nothing is counted per message. Every ten seconds a walk over the queues measures the growth of
-each, and sums the sizes in its new units. A pull adds three numbers. The walk goes in small steps,
-so that no turn of the loop is long. Counts start at zero with the process; a span is the difference
-of two samples. Source: apache/rocketmq ``BrokerStatsManager``, ``StatsItem``, ``BrokerStats``.
+They cover the last minute, hour and day. Nothing is counted per message. Every ten seconds a walk
+over the queues measures the growth of each, and sums the sizes in its new units. A pull adds three
+numbers. The walk goes in small steps, so that the event loop is never blocked for long. Counts
+start at zero with the process, and a count over a span is the difference of two samples. Source:
+apache/rocketmq ``BrokerStatsManager``, ``StatsItem``, ``BrokerStats``.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC: Final = "BROKER_GET_NUMS_WITHOUT_SYSTEM_TO
 
 SAMPLE_S: Final = 10.0
 UNITS_AT_ONCE: Final = 20_000
-"""New messages of a queue that are summed in one step: half a millisecond."""
+"""Maximum new messages of a queue that are summed at once. They take half a millisecond."""
 
 
 class RateWindow(NamedTuple):
-    """A span of ``samples`` samples, one every ``ticks`` × 10 s."""
+    """Time span of a statistic, with ``samples`` samples, one for every ``ticks`` × 10 s."""
 
     ticks: int
     samples: int
@@ -55,12 +55,14 @@ _SAMPLE: Final = struct.Struct("qqq").pack
 
 
 class StatsItem:
-    """One statistic. ``value`` is the sum of the counted amounts, ``times`` the number of
-    additions. Samples are kept only for ticks in which the statistic grew.
+    """Counter with samples from which rates over the last minute, hour and day are computed.
 
-    A span's samples are one array with three numbers each: the sample's number, ``value`` and
-    ``times``. With many topics there are hundreds of thousands of samples: 24 bytes each, where
-    objects need 130.
+    ``value`` is the sum of the counted amounts, ``times`` the number of additions. Samples are kept
+    only for ticks in which the counter grew.
+
+    The samples of a span are one array with three numbers each: the number of the sample, ``value``
+    and ``times``. With many topics there are hundreds of thousands of samples. A sample takes 24
+    bytes, where objects need 130.
     """
 
     __slots__ = ("_samples", "times", "value")
@@ -71,7 +73,7 @@ class StatsItem:
         self._samples = tuple(array("q", (ticks // span.ticks, 0, 0)) for span in SPANS)
 
     def sample(self, span: RateWindow, ticks: int) -> None:
-        """Store a sample at the end of tick number ``ticks``."""
+        """Store a sample for a span at the end of tick number ``ticks``."""
         samples = self._samples[SPANS.index(span)]
         number = ticks // span.ticks
         samples.frombytes(_SAMPLE(number, self.value, self.times))
@@ -79,8 +81,10 @@ class StatsItem:
             del samples[:3]
 
     def over(self, span: RateWindow, ticks: int) -> BrokerStatsItem:
-        """Return sum, rate per second and average over a span that ends at tick ``ticks``, or at
-        the last sample before."""
+        """Return the sum, the rate per second and the average over a span.
+
+        The span ends at tick number ``ticks``, or at the last sample before.
+        """
         samples = self._samples[SPANS.index(span)]
         number = ticks // span.ticks
         numbers = samples[::3]
@@ -93,8 +97,13 @@ class StatsItem:
 
 
 class Totals(NamedTuple):
-    """Totals since the start of the process: stored messages and their bytes, pulls with and
-    without messages, delivered messages, and messages that entered and left the timers."""
+    """Totals of a broker since its start.
+
+    - ``put`` and ``put_size``: stored messages and their bytes.
+    - ``found`` and ``missed``: pulls with and without messages.
+    - ``given``: delivered messages.
+    - ``timed`` and ``due``: messages that entered and left the timers.
+    """
 
     put: int = 0
     put_size: int = 0
@@ -106,8 +115,10 @@ class Totals(NamedTuple):
 
 
 class MidnightTotals(NamedTuple):
-    """Numbers of stored and delivered messages, without system topics, at the beginning of
-    yesterday and of today."""
+    """Totals of stored and delivered messages at the beginning of yesterday and of today.
+
+    Messages in system topics are not counted.
+    """
 
     put_yesterday: int = 0
     put_today: int = 0
@@ -116,7 +127,10 @@ class MidnightTotals(NamedTuple):
 
 
 class Statistics:
-    """Statistics of one broker, from its ``queues``. ``detail``: count each queue too."""
+    """Statistics of one broker, computed from the growth of its ``queues``.
+
+    ``detail`` is True if each queue is counted too.
+    """
 
     def __init__(
         self, queues: Iterable[ConsumeQueue], clock: Clock, cluster: str, *, detail: bool
@@ -130,9 +144,9 @@ class Statistics:
         self._ends: dict[ConsumeQueue, int] = {}
         self._gets: dict[tuple[str, str], list[int]] = {}
         self.missed = 0
-        """Pulls that were answered without a message."""
+        """Number of pulls that were answered without a message."""
         self.timers: Callable[[], tuple[int, int]] = lambda: (0, 0)
-        """Returns the numbers of messages that have entered and left the timers."""
+        """Function that returns the numbers of messages that have entered and left the timers."""
         self._ticks = 0
         self._put = self._put_size = self._found = self._given = 0
         self._history: deque[Totals] = deque([Totals()], maxlen=61)
@@ -142,7 +156,10 @@ class Statistics:
     # --- counting
 
     def count_get(self, group: str, topic: str, count: int, size: int) -> None:
-        """Count a pull that returned ``count`` messages of ``size`` bytes. About 0.2 µs."""
+        """Count a pull that returned ``count`` messages of ``size`` bytes in total.
+
+        The call takes about 0.2 µs.
+        """
         counted = self._gets.get((group, topic))
         if counted is None:
             counted = self._gets[group, topic] = [0, 0, 0]
@@ -175,13 +192,15 @@ class Statistics:
     def find(
         self, name: str, key: str
     ) -> tuple[BrokerStatsItem, BrokerStatsItem, BrokerStatsItem] | None:
-        """Return a statistic over the last minute, hour and day, as of the last samples; None if it
-        was never counted."""
+        """Return a statistic over the last minute, hour and day, or None if it was never counted.
+
+        The numbers are those of the last samples.
+        """
         item = self._items.get(name, {}).get(key)
         return None if item is None else tuple(item.over(span, self._ticks) for span in SPANS)  # type: ignore[return-value]
 
     def tps(self, name: str, key: str) -> float:
-        """Return the rate per second over the last minute."""
+        """Return the rate of a statistic per second, over the last minute."""
         found = self.find(name, key)
         if found is not None:
             return found[0].tps
@@ -196,12 +215,15 @@ class Statistics:
 
     @property
     def totals(self) -> Totals:
-        """Return the totals as of the last sample."""
+        """The totals at the last sample."""
         return self._history[-1]
 
     def rates(self) -> tuple[Totals, tuple[tuple[float, ...], ...]]:
         """Return the totals, and their growth per second over the last 10 s, minute and ten
-        minutes, or since the start if that was later."""
+        minutes.
+
+        The growth of a younger broker is that since its start.
+        """
         now = self._history[-1]
         rates = []
         for back in (1, 6, 60):
@@ -218,8 +240,10 @@ class Statistics:
     # --- sampling
 
     def sample(self) -> Steps[None]:
-        """Take a sample, one step for each queue and each statistic. Call this every
-        ``SAMPLE_S``."""
+        """Take a sample of all statistics. Call this every ``SAMPLE_S``.
+
+        The generator yields after each queue and each statistic, so that the caller can pause.
+        """
         yield from self._count_puts()
         self._count_gets()
         self._ticks += 1
@@ -283,7 +307,7 @@ class Statistics:
                 self.add(BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC, self._cluster, count, times)
 
     def _note_midnight(self) -> None:
-        """Store the totals at the first sample of a day."""
+        """Keep the totals of the first sample of each day."""
         # RocketMQ: the broker's own zone
         today = datetime.fromtimestamp(self._clock.now_ms() / 1000).date()
         if self._day is not None and today != self._day:
@@ -296,7 +320,11 @@ class Statistics:
 
 
 def bytes_in_units(units: bytes) -> int:
-    """Return the sum of the sizes in units of a queue, without gaps. About 20 ns a unit."""
+    """Return the sum of the message sizes in units of a queue. Units without a message do not
+    count.
+
+    The call takes about 20 ns per unit.
+    """
     words = array("I", units)
     if sys.byteorder == "little":
         words.byteswap()

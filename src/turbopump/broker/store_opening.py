@@ -1,4 +1,4 @@
-"""Opening of a broker's store: the store's settings, and the log lines of its recovery."""
+"""Opening of a broker's store, and the log lines of its recovery."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from turbopump.store.store_config import StoreConfig
 log = logging.getLogger(__name__)
 
 DAMAGES_LOGGED: Final = 100
-"""Maximum damaged ranges with a log line each at the start; all of them are counted."""
+"""Maximum number of damaged ranges that are logged at the start. The others are only counted."""
 
 
 def open_store(
@@ -26,7 +26,10 @@ def open_store(
     is_batch: Callable[[str], bool | None],
     on_slow_append: Callable[[float], None],
 ) -> MessageStore:
-    """Return the recovered store. Raises what ``MessageStore.open`` does."""
+    """Open the store of a broker and recover it after a crash.
+
+    Raises the errors of ``MessageStore.open``.
+    """
     store = MessageStore.open(
         settings,
         disk,
@@ -71,7 +74,7 @@ def _report(directory: Path, report: RecoveryReport) -> None:
 
 
 def log_error(text: str) -> None:
-    """Log an error reported by the store or its tables."""
+    """Log an error that the store or one of its tables has reported."""
     log.error("store: %s", text)
 
 
@@ -80,8 +83,8 @@ def log_info(text: str) -> None:
 
 
 LOGGER: Final = "turbopump.broker.recovery_progress"
-"""Name of a separate logger. The command line shows its lines on standard error, wherever other
-lines go."""
+"""Name of the logger for the progress of a recovery. The command line shows its lines on standard
+error, even if other lines go elsewhere."""
 recovery_log = logging.getLogger(LOGGER)
 
 FIRST_LINE_S: Final = 1.0
@@ -89,9 +92,11 @@ LINE_EVERY_S: Final = 3.0
 
 
 class RecoveryProgress:
-    """Log lines about the progress of a long recovery, during which the broker serves no client. A
-    recovery of under a second logs nothing. ``reached`` is passed to ``MessageStore.open``. ``now``
-    in monotonic seconds."""
+    """Logger of the progress of a long recovery, during which the broker serves no client.
+
+    A recovery of under a second logs nothing. ``reached`` is passed to ``MessageStore.open``.
+    ``now`` returns the time in monotonic seconds.
+    """
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -100,8 +105,11 @@ class RecoveryProgress:
         self._said = False
 
     def reached(self, offset: int, end: int) -> None:
-        """Record that reading of the log has reached ``offset``, and will end at about ``end``. The
-        first call gives the start."""
+        """Record that the recovery has read the log up to ``offset``, and will end at about
+        ``end``.
+
+        The first call gives the offset at which the recovery starts.
+        """
         now = self._now()
         begin = self._begin
         if begin is None or offset <= begin:  # it may begin anew

@@ -1,4 +1,4 @@
-"""Settings of the store, derived from those of its broker."""
+"""Settings of the store, derived from the settings of its broker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ MEMORY_ASSUMED: Final = 8 << 30
 
 
 def store_config(config: BrokerConfig) -> StoreConfig:
-    """Return the store's configuration. Raises ConfigError."""
+    """Return the settings of the store for a broker.
+
+    Raises ConfigError if the settings do not fit together.
+    """
     return StoreConfig(
         paths=_paths(config),
         segment_size=config.mapped_file_size_commit_log,

@@ -1,5 +1,7 @@
-"""Open store of a broker and the tables beside it, which all handlers and other parts use. Requests
-are unknown here."""
+"""The open store of a broker and the tables beside it, which all handlers and other parts use.
+
+This module does not know requests.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +35,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stored:
-    """Recovered store and tables of a broker, connected clients, and statistics. ``settings``:
-    those of the store. ``sends``: the waiting sends.
-    ``turns``: driver of long work."""
+    """The recovered store of a broker, its tables, its connected clients and its statistics.
+
+    - ``settings``: the settings of the store.
+    - ``sends``: the sends that are not stored yet.
+    - ``turns``: runs long work with pauses in which the event loop does other work.
+    """
 
     config: BrokerConfig
     settings: StoreConfig
@@ -63,8 +68,11 @@ class Stored:
 def open_stored(
     config: BrokerConfig, settings: StoreConfig, disk: Disk, clock: Clock, source: random.Random
 ) -> Stored:
-    """Open the store and load the tables. Raises StoreLockedError, StoreDamagedError or OSError;
-    nothing is left open then."""
+    """Open the store of a broker and load the tables.
+
+    Raises StoreLockedError, StoreDamagedError or OSError if that fails. After an error nothing is
+    left open.
+    """
     loop = asyncio.get_running_loop()
     sends = SendQueue(config)
     turns = Turns()

@@ -1,8 +1,8 @@
-"""Tables of the broker and their files under ``config/``: loaded at the start and saved after
-changes. A failed save is repeated until it succeeds.
+"""Tables of the broker and their files under ``config/``.
 
-After the start they fit the store: no group's offset is beyond the end of its recovered queue, and
-no topic with messages is unknown.
+Tables are loaded at the start and saved after changes. A failed save is repeated until it succeeds.
+After the start the tables agree with the store: no group's offset is beyond the end of its
+recovered queue, and no topic with messages is unknown.
 """
 
 from __future__ import annotations
@@ -31,14 +31,16 @@ from turbopump.store.message_store import MessageStore
 log = logging.getLogger(__name__)
 
 SAVE_AGAIN_S: Final = 1.0
-"""Seconds before a failed save is repeated."""
+"""Seconds between a failed save and the next one."""
 MOVES_LOGGED: Final = 100
-"""Maximum offsets set back with a log line each; all of them are counted."""
+"""Maximum number of corrected offsets that are logged. The others are only counted."""
 
 
 def name_faults(config: BrokerConfig) -> Iterator[tuple[str, str, str]]:
-    """Yield key, name and fault of names in the configuration with which some part of this broker
-    would not work."""
+    """Yield each configured name with which some part of the broker cannot work.
+
+    Each item is the key of the setting, the name, and the reason.
+    """
     cluster = config.broker_cluster_name
     if any(char.isspace() or not char.isprintable() for char in config.broker_name):
         yield (
@@ -57,15 +59,17 @@ def name_faults(config: BrokerConfig) -> Iterator[tuple[str, str, str]]:
 
 
 class SavedAtStop(Protocol):
-    """Table that a clean stop saves."""
+    """Table that is saved when the broker stops."""
 
     def save_now(self) -> None: ...
 
 
 class Tables:
-    """Topics, groups, offsets and locks, loaded and made to fit the store. ``delay_offsets``,
-    ``order_info`` and ``request_modes`` are the files of others. ``turns`` shares the loop with
-    large tables that are encoded.
+    """Topics, groups, offsets and locks of a broker, loaded and corrected to agree with the store.
+
+    - ``delay_offsets``, ``order_info`` and ``request_modes``: files of tables that other
+      parts load.
+    - ``turns``: runs the encoding of large tables with pauses for other work.
 
     Raises OSError if a file cannot be read.
     """
@@ -118,26 +122,33 @@ class Tables:
         make_lost_topics(store, self.topics, config.default_topic_queue_nums)
 
     def _check_names(self, config: BrokerConfig) -> None:
-        """Warn of a broker or cluster name that some part cannot use, if this store has topics of
-        that name, or is a slave's, which must have its master's. Raises ConfigError for a new
-        one."""
+        """Refuse a broker or cluster name with which some part of the broker cannot work.
+
+        Raises ConfigError for such a name. If the store already has topics of that name, or belongs
+        to a slave, which must have its master's names, the name is only logged.
+        """
         for key, name, fault in name_faults(config):
             if not config.is_slave and self.topics.find(name) is None:
                 raise ConfigError(f"{key}={name:.200}: {fault}; choose another name")
             log.warning("%s=%s, which this store has already: %s", key, name, fault)
 
     def save_too(self, table: SavedAtStop) -> None:
-        """Add a table that a clean stop saves as well."""
+        """Add another table that is saved when the broker stops."""
         self._saved.append(table)
 
     def save_now(self) -> None:
-        """Save all tables, in this thread. Raises OSError."""
+        """Save all tables in this thread.
+
+        Raises OSError if a file cannot be written.
+        """
         for table in self._saved:
             table.save_now()
 
     def _set_back_offsets(self, store: MessageStore) -> None:
-        """Set offsets beyond the recovered end of their queue back to it. Otherwise the group would
-        miss the messages that reuse the lost offsets."""
+        """Set offsets that are beyond the end of their recovered queue back to that end.
+
+        Otherwise the group would miss the messages that reuse the lost offsets.
+        """
 
         def end_of(topic: str, queue_id: int) -> int:
             if store.queues.is_unserved(topic):

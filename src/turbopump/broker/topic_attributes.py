@@ -1,6 +1,6 @@
-"""Attributes of topics: the known ones, and their changes (``+name=value,-name``).
+"""Attributes of topics, and the syntax of their changes (``+name=value,-name``).
 
-A fault is a sentence that begins as Apache's. Source: apache/rocketmq ``TopicAttributes``,
+A fault is a sentence that begins as Apache's does. Source: apache/rocketmq ``TopicAttributes``,
 ``AttributeParser``, ``AttributeUtil``, ``TopicMessageType``.
 """
 
@@ -22,13 +22,16 @@ COMPACTION: Final = "COMPACTION"
 MIXED: Final = "MIXED"
 
 TRANSFER_FLAG: Final = "TRANSFER_FLAG"
-"""Property of a message that is moved between clusters. Its message type is not checked."""
+"""Property of a message that is moved between clusters. The type of such a message is not
+checked."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicAttribute:
-    """Attribute of a topic. ``values``: all allowed values. ``changeable``: True if it may be
-    changed after the creation."""
+    """Attribute that a topic may have, with its allowed ``values``.
+
+    ``changeable`` is True if the attribute may be changed after the creation of the topic.
+    """
 
     values: tuple[str, ...]
     changeable: bool
@@ -44,8 +47,11 @@ ATTRIBUTES: Final[Mapping[str, TopicAttribute]] = {
 
 
 def parse_changes(text: str | None) -> dict[str, str] | str:
-    """Parse ``+name=value,-name`` into signed names with values ("" for a removal). Return the
-    fault as a sentence if that fails."""
+    """Parse changes of attributes such as ``+name=value,-name``.
+
+    Return the values by signed name, for example ``+name``. The value of a removal is empty. If the
+    text is invalid, return a sentence that describes the fault.
+    """
     changes: dict[str, str] = {}
     given = (text or "").rstrip(",")
     for change in given.split(",") if given else ():
@@ -65,10 +71,12 @@ def parse_changes(text: str | None) -> dict[str, str] | str:
 def change_attributes(
     current: Mapping[str, str] | None, changes: Mapping[str, str]
 ) -> dict[str, str] | str:
-    """Return a topic's attributes after ``changes`` (see ``parse_changes``). ``current``: present
-    attributes, None for a new topic.
+    """Return the attributes of a topic after changes.
 
-    Return a sentence if a change is not allowed; then nothing is changed.
+    - ``current``: the present attributes, or None for a new topic.
+    - ``changes``: the result of ``parse_changes``.
+
+    If a change is not allowed, return a sentence that describes the fault.
     """
     changed = dict(current or {})
     seen: set[str] = set()
@@ -126,17 +134,20 @@ def _fault(current: Mapping[str, str] | None, name: str, value: str, *, added: b
 
 
 def is_batch_cq(topic: TopicConfig) -> bool:
-    """True for a topic of Apache's broker in which a batch is one entry. It is not served."""
+    """Return True for a topic of Apache's broker in which each batch is one entry (BatchCQ).
+
+    This broker does not serve such topics.
+    """
     return topic.attributes.get(QUEUE_TYPE) == BATCH_CQ
 
 
 def topic_message_type(topic: TopicConfig) -> str:
-    """Return the message type of a topic; NORMAL by default."""
+    """Return the message type of a topic, which is NORMAL by default."""
     return topic.attributes.get(MESSAGE_TYPE, "NORMAL")
 
 
 def message_type_of(properties: Mapping[str, str]) -> str:
-    """Return the type of a message from its properties: TRANSACTION, DELAY, FIFO or NORMAL."""
+    """Return TRANSACTION, DELAY, FIFO or NORMAL as the type of a message with these properties."""
     if properties.get("TRAN_MSG") == "true":
         return "TRANSACTION"
     if any(
@@ -150,5 +161,5 @@ def message_type_of(properties: Mapping[str, str]) -> str:
 
 
 def needs_send_checks(topic: TopicConfig) -> bool:
-    """Return True if each send to the topic must be checked against its attributes."""
+    """Return True if the attributes of a topic require a check of each send to the topic."""
     return topic.attributes.get(CLEANUP_POLICY) == COMPACTION or is_batch_cq(topic)

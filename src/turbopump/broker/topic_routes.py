@@ -1,5 +1,6 @@
-"""Queues of topics on all brokers, as the name servers report them. Source: apache/rocketmq
-``TopicRouteInfoManager``.
+"""Queues of topics on all brokers, as the name servers report them.
+
+Source: apache/rocketmq ``TopicRouteInfoManager``.
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ KEPT_MAX: Final = 10_000
 
 
 class TopicRoutes:
-    """Queues of topics on all brokers, requested from the name servers and cached for a while. A
-    broker without name servers knows only its own. Source: apache/rocketmq
-    ``TopicRouteInfoManager``."""
+    """Cache of the queues of topics on all brokers, as the name servers report them.
+
+    A broker without name servers knows only its own queues. Source: apache/rocketmq
+    ``TopicRouteInfoManager``.
+    """
 
     def __init__(
         self,
@@ -48,8 +51,10 @@ class TopicRoutes:
         self._known: dict[str, tuple[float, list[MessageQueue]]] = {}
 
     async def queues(self, topic: str) -> list[MessageQueue] | None:
-        """Return the readable queues, sorted, or None if no broker has the topic. While no name
-        server answers, return the last result."""
+        """Return the readable queues of a topic on all brokers, or None if no broker has the topic.
+
+        The queues are sorted. While no name server answers, the last known queues are returned.
+        """
         if not self._name_servers:
             return self._own(topic)
         now = self._clock.monotonic()

@@ -1,8 +1,7 @@
-"""Topics of this broker: ``config/topics.json``, Apache's system topics, and creation by Apache's
-rules.
+"""Table of the topics of a broker, and the creation of topics by Apache's rules.
 
-Every change increases the data version, is saved, and is sent to the name servers through
-``on_change``. Source: apache/rocketmq ``TopicConfigManager``.
+The table is saved in ``config/topics.json``. Every change increases its data version, is saved, and
+is sent to the name servers through ``on_change``. Source: apache/rocketmq ``TopicConfigManager``.
 """
 
 from __future__ import annotations
@@ -50,7 +49,10 @@ BENCHMARK_QUEUES: Final = 1024
 
 
 class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
-    """Settings of topics by name. ``version`` is the data version of the whole table."""
+    """Table of the settings of topics, by name.
+
+    ``version`` is the data version of the whole table.
+    """
 
     def __init__(
         self, file: JsonTable, clock: Clock, *, auto_create: bool, turns: Turns | None = None
@@ -64,22 +66,25 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         self.version = DataVersion()
         self.on_change: Callable[[str], None] = lambda _name: None
         self.unsaved: set[str] = set()
-        """New topics that are not on the disk yet. A crash would lose them, and so the access to
-        their messages."""
+        """New topics that are not on the disk yet. A crash would lose them, and with them the
+        access to their messages."""
         self.watched: set[str] = set()
-        """Topics whose sends must each pass ``send_checks.py``: new topics, the broker's own, and
-        those with certain attributes."""
+        """Topics for which each send must pass the checks of ``send_checks.py``: new topics, topics
+        of the broker itself, and topics with certain attributes."""
         self.deleted: set[str] = set()
-        """Topics that were deleted since the start, and not created again."""
+        """Topics that were deleted since the start and not created again."""
         self.loaded_ms = 0
-        """Time of the last change of the loaded table (ms); 0 without one."""
+        """Time of the last change of the loaded table, in ms. 0 if no table was loaded."""
         self.system: frozenset[str] = frozenset()
-        """Topics that ``add_system_topics`` has created or found, including those named like the
-        broker and its cluster."""
+        """Topics that every broker has from its start, including those named like the broker and
+        its cluster."""
         self._in_save: frozenset[str] = frozenset()
 
     def load(self) -> None:
-        """Read the file. Raises OSError."""
+        """Read the topics from the file.
+
+        Raises OSError if the file cannot be read.
+        """
         saved = self._load()
         self._topics.update(saved.topic_config_table)
         for name, topic in self._topics.items():
@@ -90,7 +95,7 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         self.loaded_ms = self.version.timestamp
 
     def add_system_topics(self, config: BrokerConfig) -> None:
-        """Create the topics that every broker has from its start."""
+        """Create the topics that every broker has from its start, if they do not exist."""
         cluster = config.broker_cluster_name
         broker = config.broker_name
         cluster_perm = READ_WRITE if config.cluster_topic_enable else 0
@@ -130,8 +135,11 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         return len(self._topics)
 
     def find_or_make(self, name: str, queues: int, sys_flag: int = 0) -> TopicConfig:
-        """Return the topic, created if necessary with this number of queues for reading and
-        writing, up to the maximum."""
+        """Return a topic, and create the topic if it does not exist.
+
+        A new topic gets this number of ``queues`` for reading and for writing, or the maximum
+        number.
+        """
         config = self._topics.get(name)
         if config is None:
             config = plain_topic(name, min(queues, QUEUES_MAX))
@@ -140,7 +148,7 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         return config
 
     def put(self, config: TopicConfig) -> None:
-        """Create or change a topic."""
+        """Create a topic or replace its settings, and save the table."""
         assert config.topic_name is not None
         if config.topic_name not in self._topics:
             self.unsaved.add(config.topic_name)
@@ -154,8 +162,10 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         self._changed(config.topic_name)
 
     def copy(self, topics: Mapping[str, TopicConfig], version: DataVersion) -> None:
-        """Copy these topics from a master, and its version of the table. A topic with an invalid
-        number of queues stays unchanged."""
+        """Copy topics of a master, and the version of its table.
+
+        A topic with an invalid number of queues is left out, so that it stays unchanged here.
+        """
         for name, config in topics.items():
             if (fault := config.queues_fault()) is not None:
                 _not_copied(name, fault, kind=name)
@@ -173,8 +183,11 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         self.save()
 
     def restore(self, name: str, config: TopicConfig | None) -> None:
-        """Restore the earlier settings of a topic, or delete it (None), in a master's version of
-        the table."""
+        """Set the settings of a topic, or delete the topic for None, without a new version of the
+        table.
+
+        A slave calls this, because the version of its table is that of its master.
+        """
         if config is not None:
             self.copy({name: config}, self.version)
         elif name in self._topics:
@@ -183,7 +196,7 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
             self.copy({}, version)
 
     def delete(self, topic: str) -> bool:
-        """Delete a topic. Return False if there is none."""
+        """Delete a topic. Return False if the topic does not exist."""
         if self._topics.pop(topic, None) is None:
             return False
         self.unsaved.discard(topic)
@@ -193,7 +206,7 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         return True
 
     def next_version(self) -> None:
-        """Increase the data version of the table, as after a change."""
+        """Increase the data version of the table, and save the table."""
         self.version = self.version.next(self._clock.now_ms())
         self._dirty = True
         self.save()
@@ -201,10 +214,10 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
     def create_by_sending(
         self, topic: str, default_topic: str, queues: int, sys_flag: int = 0
     ) -> TopicConfig | None:
-        """Create a topic for a send to an unknown one, as a copy of the default topic. Return None
-        if the default topic does not allow that.
+        """Create a topic for a send to an unknown topic, as a copy of the default topic.
 
-        ``queues``: number that the producer requested, limited to that of the default topic.
+        ``queues`` is the number of queues that the producer requested. The default topic limits the
+        number. Return None if the default topic or the settings do not allow the creation.
         """
         model = self._topics.get(default_topic)
         if model is None or not model.perm & PERM_INHERIT:
@@ -219,7 +232,10 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         return config
 
     def new_saving(self) -> asyncio.Future[bool]:
-        """Return a future like ``saving``, for new topics only."""
+        """Return a future that is True once all new topics are on the disk.
+
+        The future is False if they cannot be saved now. It is shared, as that of ``saving``.
+        """
         if self.unsaved:
             return self.saving()
         return settled(good=True)
@@ -259,20 +275,22 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
 
 
 def plain_topic(name: str, queues: int, perm: int = READ_WRITE) -> TopicConfig:
-    """Return a topic with equal numbers of queues for reading and writing."""
+    """Return the settings of a topic with equal numbers of queues for reading and writing."""
     return TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
 
 
 def unserved_refusal(topic: TopicConfig | None) -> Refusal | None:
-    """Return a refusal of requests for messages or offsets of a BatchCQ topic; None for other
-    topics."""
+    """Return the refusal for a request about a BatchCQ topic, or None for any other topic.
+
+    This broker does not serve messages and offsets of BatchCQ topics.
+    """
     if topic is None or not is_batch_cq(topic):
         return None
     return refusal(ResponseCode.INVALID_PARAMETER, unserved_text(topic.topic_name or ""))
 
 
 class NamesTopic(Protocol):
-    """A request about one topic."""
+    """Request about one topic."""
 
     @property
     def topic(self) -> str: ...
@@ -286,7 +304,7 @@ TopicRequestHandler = Callable[[RequestT, RequestContext], Outcome[ReplyT]]
 def if_served(
     topics: TopicTable, handler: TopicRequestHandler[RequestT, ReplyT]
 ) -> TopicRequestHandler[RequestT, ReplyT]:
-    """Refuse requests about BatchCQ topics; ``handler`` answers the others."""
+    """Wrap a handler so that requests about BatchCQ topics are refused."""
 
     def handle(request: RequestT, context: RequestContext) -> Outcome[ReplyT]:
         return unserved_refusal(topics.find(request.topic)) or handler(request, context)
@@ -295,8 +313,11 @@ def if_served(
 
 
 class QueueKinds:
-    """Kind of each topic's queues, for the store. During recovery no table is loaded yet, so the
-    file below ``paths`` is read; later the ``table`` is used."""
+    """Source from which the store learns the kind of a topic's queues.
+
+    During recovery no table is loaded yet, so the file of the topics below ``paths`` is read. Later
+    ``table`` is used.
+    """
 
     def __init__(self, disk: Disk, paths: StorePaths) -> None:
         self._disk = disk
@@ -305,7 +326,8 @@ class QueueKinds:
         self.table: TopicTable | None = None
 
     def is_batch(self, topic: str) -> bool | None:
-        """Return True for a topic with ``queue.type=BatchCQ``, None for an unknown topic."""
+        """Return True if a topic has batches as entries (``queue.type=BatchCQ``), or None if
+        unknown."""
         if self.table is not None:
             config = self.table.find(topic)
         else:

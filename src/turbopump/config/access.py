@@ -58,26 +58,36 @@ class AccessConfig(TlsConfig):
 
     @property
     def unsigned_codes(self) -> frozenset[int]:
-        """Request codes of `authenticationWhitelist`. Raise ConfigError if the text is invalid."""
+        """Codes of the requests that are accepted without a signature.
+
+        They are those of `authenticationWhitelist`. Raise ConfigError if the text is invalid.
+        """
         return _codes("authenticationWhitelist", self.authentication_whitelist)
 
     @property
     def unasked_codes(self) -> frozenset[int]:
-        """Request codes of `authorizationWhitelist`. Raise ConfigError if the text is invalid."""
+        """Codes of the requests for which no permission is checked.
+
+        They are those of `authorizationWhitelist`. Raise ConfigError if the text is invalid.
+        """
         return _codes("authorizationWhitelist", self.authorization_whitelist)
 
     @property
     def first_user(self) -> tuple[str, str] | None:
-        """Name and password of `initAuthenticationUser`, or None. Raise ConfigError if the text is
-        invalid."""
+        """Name and password of the first user, or None if the configuration has none.
+
+        The key is `initAuthenticationUser`. Raise ConfigError if the text is invalid.
+        """
         return _pair(
             "initAuthenticationUser", self.init_authentication_user, "username", "password"
         )
 
     @property
     def inner_user(self) -> tuple[str, str] | None:
-        """Name and password of `innerClientAuthenticationCredentials`, or None. Raise ConfigError
-        if the text is invalid."""
+        """Name and password with which the server signs its own requests, or None.
+
+        The key is `innerClientAuthenticationCredentials`. Raise ConfigError if the text is invalid.
+        """
         text = self.inner_client_authentication_credentials
         return _pair("innerClientAuthenticationCredentials", text, "accessKey", "secretKey")
 

@@ -12,8 +12,11 @@ LOOPBACK = "127.0.0.1"
 
 
 def parse_address(text: str, *, what: str = "address") -> tuple[str, int]:
-    """Return `("10.0.0.5", 9876)` for `10.0.0.5:9876`, or `("::1", 9876)` for `[::1]:9876`. Raise
-    ConfigError for other text."""
+    """Split an address such as `10.0.0.5:9876` or `[::1]:9876` into host and port.
+
+    The results here are `("10.0.0.5", 9876)` and `("::1", 9876)`. Raise ConfigError for other text,
+    with `what` as the name of the setting.
+    """
     host, port = split_host_port(text, what=what)
     if port is None:
         raise ConfigError(
@@ -23,7 +26,10 @@ def parse_address(text: str, *, what: str = "address") -> tuple[str, int]:
 
 
 def split_host_port(text: str, *, what: str = "address") -> tuple[str, int | None]:
-    """Split `host:port` like `parse_address`, but allow a missing port."""
+    """Split an address into host and port, where the port may be missing.
+
+    The port is then None. Raise ConfigError for invalid text, as `parse_address` does.
+    """
     text = text.strip()
     if "," in text:
         raise ConfigError(f"{what} {text!r} contains a comma: separate several with ;")
@@ -64,14 +70,18 @@ def name_fault(host: str) -> str | None:
 
 
 def bare_host(host: str) -> str:
-    """Return ``host`` without the brackets around an IPv6 address. Apache's brokers need the
-    brackets in `brokerIP1`."""
+    """Return a host without the brackets around an IPv6 address.
+
+    Apache's brokers need the brackets in `brokerIP1`.
+    """
     return host[1:-1] if host.startswith("[") and host.endswith("]") else host
 
 
 def check_host(host: str, *, what: str) -> None:
-    """Raise ConfigError unless ``host`` is an IP address or a host name, without a port. ``what``
-    names the setting in the error."""
+    """Raise ConfigError unless a text is an IP address or a host name, without a port.
+
+    ``what`` names the setting in the error.
+    """
     try:
         ipaddress.ip_address(bare_host(host))
         return
@@ -88,8 +98,10 @@ def check_host(host: str, *, what: str) -> None:
 
 
 def parse_addresses(text: str, *, what: str = "name server address") -> list[str]:
-    """Return the addresses of a `;`-separated list, the form of Apache's `namesrvAddr`. Raise
-    ConfigError for an invalid address. An empty text is an empty list."""
+    """Return the addresses in a list separated by `;`, the form of Apache's `namesrvAddr`.
+
+    Raise ConfigError for an invalid address. An empty text has no addresses.
+    """
     addresses = [part.strip() for part in text.split(";") if part.strip()]
     for address in addresses:
         parse_address(address, what=what)
@@ -102,13 +114,15 @@ def join_address(host: str, port: int) -> str:
 
 
 def host_of(address: str) -> str:
-    """Return the host of an address made by ``join_address``."""
+    """Return the host in an address that ``join_address`` has made."""
     return address.rpartition(":")[0].strip("[]")
 
 
 def is_loopback(host: str) -> bool:
-    """Return True if only this machine can reach `host`. An unknown name counts as reachable from
-    elsewhere."""
+    """Return True if only this machine can reach `host`.
+
+    A host name other than localhost counts as reachable from elsewhere.
+    """
     if host.lower() == "localhost":
         return True
     try:
@@ -118,8 +132,10 @@ def is_loopback(host: str) -> bool:
 
 
 def is_wildcard(host: str) -> bool:
-    """Return True for an address that means all interfaces, such as 0.0.0.0. Clients cannot connect
-    to it."""
+    """Return True for an address such as 0.0.0.0 that means all interfaces.
+
+    Clients cannot connect to such an address.
+    """
     try:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:
@@ -127,8 +143,10 @@ def is_wildcard(host: str) -> bool:
 
 
 def is_of_this_machine(host: str) -> bool:
-    """Return True if ``host`` is an address of one of this machine's interfaces. Return False for
-    names, which are not looked up."""
+    """Return True if a host is the address of one of this machine's interfaces.
+
+    Return False for names, which are not looked up.
+    """
     try:
         version = ipaddress.ip_address(host).version
     except ValueError:
@@ -142,7 +160,7 @@ def is_of_this_machine(host: str) -> bool:
 
 
 def outward_address() -> str:
-    """Return the address of this machine's outward interface, or loopback if it has none.
+    """Return the address under which other machines reach this machine, or loopback without one.
 
     Apache's broker advertises this address unless `brokerIP1` is set. Connecting a UDP socket makes
     the kernel choose an interface and sends nothing. 192.0.2.1 is a documentation address (RFC

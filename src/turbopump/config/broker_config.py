@@ -55,8 +55,11 @@ _IGNORED = (
 
 
 class FlushDiskType(enum.StrEnum):
-    """When a send is acknowledged: once the message is in the page cache, or once it is on the
-    disk."""
+    """Point at which the broker acknowledges a sent message.
+
+    - ``ASYNC_FLUSH``: once the message is in the page cache.
+    - ``SYNC_FLUSH``: once the message is on the disk.
+    """
 
     ASYNC_FLUSH = "ASYNC_FLUSH"
     SYNC_FLUSH = "SYNC_FLUSH"
@@ -71,26 +74,31 @@ class BrokerRole(enum.StrEnum):
 
 
 class DefaultRequestMode(enum.StrEnum):
-    """Default mode in which groups read a topic, until request 401 sets another."""
+    """Mode in which groups read a topic, until request 401 sets another mode."""
 
     PULL = "PULL"
     POP = "POP"
 
 
 def default_broker_name() -> str:
-    """Return the host's name, as Apache's broker does, or `DEFAULT_BROKER` if there is none."""
+    """Return the name of this machine, or `DEFAULT_BROKER` if it has none.
+
+    Apache's broker has the same default name.
+    """
     return os.uname().nodename or "DEFAULT_BROKER"
 
 
 def default_store_path() -> str:
-    """Return the path of `store` in the home directory."""
+    """Return the path of the directory `store` in the user's home directory."""
     return str(below_home("store", instead="storePathRootDir"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig(AccessConfig):
-    """Effective configuration of one broker. Times are in the unit of Apache's key, sizes in
-    bytes."""
+    """Complete configuration of one broker.
+
+    Times are in the unit of Apache's key, sizes in bytes.
+    """
 
     # Identity.
     broker_name: str = setting(
@@ -633,31 +641,37 @@ class BrokerConfig(AccessConfig):
 
     @property
     def is_slave(self) -> bool:
-        """True if this broker copies a master."""
+        """True if this broker is a slave, which copies a master."""
         return self.broker_role == BrokerRole.SLAVE
 
     @property
     def id(self) -> int:
-        """Broker id: `brokerId`, or 0 for a master. RocketMQ: ``BrokerStartup`` sets it so."""
+        """Id of the broker: 0 for a master, else the value of `brokerId`.
+
+        RocketMQ: ``BrokerStartup`` sets the id of a master in the same way.
+        """
         if not self.is_slave:
             return 0
         return self.broker_id
 
     @property
     def slave_acks(self) -> int:
-        """Number of slaves that must have a message before its send is acknowledged."""
+        """Number of slaves that must have a message before the broker acknowledges the send."""
         if self.broker_role != BrokerRole.SYNC_MASTER:
             return 0
         return self.in_sync_replicas - 1
 
     @property
     def allowed_peers(self) -> frozenset[str]:
-        """Addresses of `haAllowedPeers`."""
+        """Addresses that may connect to the replication port, where an empty set allows all.
+
+        They are those of `haAllowedPeers`.
+        """
         return frozenset(filter(None, map(str.strip, self.ha_allowed_peers.split(","))))
 
     @property
     def ha_port_is_open(self) -> bool:
-        """True if a master gives its log to anyone who can connect from other machines."""
+        """True if any other machine can connect to the replication port and copy the log."""
         closed = self.authentication_enabled or self.certificates_required or self.allowed_peers
         return not closed and not is_loopback(self.bind_address)
 
@@ -668,7 +682,7 @@ class BrokerConfig(AccessConfig):
 
     @property
     def advertised_host(self) -> str:
-        """Host that clients receive from the name server."""
+        """Host to which clients connect, as the broker registers with name servers."""
         if self.broker_ip1:
             return bare_host(self.broker_ip1)
         if is_wildcard(self.bind_address):
@@ -682,24 +696,35 @@ class BrokerConfig(AccessConfig):
 
     @property
     def delay_levels_ms(self) -> tuple[int, ...]:
-        """Delays of `messageDelayLevel` in ms. Raise ConfigError if the text is invalid."""
+        """Delay of each delay level, in ms.
+
+        The levels are those of `messageDelayLevel`. Raise ConfigError if the text is invalid.
+        """
         return parse_delay_levels(self.message_delay_level)
 
     @property
     def commit_log_directories(self) -> tuple[Path, ...]:
-        """Directories for new segments. If empty, segments go to a directory below the store's
-        root. Raise ConfigError if the text is invalid."""
+        """Directories in which the broker creates segments of the log.
+
+        If there are none, segments go to a directory below the store's root. Raise ConfigError if
+        the text of the setting is invalid.
+        """
         return _directories("storePathCommitLog", self.store_path_commit_log)
 
     @property
     def read_only_commit_log_directories(self) -> tuple[Path, ...]:
-        """Directories with old segments, in which the broker creates none. Raise ConfigError if the
-        text is invalid."""
+        """Directories with old segments of the log, in which the broker creates no new ones.
+
+        Raise ConfigError if the text of the setting is invalid.
+        """
         return _directories("readOnlyCommitLogStorePaths", self.read_only_commit_log_store_paths)
 
     @property
     def delete_hours(self) -> frozenset[int]:
-        """Hours of `deleteWhen`. Raise ConfigError if the text is invalid."""
+        """Hours of the day at which the broker may delete expired files.
+
+        They are those of `deleteWhen`. Raise ConfigError if the text is invalid.
+        """
         hours = [hour.strip() for hour in self.delete_when.split(";") if hour.strip()]
         if not hours or not all(
             hour.isascii() and hour.isdigit() and int(hour) < 24 for hour in hours
@@ -719,12 +744,13 @@ def load_broker_config(
     overrides: Mapping[str, object] | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> BrokerConfig:
-    """Return the configuration in a `broker.conf`. `overrides` (field name to value) take
-    precedence over the file.
+    """Return the configuration in a `broker.conf`.
 
-    The log reports unknown keys, and keys without effect whose value is not Apache's default. Raise
-    ConfigError, in one sentence, in three cases: the file cannot be read, a value is invalid, or
-    `brokerIP1` is set and the listen interface cannot be derived from it.
+    `overrides` (field name to value) take precedence over the file. The log reports unknown keys,
+    and keys without effect whose value is not Apache's default.
+
+    Raise ConfigError, with a message of one sentence, in three cases: the file cannot be read, a
+    value is invalid, or `brokerIP1` is set and the listen interface cannot be derived from it.
     """
     overrides = overrides or {}
     texts: dict[str, str] = {}
@@ -748,8 +774,11 @@ def load_broker_config(
 
 
 def _bind_address_for(advertised: str) -> str:
-    """Return the listen interface if ``bindAddress`` is not set: the advertised address. Raise
-    ConfigError if this machine does not have that address, as behind NAT or in Kubernetes."""
+    """Return the interface to listen on if ``bindAddress`` is not set.
+
+    This is the advertised address, or loopback if none is advertised. Raise ConfigError if this
+    machine does not have that address, as behind NAT or in Kubernetes.
+    """
     if not advertised or is_loopback(advertised):
         return LOOPBACK
     if is_of_this_machine(advertised):
@@ -762,7 +791,10 @@ def _bind_address_for(advertised: str) -> str:
 
 
 def check_together(config: BrokerConfig) -> None:
-    """Check rules that concern several keys. Raise ConfigError if one is broken."""
+    """Check the rules that concern several settings together.
+
+    Raise ConfigError if the configuration breaks a rule.
+    """
     for address in parse_addresses(config.namesrv_addr, what="namesrvAddr"):
         check_host(host_of(address), what="namesrvAddr")
     for key, host in (
@@ -812,8 +844,11 @@ def check_together(config: BrokerConfig) -> None:
 
 
 def _directories(key: str, text: str) -> tuple[Path, ...]:
-    """Return the directories in a setting's text. Two names of one directory are refused, because
-    its segments would be found twice."""
+    """Return the directories that a setting names.
+
+    Raise ConfigError if two names mean the same directory, because each of its segments would be
+    found twice.
+    """
     found: dict[str, str] = {}
     for part in filter(None, map(str.strip, text.split(","))):
         same = found.setdefault(os.path.realpath(part), part)

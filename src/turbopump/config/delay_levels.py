@@ -18,7 +18,10 @@ _LEVEL: Final = re.compile(r"([0-9]{1,6})([smhd])")
 
 
 def parse_delay_levels(text: str) -> tuple[int, ...]:
-    """Return the delays in ms. Raise ConfigError if the text is invalid."""
+    """Return the delay of each level in ms, from a text such as ``1s 5s 10s``.
+
+    Raise ConfigError if the text is invalid.
+    """
     words = text.split()
     if not 1 <= len(words) <= LEVELS_MAX:
         raise ConfigError(

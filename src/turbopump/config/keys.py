@@ -15,7 +15,7 @@ from turbopump.config.setting import LONG_MAX, SettingsClass, settings_of
 
 
 class KeyClass(enum.Enum):
-    """The effect of a configuration key on this server."""
+    """Effect of a configuration key on this server."""
 
     HONOURED = "honoured"
     ACCEPTED = "accepted without effect"
@@ -24,11 +24,12 @@ class KeyClass(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One configuration key.
+    """Configuration key of Apache's servers or of Turbopump.
 
-    - A default of None means that Apache's version does not have the key.
-    - `reason`: why the key has no effect; empty if it has an effect.
-    - `secret`: True if the value is never shown.
+    - ``default_5``, ``default_4``: defaults of Apache 5.3.3 and 4.9.8, or None if that version does
+      not have the key.
+    - ``reason``: the reason why the key has no effect, or empty if the key has an effect.
+    - ``secret``: True if the value is never shown.
     """
 
     name: str
@@ -40,14 +41,17 @@ class Key:
 
     @property
     def own(self) -> bool:
-        """True for a key of Turbopump, which Apache's servers do not know."""
+        """True for a key of Turbopump that Apache's servers do not have."""
         return self.default_5 is None and self.default_4 is None
 
 
 @dataclass(frozen=True, slots=True)
 class KeyFinding:
-    """Remark about a key in a file: the reason why it has no effect, or the most similar known
-    key."""
+    """Result of looking up a key from a configuration file.
+
+    - ``reason``: the reason why the key has no effect, or empty.
+    - ``nearest``: the most similar known key if the key is unknown, or empty.
+    """
 
     key_class: KeyClass
     reason: str = ""
@@ -58,8 +62,7 @@ KeyTable = Mapping[str, Key]
 
 
 def classify(name: str, table: KeyTable) -> KeyFinding:
-    """Return the class of a key in a file. `KeyFinding.nearest` is empty if no known key is
-    similar."""
+    """Look up a key from a configuration file, and return the key's effect."""
     if key := table.get(name):
         return (
             KeyFinding(KeyClass.ACCEPTED, reason=key.reason)
@@ -74,8 +77,11 @@ def classify(name: str, table: KeyTable) -> KeyFinding:
 
 
 def is_default(key: Key, text: str) -> bool:
-    """Return True if the text is Apache's default, of 5.3.3 or 4.9.8, on this machine. A default
-    may depend on the number of cores or on an environment variable."""
+    """Return True if a text is Apache's default for a key on this machine.
+
+    The defaults of 5.3.3 and 4.9.8 both count. A default may depend on the number of cores or on an
+    environment variable.
+    """
     return any(
         default.startswith("variable ") or text == on_this_machine(default)
         for default in (key.default_5, key.default_4)
@@ -84,7 +90,7 @@ def is_default(key: Key, text: str) -> bool:
 
 
 def on_this_machine(default: str) -> str:
-    """Return the value of a default from ``apache_keys.txt`` on this machine."""
+    """Return the value that a default of ``apache_keys.txt`` has on this machine."""
     if default.startswith("variable "):
         return os.environ.get(default.removeprefix("variable "), "")
     if "cores" not in default:
@@ -95,10 +101,11 @@ def on_this_machine(default: str) -> str:
 
 
 def key_table(config: type[SettingsClass], *parts: str, only_5: str = "") -> KeyTable:
-    """Return the keys of some parts of `apache_keys.txt`, and the configuration's own keys.
+    """Return the table of all keys that one server knows.
 
-    Own keys are declared as such, or are in none of the parts because Apache's server lacks them.
-    The 4.9.8 server does not read the part `only_5`.
+    It contains the keys of some parts of `apache_keys.txt`, and the configuration's own keys. Own
+    keys are declared as such, or are in none of the parts because Apache's server lacks them. The
+    4.9.8 server does not read the part `only_5`.
     """
     table: dict[str, Key] = {}
     for part, line, reason in _lines():
@@ -118,7 +125,10 @@ def key_table(config: type[SettingsClass], *parts: str, only_5: str = "") -> Key
 
 
 def _lines() -> Iterator[tuple[str, str, str]]:
-    """Yield for each key its part, its line, and the reason above the line."""
+    """Yield the part, the line and the reason for each key of `apache_keys.txt`.
+
+    The reason stands in a line above the key's.
+    """
     part = reason = ""
     from importlib.resources import files  # clients never read it
 

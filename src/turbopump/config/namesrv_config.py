@@ -21,7 +21,10 @@ def default_kv_config_path() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamesrvConfig(AccessConfig):
-    """Effective configuration of one name server. Times are in the unit of Apache's key."""
+    """Complete configuration of one name server.
+
+    Times are in the unit of Apache's key.
+    """
 
     bind_address: str = setting(LOOPBACK, "interface to listen on; Apache's default is 0.0.0.0")
     listen_port: int = setting(9876, "port to listen on, 0 for a free one", high=65535)
@@ -83,8 +86,11 @@ NAMESRV_KEYS = key_table(NamesrvConfig, "namesrv", "server", "client", "tls", on
 def load_namesrv_config(
     path: Path | str | None = None, overrides: Mapping[str, object] | None = None
 ) -> NamesrvConfig:
-    """Return the configuration in a `namesrv.conf`. `overrides` (field name to value) take
-    precedence. Errors are those of `load_broker_config`."""
+    """Return the configuration in a `namesrv.conf`.
+
+    `overrides` (field name to value) take precedence over the file. Errors are those of
+    `load_broker_config`.
+    """
     texts: dict[str, str] = {}
     if path is not None:
         texts = read_properties(path, NAMESRV_KEYS)

@@ -30,10 +30,11 @@ _ESCAPED_IN_VALUES = re.compile(r"\A |[^ -~]|[=:#!\\]")
 
 
 def decode(data: bytes) -> dict[str, str]:
-    r"""Return the keys and values of a properties file. The last value of a repeated key counts.
+    r"""Return the keys and values of a properties file.
 
-    Files that are valid UTF-8 are read as UTF-8, because people write UTF-8. Other files are read
-    as ISO-8859-1, as Java reads all. Raise ConfigError for a malformed `\uXXXX`.
+    The last value of a repeated key counts. Files that are valid UTF-8 are read as UTF-8, because
+    people write UTF-8. Other files are read as ISO-8859-1, as Java reads all. Raise ConfigError for
+    a malformed `\uXXXX`.
     """
     try:
         text = data.decode("utf-8")
@@ -43,7 +44,10 @@ def decode(data: bytes) -> dict[str, str]:
 
 
 def decode_text(text: str) -> dict[str, str]:
-    """Decode properties like `decode`, from text."""
+    """Return the keys and values in the text of a properties file.
+
+    The rules are those of `decode`.
+    """
     found: dict[str, str] = {}
     for _, entry in lines_of(text):
         if entry:
@@ -53,8 +57,11 @@ def decode_text(text: str) -> dict[str, str]:
 
 
 def encode(values: Mapping[str, str]) -> str:
-    """Return text that `decode_text` and Java decode to `values`: ASCII, one `key=value` on each
-    line, in the given order."""
+    """Return the text of a properties file with these keys and values.
+
+    The text is ASCII, with one `key=value` on each line, in the given order. `decode_text` and Java
+    decode it to `values`.
+    """
     lines = (
         f"{_escape(key, blanks=True)}={_escape(value, blanks=False)}\n"
         for key, value in values.items()
@@ -63,8 +70,10 @@ def encode(values: Mapping[str, str]) -> str:
 
 
 def lines_of(text: str) -> Iterator[tuple[list[str], str]]:
-    """Yield the raw lines of each entry of a text, and the entry that they form together. The entry
-    is empty for a comment or a blank line."""
+    """Yield the entries of a properties file, each with the lines that form it.
+
+    An entry may continue over several lines. The entry is empty for a comment or a blank line.
+    """
     # Only \n, \r and \r\n end a line: str.splitlines knows many more.
     natural = iter(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"))
     for first in natural:
@@ -81,13 +90,15 @@ def lines_of(text: str) -> Iterator[tuple[list[str], str]]:
 
 
 def key_of(entry: str) -> str:
-    """Return the key of an entry from ``lines_of``."""
+    """Return the key of an entry that ``lines_of`` has yielded."""
     return _unescape(_split(entry)[0])
 
 
 def with_values(text: str, values: Mapping[str, str]) -> str:
-    """Return the text of a properties file with new values for some keys. Comments, order and other
-    entries stay; new keys are appended."""
+    """Return the text of a properties file with new values for some keys.
+
+    Comments, order and other entries stay as they are. New keys are appended.
+    """
     left = dict(values)
     lines: list[str] = []
     for natural, entry in lines_of(text):
@@ -106,8 +117,11 @@ def _continues(line: str) -> bool:
 
 
 def _split(line: str) -> tuple[str, str]:
-    """Split a line into key and value. The key ends at the first unescaped blank, `=` or `:`.
-    Blanks around that `=` or `:` belong to neither."""
+    """Split a line of a properties file into key and value.
+
+    The key ends at the first unescaped blank, `=` or `:`. Blanks around that `=` or `:` belong to
+    neither.
+    """
     end = 0
     while end < len(line) and line[end] not in "=:" + _BLANK:
         if line[end] == "\\":
@@ -159,11 +173,10 @@ EVERYBODY = 0o007
 
 
 def read_properties(path: Path | str, known: KeyTable) -> dict[str, str]:
-    """Return the keys and values of a properties file. Raise ConfigError if the file cannot be
-    read.
+    """Return the keys and values of a properties file.
 
     The log reports keys without effect, unknown keys, and secrets in a file that every user of the
-    machine can read.
+    machine can read. Raise ConfigError if the file cannot be read.
     """
     try:
         with open(path, "rb") as file:
@@ -196,8 +209,11 @@ def read_properties(path: Path | str, known: KeyTable) -> dict[str, str]:
 
 
 def _report(path: Path | str, texts: Mapping[str, str], table: KeyTable) -> None:
-    """Log each unknown key of a file, and in one line the keys without effect that differ from
-    Apache's default. Values are never logged, because they may be secrets."""
+    """Log the keys of a file that have no effect or are unknown.
+
+    Each unknown key gets a line. The keys without effect that differ from Apache's default share
+    one line. Values are never logged, because they may be secrets.
+    """
     idle = []
     for key, text in texts.items():
         found = classify(key, table)

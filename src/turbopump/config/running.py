@@ -28,7 +28,10 @@ CHANGE_SIZE_MAX: Final = 32 * 1024
 
 
 class FileDisk(Protocol):
-    """The part of a ``Disk`` that a configuration file needs."""
+    """File operations that a running configuration needs to store its changes.
+
+    A ``Disk`` has them.
+    """
 
     def read_file(self, path: Path) -> bytes | None: ...
     def replace_file(self, path: Path, data: bytes) -> None: ...
@@ -38,17 +41,17 @@ class FileDisk(Protocol):
 
 
 class ReadOnlyKeyError(ConfigError):
-    """Error: the key cannot be changed while the server runs."""
+    """Raised when a key cannot be changed while the server runs."""
 
 
 @dataclass
 class RunningConfiguration:
-    """Configuration of a running server.
+    """Configuration of a running server, which tools can read and change.
 
-    - ``config``: the settings; the server reads a hot field each time it uses it.
+    - ``config``: the settings. The server reads a hot field each time it uses it.
     - ``table``: all keys of the server.
-    - ``path``: file that stores changes; None means that changes last until the server stops.
-    - ``given``: values in the file of keys that have no effect.
+    - ``path``: the file that stores changes, or None if changes last until the server stops.
+    - ``given``: the values in the file for keys that have no effect.
     """
 
     config: SettingsClass
@@ -70,9 +73,11 @@ class RunningConfiguration:
         store: str = "",
         check: Callable[[Any], None] | None = None,
     ) -> RunningConfiguration:
-        """Return the configuration of a server started with ``file``, which stores later changes.
-        Without a file, changes go to the file that ``store`` names. RocketMQ: NamesrvStartup sets
-        configStorePath to the file of -c."""
+        """Return the configuration of a server that was started with ``file``.
+
+        The file also stores later changes. Without a file, changes go to the file that ``store``
+        names. RocketMQ: NamesrvStartup sets configStorePath to the file of -c.
+        """
         if file is not None:
             return cls(config, table, file, properties.decode(file.read_bytes()), check)
         path = None
@@ -81,8 +86,10 @@ class RunningConfiguration:
         return cls(config, table, path, check=check)
 
     def all_texts(self) -> dict[str, str]:
-        """Return all keys with their values, sorted, with secrets hidden. A key without effect has
-        its value from the file, or Apache's default."""
+        """Return all keys with their values as text, sorted by key.
+
+        Secrets are hidden. A key without effect has its value from the file, or Apache's default.
+        """
         inert = {
             key.name: self.given.get(key.name, on_this_machine(default))
             for key in self.table.values()
@@ -94,10 +101,10 @@ class RunningConfiguration:
         return {key: shown[key] for key in sorted(shown)}
 
     def change_keys(self, text: str) -> dict[str, str]:
-        """Apply the keys of a properties text, and return them.
+        """Change the settings in a properties text, and return the changed keys and values.
 
-        Raise ReadOnlyKeyError for a key that cannot be changed now, ConfigError for an invalid key
-        or value. On an error nothing is changed.
+        Either all settings are changed or none. Raise ReadOnlyKeyError for a key that cannot be
+        changed now, ConfigError for an invalid key or value.
         """
         if len(text) > CHANGE_SIZE_MAX:
             raise ConfigError(
@@ -122,8 +129,10 @@ class RunningConfiguration:
         return wanted
 
     async def write_changes(self, changed: Mapping[str, str], disk: FileDisk | None) -> str | None:
-        """Write changed keys to the file, in a thread. Return None, or the reason why the changes
-        last only until the server stops."""
+        """Write changed settings to the configuration file, in a thread.
+
+        Return None, or the reason why the changes last only until the server stops.
+        """
         path = self.path
         if path is None or disk is None:
             return "in force until the server stops: it was started without a file (-c)"

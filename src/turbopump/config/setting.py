@@ -17,7 +17,10 @@ LONG_MAX = 2**63 - 1
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Setting:
-    """Facts about a key, besides its field's type and default."""
+    """Key, unit, bounds and meaning of one setting.
+
+    The type and the default are those of the field that declares the setting.
+    """
 
     key: str
     about: str
@@ -30,14 +33,14 @@ class Setting:
     """True for a key of Turbopump that Apache's servers do not have."""
     held: tuple[int, int] | None = None
     hot: bool = False
-    """True if the setting can change while the server runs; its readers then read it at each
+    """True if the setting can change while the server runs. The server reads such a setting at each
     use."""
     secret: bool = False
     """True if the value is never shown."""
 
 
 class SettingsClass(Protocol):
-    """Protocol of a frozen dataclass whose fields were declared with `setting`."""
+    """Protocol of a frozen dataclass whose fields are declared with `setting`."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -60,14 +63,15 @@ def setting(
     hot: bool = False,
     secret: bool = False,
 ) -> Any:
-    """Declare a field of a configuration class. A function as the default is called for each
-    configuration.
+    """Declare a field of a configuration class.
 
-    - `key`: Apache's key; by default the field's name in camelCase.
+    - `default`: a value, or a function that is called for each configuration.
+    - `about`: the meaning of the setting, for the reference page.
+    - `key`: Apache's key. By default the key is the field's name in camelCase.
     - `low`, `high`: bounds of a number, inclusive.
-    - `only`: the values that this release can serve, if ignoring another value would do harm;
+    - `only`: the values that this release can serve, if ignoring another value would do harm.
       `otherwise` gives the reason.
-    - `held`: inclusive range to which a number is moved, as Apache's servers do; the moved
+    - `held`: inclusive range to which a number is moved, as Apache's servers do. The moved
       value is shown.
     - `hot`: the setting can be changed while the server runs.
     - `secret`: the value is never shown.
@@ -79,12 +83,15 @@ def setting(
 
 
 def unserved(default: Any, about: str, otherwise: str, *, key: str = "") -> Any:
-    """Declare a field that allows only its default; `otherwise` gives the reason."""
+    """Declare a field that allows only its default value.
+
+    `otherwise` gives the reason.
+    """
     return setting(default, about, key=key, only=(default,), otherwise=otherwise)
 
 
 def settings_of(config: type[SettingsClass]) -> Iterator[tuple[str, Setting]]:
-    """Yield the name and the setting of every field, in order."""
+    """Yield the name and the setting of every field of a configuration class, in order."""
     for field in dataclasses.fields(config):
         known: Setting = field.metadata["setting"]
         first, *words = field.name.split("_")
@@ -95,10 +102,12 @@ def settings_of(config: type[SettingsClass]) -> Iterator[tuple[str, Setting]]:
 def build(
     config: type[Config], texts: Mapping[str, str], overrides: Mapping[str, object]
 ) -> Config:
-    """Return a configuration from `texts` (Apache key to text). `overrides` (field name to value)
-    take precedence, except those that are None.
+    """Return a configuration made from the texts of a file.
 
-    Unknown keys are ignored. Raise ConfigError, in one sentence, if a value is invalid.
+    - `texts`: a text for each of Apache's keys. Unknown keys are ignored.
+    - `overrides`: values by field name, which take precedence. None means no override.
+
+    Raise ConfigError, with a message of one sentence, if a value is invalid.
     """
     types = get_type_hints(config)
     values: dict[str, object] = {}
@@ -115,8 +124,11 @@ def build(
 def change(
     config: Config, texts: Mapping[str, str], check: Callable[[Config], None] | None = None
 ) -> None:
-    """Change fields of a configuration in use, all of them or none. `check` is called first with
-    the result. Raise ConfigError, in one sentence, if a value is invalid."""
+    """Change settings of a configuration in use, either all of them or none.
+
+    `check` is first called with the changed configuration, and raises an exception to refuse it.
+    Raise ConfigError, with a message of one sentence, if a value is invalid.
+    """
     types = get_type_hints(type(config))
     values = {
         name: _checked(known, _parsed(known, types[name], texts[known.key].strip()))
@@ -130,8 +142,11 @@ def change(
 
 
 def below_home(*parts: str, instead: str) -> Path:
-    """Return a path in the home directory. Raise ConfigError if there is no home directory, as in a
-    container that runs with any uid. The error advises to set `instead`."""
+    """Return a path in the user's home directory.
+
+    Raise ConfigError if there is no home directory, as in a container that runs with any uid. The
+    error advises to set `instead`.
+    """
     try:
         return Path.home().joinpath(*parts)
     except RuntimeError:
@@ -147,8 +162,10 @@ def hot_keys(config: type[SettingsClass]) -> frozenset[str]:
 
 
 def effective(config: SettingsClass) -> dict[str, str]:
-    """Return all keys with their values as text, in the form of a file and of `-p`, without
-    secrets."""
+    """Return all keys of a configuration with their values as text, with secrets hidden.
+
+    The texts have the form of a configuration file and of `-p`.
+    """
     texts = {known: render(getattr(config, name)) for name, known in settings_of(type(config))}
     return {known.key: HIDDEN if known.secret and text else text for known, text in texts.items()}
 

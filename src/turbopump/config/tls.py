@@ -29,7 +29,10 @@ CONFIG_FILE: Final = "/etc/rocketmq/tls.properties"
 
 
 class TlsMode(enum.StrEnum):
-    """Kinds of connections that a server accepts; the first byte of a connection shows its kind."""
+    """Kinds of connections that a server accepts.
+
+    The server recognises the kind of a connection by the first byte.
+    """
 
     DISABLED = "disabled"
     PERMISSIVE = "permissive"
@@ -37,7 +40,7 @@ class TlsMode(enum.StrEnum):
 
 
 class ClientAuth(enum.StrEnum):
-    """Policy of a server for certificates of its clients."""
+    """Policy of a server for the certificates of clients."""
 
     NONE = "none"
     OPTIONAL = "optional"
@@ -46,10 +49,12 @@ class ClientAuth(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerTls:
-    """TLS settings of a server. All paths name PEM files.
+    """TLS settings of a server.
 
-    - `key`: empty if `certificate` also contains the key.
-    - `trust`: certificates that sign those of clients.
+    - ``key``: empty if `certificate` also contains the key.
+    - ``trust``: the certificates that sign those of clients.
+
+    All paths name PEM files.
     """
 
     mode: TlsMode = TlsMode.PERMISSIVE
@@ -74,15 +79,15 @@ class ServerTls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientTls:
-    """TLS settings of a client. By default it trusts the certificates of the operating system.
+    """TLS settings of a client, which by default trusts the certificates of the operating system.
 
-    - ``trust``: PEM file of the certificates that sign the servers', or of the servers' own;
-      None means those of the operating system.
+    - ``trust``: PEM file of the certificates that sign those of servers, or of the servers' own
+      certificates. None means those of the operating system.
     - ``certificate``, ``key``: PEM files that the client shows to servers that ask for a
       certificate.
     - ``key_password``: password if the key is encrypted.
-    - ``verify=False`` accepts any server; ``check_host_name=False`` accepts any server with a
-      trusted certificate.
+    - ``verify=False`` accepts any server.
+    - ``check_host_name=False`` accepts any server with a trusted certificate.
 
     Raise ConfigError for settings that contradict each other.
     """
@@ -108,8 +113,10 @@ class ClientTls:
 
 
 def meant(tls: ClientTls | bool) -> ClientTls | None:
-    """Return the TLS settings for a parameter: True means TLS with all defaults, False plain text
-    (None)."""
+    """Return the TLS settings that a ``tls`` parameter means, or None for plain text.
+
+    True means TLS with all defaults, and False means plain text.
+    """
     if isinstance(tls, ClientTls):
         return tls
     if tls:
@@ -119,7 +126,7 @@ def meant(tls: ClientTls | bool) -> ClientTls | None:
 
 @dataclass(frozen=True, kw_only=True)  # without slots: a configuration has other bases beside it
 class TlsConfig:
-    """TLS settings of a server, for its clients and for its own connections to other servers."""
+    """TLS settings of a server, for clients and for its own connections to other servers."""
 
     tls_server_mode: TlsMode = setting(
         TlsMode.PERMISSIVE,
@@ -193,7 +200,10 @@ class TlsConfig:
 
     @property
     def server_tls(self) -> ServerTls:
-        """TLS settings for connections from clients. Raise ConfigError if they are invalid."""
+        """TLS settings for connections from clients.
+
+        Raise ConfigError if the settings are invalid.
+        """
         return ServerTls(
             mode=self.tls_server_mode,
             certificate=self.tls_server_cert_path,
@@ -205,8 +215,10 @@ class TlsConfig:
 
     @property
     def client_tls(self) -> ClientTls | None:
-        """TLS settings for connections to other servers, or None for plain text. Raise ConfigError
-        for settings that contradict each other."""
+        """TLS settings for connections to other servers, or None for plain text.
+
+        Raise ConfigError for settings that contradict each other.
+        """
         if not self.connects_with_tls:
             return None
         return self.tls_of_clients()
@@ -223,7 +235,7 @@ class TlsConfig:
         return self.tls_enable
 
     def tls_of_clients(self) -> ClientTls:
-        """Client settings from the keys, also if TLS is off."""
+        """Return the TLS settings of a client from the `tls.client.` keys, even if TLS is off."""
         return ClientTls(
             trust=self.tls_client_trust_cert_path or None,
             certificate=self.tls_client_cert_path or None,
@@ -239,8 +251,11 @@ def _keys() -> KeyTable:
 
 
 def with_tls_file(texts: Mapping[str, str]) -> dict[str, str]:
-    """Return the texts of a configuration; those in the file that `tls.config.file` names take
-    precedence. Raise ConfigError if that file cannot be read, unless it is the default file."""
+    """Return the texts of a configuration together with those of its TLS file.
+
+    `tls.config.file` names the TLS file, whose texts take precedence. Raise ConfigError if that
+    file cannot be read. A default file that does not exist is no error.
+    """
     path = tls_file(build(TlsConfig, texts, {}))
     if path is None:
         return dict(texts)
@@ -248,7 +263,10 @@ def with_tls_file(texts: Mapping[str, str]) -> dict[str, str]:
 
 
 def tls_file(config: TlsConfig) -> str | None:
-    """Return the file of `tls.` keys that is read besides a configuration's own file, or None."""
+    """Return the path of the file with `tls.` keys that a configuration names, or None.
+
+    None is also returned if the default file does not exist.
+    """
     path = config.tls_config_file
     if not path or (path == CONFIG_FILE and not Path(path).is_file()):
         return None
@@ -264,14 +282,14 @@ VARIABLES: Final = {
 
 
 def tls_of(given: Mapping[str, str | None], environment: Mapping[str, str]) -> ClientTls | None:
-    """Return the TLS settings of a command or of Spark's options, or None for plain text. Raise
-    ConfigError if they are invalid.
+    """Return the TLS settings of a command or of Spark's options, or None for plain text.
 
     - ``tls``: true or false.
     - ``tls_trust``: a PEM file.
     - ``tls_config``: a file with `tls.client.` keys.
 
-    Either file switches TLS on.
+    Either file switches TLS on, unless ``tls`` is false. Arguments that are absent come from the
+    environment. Raise ConfigError if the settings are invalid.
     """
     told = {
         name: environment.get(variable) if given.get(name) is None else given[name]

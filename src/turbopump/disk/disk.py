@@ -21,24 +21,26 @@ The umask may remove more."""
 Post = Callable[[Callable[[], None]], object]
 Done = Callable[[OSError | None], None]
 Found = bytes | OSError
-"""Result of a read."""
+"""Result of reading a piece: the bytes, or the error."""
 
 
 class Space(NamedTuple):
-    """Space on the file system of a path, in bytes, as ``df`` counts it: without the
-    administrator's reserve."""
+    """Free and total space on a file system, in bytes.
+
+    The numbers are those of ``df``: the administrator's reserve is not counted.
+    """
 
     total: int
     free: int
 
     @property
     def used_percent(self) -> int:
-        """Used space in per cent, rounded up."""
+        """Used part of the file system in per cent, rounded up."""
         return -((self.free - self.total) * 100 // self.total) if self.total else 100
 
 
 class Segment(Protocol):
-    """File of fixed size, mapped into memory.
+    """File of fixed size that is mapped into memory.
 
     ``buffer`` is the map. Its slices can be read and assigned, and ``struct`` packs into it.
     """
@@ -51,82 +53,119 @@ class Segment(Protocol):
 
     def read(self, at: int, size: int) -> bytes: ...
     def read_cold(self, at: int, size: int) -> bytes:
-        """Read bytes from the file, not through the map: a page fault inside a map holds the GIL.
-        Call it in a thread."""
+        """Read bytes from the file with a system call instead of the memory map.
+
+        Call it in a thread, because it may wait for the disk. The map is not used, because a page
+        fault inside the map would stop all Python threads (it does not release the GIL).
+        """
 
     def read_cached(self, at: int, size: int) -> bytes | None:
-        """Return bytes at once if the system has all of them in memory; None if not, or if that is
-        unknown."""
+        """Return bytes of the file without waiting for the disk, or None.
+
+        The result is None if the system does not have all of the bytes in memory, or cannot tell.
+        """
 
     def read_cached_into(self, buffer: Any, at: int) -> bool:
-        """Fill a ``buffer`` as ``read_cached`` does, without a copy for bytes that are only
-        inspected. On False the content of the buffer is undefined."""
+        """Fill a buffer with bytes of the file without waiting for the disk, and return True.
+
+        Return False where ``read_cached`` returns None. The content of the buffer is then
+        undefined. The call avoids a copy of bytes that are only inspected.
+        """
 
     def evict(self, at: int, size: int) -> None:
-        """Drop a range from the page cache that was read once and is not needed again. No data is
-        lost."""
+        """Ask the system to drop a range of the file from the page cache.
+
+        Use it for bytes that were read once and are not needed again. No data is lost.
+        """
 
     def read_ahead(self, *, enabled: bool) -> None:
-        """Allow or forbid the system to read more of the file than ``read_cold`` asks for. The
-        default is to allow it."""
+        """Allow or forbid the system to read more of the file than ``read_cold`` asks for.
+
+        The default is to allow it.
+        """
 
     def data_from(self, at: int) -> int | None:
-        """Return the first offset from ``at`` on whose byte may not be zero; None if the rest is a
-        hole."""
+        """Return the first offset, at or after ``at``, whose byte may not be zero.
+
+        Return None if the rest of the file is a hole.
+        """
 
     def data_until(self, at: int) -> int:
-        """Return the start of the first hole from ``at`` on; the file's size if there is none."""
+        """Return the start of the first hole at or after ``at``.
+
+        Return the size of the file if there is no such hole.
+        """
 
     def populate(self, at: int, size: int, *, small: bool = False) -> None:
-        """Make the pages of a range present and writable ahead of need, without a change of bytes.
-        Call it in a thread.
+        """Load the pages of a range into memory and make them writable, before they are needed.
 
-        ``small``: keep the pages separate, so that a sync writes only the changed ones. The system
-        may otherwise join them with their neighbours.
+        No byte changes. Call it in a thread, because it may wait for the disk. ``small`` keeps the
+        pages separate, so that a sync writes only the changed pages. The system may otherwise join
+        them with their neighbours.
         """
 
     def sync(self) -> None:
-        """Write the file's data to the disk (fdatasync). After an OSError the file must not be
-        trusted or synced again."""
+        """Write the data of the file to the disk with fdatasync.
+
+        Raises OSError. After an error the file must not be trusted or synced again.
+        """
 
     def lost(self, *, by_name: bool = False) -> str | None:
-        """Describe damage to the file that a start would notice: deleted or cut. With ``by_name``,
-        also moved or replaced. None if there is none. Costs one or two system calls."""
+        """Describe damage to the file by another program, or return None without damage.
+
+        Damage is what the next start of the broker would notice: the file was deleted or cut. With
+        ``by_name``, a moved or replaced file counts too. Costs one or two system calls.
+        """
 
     def hold(self, *, reading: bool = False) -> None:
-        """Keep the file open until ``release``, even if the segment is closed, because a thread
-        begins to sync it, or to read it (``reading``)."""
+        """Keep the file open until ``release`` is called, even if the segment is closed.
+
+        Call it before a thread syncs the file, or reads the file (``reading``).
+        """
 
     def release(self) -> None:
-        """End a ``hold``. Call both in the owner's thread."""
+        """Undo one call of ``hold``, so that the file may be closed.
+
+        Call both methods in the owner's thread.
+        """
 
     def close(self) -> None:
-        """Close the file once no ``hold`` is left. Existing views of ``buffer`` stay valid."""
+        """Close the file as soon as every ``hold`` is released.
+
+        Existing views of ``buffer`` stay valid.
+        """
 
 
 class SparseSegment(Segment, Protocol):
-    """Segment whose file has blocks only in allocated ranges, and that keeps nothing open while it
-    is unused. There may be tens of thousands.
+    """Segment whose file has blocks only in the ranges that were allocated.
 
-    ``buffer`` maps the file, and raises OSError if that fails. Without a map, ``read`` reads the
-    file.
+    There may be tens of thousands, so an unused segment keeps nothing open. ``buffer`` maps the
+    file, and raises OSError if that fails. Without a map, ``read`` reads the file.
     """
 
     def allocate(self, at: int, size: int) -> None:
-        """Allocate the blocks of a range; no byte may be written there before. Raises OSError: a
-        full disk is reported here, and not by a fault in the map."""
+        """Allocate disk blocks for a range of the file, before any byte is written there.
+
+        Raises OSError if the disk is full. Without this call, a full disk would end the process at
+        a write into the map.
+        """
 
     def tail(self, size: int) -> tuple[int, bytes]:
-        """Return the last ``size`` bytes before the final zeros of the file, and their offset;
-        fewer if the file has no more. On a file system that reports holes little more is read."""
+        """Return the offset and the bytes of the last data in the file, up to ``size`` bytes.
+
+        Zeros at the end of the file are not data. On a file system that reports holes, little more
+        than these bytes is read.
+        """
 
     def unmap(self) -> bool:
-        """Unmap the file until the next use of ``buffer``; the caller must have synced it. Return
-        False if a ``hold`` keeps the map."""
+        """Unmap the file until ``buffer`` is used again.
+
+        The caller must have synced the file. Return False if the map stays because of a ``hold``.
+        """
 
 
 class Piece(NamedTuple):
-    """Range of a segment: ``size`` bytes at ``at``."""
+    """Range of ``size`` bytes of a segment that begins at byte ``at``."""
 
     segment: Segment
     at: int
@@ -134,140 +173,186 @@ class Piece(NamedTuple):
 
 
 class Lock(Protocol):
-    """Held lock on a store directory."""
+    """Lock on a store directory, kept until it is released."""
 
     @property
     def found(self) -> bytes:
-        """First 64 bytes of the file at the time it was locked."""
+        """First 64 bytes of the lock file at the time when it was locked."""
 
     def mark(self, data: bytes) -> None:
-        """Overwrite the content of the file, and sync. (With another descriptor of the file, its
-        close would release the lock: POSIX.)"""
+        """Replace the content of the lock file, and sync the file.
+
+        The file must be written through the descriptor of the lock. POSIX releases the lock when
+        any other descriptor of the file is closed.
+        """
 
     def release(self) -> None: ...
 
 
 class Disk(Protocol):
-    """File-system operations of the store. Methods raise OSError as the system does."""
+    """File-system operations that the store uses.
+
+    Methods raise OSError as the system does.
+    """
 
     def make_directory(self, path: Path) -> None: ...
     def list_directory(self, path: Path) -> list[str]:
-        """Return the names in a directory, sorted; an empty list if there is no directory at the
-        path."""
+        """Return the sorted names of the files in a directory.
+
+        The list is empty if the path is not a directory.
+        """
 
     def is_directory(self, path: Path) -> bool: ...
     def is_writable(self, path: Path) -> bool:
-        """Return True if files can be made in a directory, according to its permissions and its
-        file system."""
+        """Return True if files can be created in a directory.
+
+        The permissions of the directory and the state of the file system decide.
+        """
 
     def file_size(self, path: Path | str) -> int | None:
-        """Return the size of a file in bytes; None if there is no such file."""
+        """Return the size of a file in bytes, or None if there is no such file."""
 
     def create_segment(self, path: Path, size: int) -> Segment:
-        """Create a file of ``size`` zero bytes with all its blocks. A full disk is reported here,
-        and not by a fault in the map."""
+        """Create a file of ``size`` zero bytes with all blocks allocated, and map the file.
+
+        Raises OSError if the disk is full, so that no later write into the map fails for this
+        reason.
+        """
 
     def open_segment(self, path: Path) -> Segment:
-        """Open an existing file and map its whole size."""
+        """Open an existing file and map its whole size into memory."""
 
     def create_sparse(self, path: Path, size: int) -> SparseSegment:
-        """Create a file of ``size`` zero bytes without any blocks."""
+        """Create a file of ``size`` zero bytes without any disk blocks."""
 
     def open_sparse(self, path: Path | str, size: int) -> SparseSegment:
-        """Open an existing file of ``size`` bytes. It is not read before its first use."""
+        """Return a segment for an existing file of ``size`` bytes.
+
+        The file is not opened before its first use.
+        """
 
     @property
     def maps_max(self) -> int:
-        """Maximum number of files mapped at a time."""
+        """Maximum number of files that may be mapped at the same time."""
 
     def rename_segment(self, segment: Segment, path: Path) -> None:
-        """Rename the file of an open segment within its file system, and change the segment's
-        ``path``."""
+        """Rename the file of an open segment within its file system.
+
+        The segment's ``path`` changes too.
+        """
 
     def link(self, path: Path, other: Path) -> None:
-        """Give a file a second name in the same file system. The name must be free."""
+        """Give a file a second name in the same file system.
+
+        Raises OSError if the name is taken.
+        """
 
     def read_file(self, path: Path) -> bytes | None:
-        """Return the content of a file; None if there is no such file."""
+        """Return the content of a file, or None if there is no such file."""
 
     def write_file(self, path: Path, data: bytes) -> None:
-        """Create a file or overwrite it in place, and sync. Use it only for content that may be
-        lost."""
+        """Create a file or overwrite it in place, and sync the file.
+
+        A crash during the call may destroy the old content. Use it only for content that may be
+        lost.
+        """
 
     def replace_file(self, path: Path, data: bytes, *, private: bool = False) -> None:
-        """Replace the content in one step: temporary file, fsync, rename, directory fsync. The old
-        content stays as ``.bak``. The file keeps its mode; ``private``: only its owner can read
-        it."""
+        """Replace the content of a file, so that a crash leaves either the old or the new content.
+
+        The steps are a temporary file, fsync, rename and directory fsync. The old content stays as
+        ``.bak``. The file keeps its mode. With ``private``, only the owner can read the file.
+        """
 
     def remove(self, path: Path) -> None:
-        """Remove a file or an empty directory. A missing one is no error."""
+        """Remove a file or an empty directory, if it exists."""
 
     def modified_ms(self, path: Path) -> int:
-        """Return the time of the last write to a file, in ms since 1970."""
+        """Return the time at which a file was last written, in ms since 1970."""
 
     def file_mode(self, path: Path) -> int | None:
-        """Return the mode of a file, as for chmod; None if there is no such file."""
+        """Return the permission bits of a file as for chmod, or None if there is no such file."""
 
     def lock(self, path: Path) -> Lock:
-        """Lock ``path`` exclusively. Raises StoreLockedError if another process, or another store
-        of this process, has locked it."""
+        """Lock a file, so that no other broker can use the same store.
+
+        Raises StoreLockedError if another process, or another store of this process, has locked the
+        file.
+        """
 
     def lock_directories(self, paths: Iterable[Path]) -> Callable[[], None]:
-        """Lock directories exclusively until the returned function is called, without a file in
-        them. Does nothing on a file system without such locks. Raises StoreLockedError like
-        ``lock``."""
+        """Lock directories, and return the function that unlocks them.
+
+        The lock needs no file in the directories. Nothing is locked on a file system without such
+        locks. Raises StoreLockedError if another process has locked one of the directories.
+        """
 
     def space(self, path: Path) -> Space:
-        """Return the free and total space. Call it in a thread: a disk that hangs does not
-        answer."""
+        """Return the free and total space of the file system that contains a path.
+
+        Call it in a thread, because the call may wait for a disk that does not respond.
+        """
 
     def same_file_system(self, one: Path, other: Path) -> bool:
-        """Return True if a file can be renamed from one of two directories into the other."""
+        """Return True if files can be renamed from one of two directories into the other."""
 
     def lost_pages(self) -> int:
-        """Return the number of map pages that were accessed after their files had lost them. Data
-        written to those pages is lost. See ``maps.outlive_lost_pages``."""
+        """Return the number of accesses to map pages whose data is gone from their files.
+
+        Data written to such pages is lost. See ``maps.outlive_lost_pages``.
+        """
 
     def sync_directory(self, path: Path) -> None:
-        """Make new and removed names of a directory durable. May block."""
+        """Write the list of files in a directory to the disk, after files were created or removed.
+
+        The call may wait for the disk.
+        """
 
     def start(self, operation: Callable[[], None], done: Done) -> None:
-        """Run a blocking ``operation`` in a thread, then call ``done(None)`` or ``done(error)`` in
-        the owner's thread."""
+        """Run a blocking operation in a thread, then call ``done`` in the owner's thread.
+
+        ``done`` gets None, or the error of the operation.
+        """
 
     def start_sync(self, segments: Iterable[Segment], done: Done) -> None:
-        """Run ``sync`` in a thread, then call ``done`` with None or the error in the owner's
-        thread."""
+        """Sync segments in a thread, then call ``done`` in the owner's thread.
+
+        ``done`` gets None, or the error of the sync.
+        """
 
     def sync(self, segments: Sequence[Segment]) -> None:
-        """Sync every segment with fdatasync, in order. Raises the first OSError."""
+        """Write the data of each segment to the disk with fdatasync, in order.
+
+        Raises the first OSError.
+        """
 
     def start_remove(
         self, segments: Sequence[Segment], done: Callable[[int, OSError | None], None]
     ) -> None:
-        """Remove the files of open segments in order, in a thread, and make that durable. Then call
-        ``done`` in the owner's thread.
+        """Remove the files of open segments in a thread, in order, then call ``done``.
 
-        ``done`` gets the number of removed files, and the error of the next one or of making the
-        removal durable. A segment can be read until ``done`` closes it. The system then frees its
-        space in a thread.
+        ``done`` is called in the owner's thread once the removal is durable. It gets the number of
+        removed files, and the error of the next removal or of the directory sync. A segment can be
+        read until ``done`` closes it. The system then frees its space in a thread.
         """
 
     def start_read(self, pieces: Sequence[Piece], done: Callable[[list[Found]], None]) -> None:
-        """Read every piece with ``read_cold`` in threads, then call ``done`` in the owner's thread
-        with the bytes or the error of each.
+        """Read pieces of segments in threads, then call ``done`` in the owner's thread.
 
-        Reads do not wait for the operations of ``start``. A segment closed meanwhile can be read to
-        the end of this call.
+        ``done`` gets the bytes or the error of each piece, in order. Reads use ``read_cold``, and
+        do not wait for the operations of ``start``. A segment that is closed meanwhile can be read
+        to the end of this call.
         """
 
     def close(self) -> None:
-        """Wait for all started operations and call every ``done``. Operations started by a ``done``
-        run at once. Then refuse new ones."""
+        """Wait for all started operations and call every ``done``, then refuse new operations.
+
+        Operations that a ``done`` starts run at once.
+        """
 
 
 def read_now(piece: Piece) -> Found:
-    """Read a piece with ``read_cold`` and return its bytes or its error."""
+    """Read a piece with ``read_cold``, and return the bytes or the error."""
     try:
         return piece.segment.read_cold(piece.at, piece.size)
     except OSError as error:
@@ -275,7 +360,7 @@ def read_now(piece: Piece) -> Found:
 
 
 def failure_of(operation: Callable[[], object]) -> OSError | None:
-    """Run an operation; return its OSError, or None."""
+    """Run an operation, and return the OSError that it raises, or None."""
     try:
         operation()
     except OSError as error:

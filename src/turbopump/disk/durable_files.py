@@ -10,12 +10,19 @@ from pathlib import Path
 
 
 class FileLockedError(Exception):
-    """Error: another process has locked the file. The text names that process, if known."""
+    """Raised when another process has locked the file.
+
+    The text names that process, if known.
+    """
 
 
 def lock_file(path: Path) -> int:
-    """Lock a file, and write the owner into it. Return its descriptor, which keeps the lock until
-    it is closed. Raise FileLockedError, or OSError on a file system without locks."""
+    """Lock a file against other processes, and return the descriptor that keeps the lock.
+
+    Closing the descriptor releases the lock. The file then contains the name of the owner. Raise
+    FileLockedError if another process has locked the file, or OSError on a file system without
+    locks.
+    """
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -33,7 +40,7 @@ def lock_file(path: Path) -> int:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Replace the content of a file, completely or not at all."""
+    """Replace the content of a file, so that a crash leaves either the old or the new content."""
     draft = path.with_name(f"{path.name}.{os.getpid()}")
     with draft.open("wb") as file:
         file.write(data)
@@ -44,7 +51,7 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Make the file names in a directory durable."""
+    """Write the list of files in a directory to the disk, after files were created or renamed."""
     directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(directory)
@@ -53,5 +60,5 @@ def sync_directory(path: Path) -> None:
 
 
 def now_text() -> str:
-    """Return the current time in UTC as readable text."""
+    """Return the current time in UTC as text such as ``2025-01-31T23:59:59Z``."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

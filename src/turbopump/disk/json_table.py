@@ -29,18 +29,18 @@ Content = bytes | Callable[[], bytes]
 """Content to save, or a function that makes it in the writing thread."""
 
 ATTEMPTS_AT_ONCE: Final = 3
-"""Number of attempts of ``save_now``."""
+"""Number of times that ``save_now`` tries to write the file."""
 FAILURES_PER_REPORT: Final = 60
-"""Interval of reports on a save that keeps failing, in failures. The first failure is also
-reported."""
+"""Number of failed saves between two reports. The first failure is also reported."""
 
 
 class JsonTable:
-    """Table in the file at ``path``.
+    """Small table that is kept in one JSON file.
 
+    - ``path``: the file.
     - ``log_error``: gets a line for each problem.
-    - ``log_info``: gets a line when a problem is over (None: ``log_error`` gets it).
-    - ``on_settled``: called when all saves so far have ended; gets True if everything is on
+    - ``log_info``: gets a line when a problem is over. By default ``log_error`` gets it.
+    - ``on_settled``: called when all saves so far have ended. It gets True if everything is on
       the disk.
     """
 
@@ -67,17 +67,21 @@ class JsonTable:
 
     @property
     def saving(self) -> bool:
-        """True while a ``save`` is running."""
+        """True while ``save`` is writing the file."""
         return self._saving
 
     @property
     def damaged(self) -> bool:
-        """True if ``load`` found a damaged file and used a part of it; until the next save."""
+        """True if the file was damaged when it was loaded, and has not been saved since."""
         return self._torn
 
     def load(self, decode: Callable[[bytes], T], empty: Callable[[], T]) -> T:
-        """Return the table from its file, else from ``.bak``, else the readable part of them, else
-        ``empty()``. Raises OSError only."""
+        """Return the table from its file, or from the backup if the file is damaged.
+
+        If the backup is damaged too, ``load`` returns the readable part of the file or of the
+        backup. Without a readable part or a file, it returns ``empty()``. Raises no error but
+        OSError.
+        """
         self._loaded = True
         faults: list[str] = []
         damaged: list[bytes] = []
@@ -101,7 +105,10 @@ class JsonTable:
         return empty()
 
     def save(self, data: Content) -> None:
-        """Replace the content in a thread. If several saves wait, only the last is written."""
+        """Replace the content of the file, in a thread.
+
+        If several saves wait for an earlier save, only the newest is written.
+        """
         assert self._loaded, "a table is loaded before it is saved"
         self._unsaved = None
         if self._saving:
@@ -127,13 +134,18 @@ class JsonTable:
         )
 
     def repeat_save(self) -> None:
-        """Repeat a failed save. The owner of the clock calls it about every second."""
+        """Try a failed save again.
+
+        The owner of the table calls it about every second.
+        """
         if self._unsaved is not None:
             self.save(self._unsaved)
 
     def save_now(self, data: bytes) -> None:
-        """Replace the content in this thread, at a start or a clean stop. Raises OSError if all
-        attempts fail."""
+        """Replace the content of the file, in this thread.
+
+        Use it at the start or at a clean stop of a server. Raises OSError if all attempts fail.
+        """
         assert self._loaded, "a table is loaded before it is saved"
         for _ in range(ATTEMPTS_AT_ONCE - 1):
             try:
@@ -179,8 +191,7 @@ class JsonTable:
         decode: Callable[[bytes], T],
         empty: Callable[[], T],
     ) -> T:
-        """Keep all damaged copies for a later repair, and return the part before the damage of the
-        newest."""
+        """Keep the damaged file for a later repair, and return the part before the damage."""
         self._torn = True
         aside = self._path.with_name(self._path.name + ".damaged")
         if damaged:
@@ -204,15 +215,18 @@ class JsonTable:
 # brackets closed. Keys may be numbers, as in fastjson's dialect.
 
 TRIES: Final = 64
-"""Maximum number of members given up at the end: the damage may have left invalid bytes before
-it."""
+"""Maximum number of members given up at the end, because the damage may have left invalid bytes
+before it."""
 
 _CLOSER: Final = {ord("{"): b"}", ord("["): b"]"}
 
 
 def before_the_damage(data: bytes) -> Iterator[bytes]:
-    """Yield completed JSON texts from the start of ``data``, the longest first; none if not even
-    its first member is whole."""
+    """Yield the readable beginnings of a damaged JSON text, the longest first.
+
+    Each beginning is completed with closing brackets. Nothing is yielded if not even the first
+    member is whole.
+    """
     cuts: deque[tuple[int, bytes]] = deque(maxlen=TRIES)
     open_: list[bytes] = []
     in_string = escaped = False

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 AT_ONCE_MAX: Final = 8
-"""Largest number of concurrent syncs; one more is refused."""
+"""Largest number of syncs that run at the same time. One more is refused."""
 
 _FDSYNC: Final = 3
 _WITH_EVENTFD: Final = 1
@@ -38,16 +38,21 @@ library has no functions for them."""
 
 
 class Loop(Protocol):
-    """Event loop, as far as it is used: it calls back, in the owner's thread, while a descriptor is
-    readable."""
+    """Event loop that calls a function while a descriptor is readable.
+
+    The function runs in the owner's thread.
+    """
 
     def add_reader(self, fd: int, callback: Callable[[], None], /) -> Any: ...
     def remove_reader(self, fd: int, /) -> Any: ...
 
 
 class KernelSyncs:
-    """Syncs by the kernel. The first use checks that the kernel supports them. Call every method in
-    the owner's thread; only ``close`` blocks."""
+    """Starter of file syncs that the kernel runs without a thread of this process.
+
+    The first use checks that the kernel supports them. Call every method in the owner's thread.
+    Only ``close`` waits for the disk.
+    """
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
@@ -56,8 +61,11 @@ class KernelSyncs:
         self._number = 0
 
     def start(self, fd: int, done: Callable[[OSError | None], None]) -> bool:
-        """Start an fdatasync of ``fd``, then call ``done`` with None or the error. Return False if
-        the kernel did not accept it: then use a thread."""
+        """Start an fdatasync of a file in the kernel.
+
+        ``done`` is called later with None or the error. Return False if the kernel did not accept
+        the sync, so that the caller must use a thread.
+        """
         if self._possible is None:
             self._possible = self._open()
         if not self._possible or len(self._under_way) == AT_ONCE_MAX:
@@ -87,7 +95,7 @@ class KernelSyncs:
         return True
 
     def _open(self) -> bool:
-        """Return True if the kernel supports this and allows it."""
+        """Prepare the kernel interface, and return True if the kernel supports and allows it."""
         numbers = (
             _NUMBERS.get(os.uname().machine)
             if sys.platform == "linux" and sys.maxsize > 1 << 32
@@ -123,7 +131,7 @@ class KernelSyncs:
         return True
 
     def close(self) -> None:
-        """Wait for all started syncs and report them, then refuse new ones."""
+        """Wait for all started syncs and report their results, then refuse new syncs."""
         while self._under_way:
             with contextlib.suppress(InterruptedError):  # interrupted by a signal
                 self._report_next(self._libraries[1], at_least=1)
@@ -142,7 +150,10 @@ class KernelSyncs:
         self._report_next(self._libraries[0], at_least=0)
 
     def _report_next(self, library: Any, *, at_least: int) -> None:
-        """Report the first completed sync, if there is one. With ``at_least`` 1, wait for it."""
+        """Report the result of one completed sync, if there is one.
+
+        With ``at_least`` 1, wait until a sync is complete.
+        """
         if self._call(self._events, self._context, at_least, 1, self._found_at, library=library):
             number, _, result, _ = _EVENT.unpack(self._found)
             self._under_way.pop(number)(
@@ -150,7 +161,10 @@ class KernelSyncs:
             )
 
     def _call(self, number: int, *arguments: int, library: Any = None) -> int:
-        """Make a system call and return its result. Raises OSError."""
+        """Make a system call and return its result.
+
+        Raises OSError if the call fails.
+        """
         result = (library or self._libraries[0]).syscall(
             number, *arguments, *(0,) * (5 - len(arguments))
         )

@@ -16,8 +16,10 @@ _HELD = (errno.EACCES, errno.EAGAIN)
 
 
 class FileLock:
-    """POSIX record lock on the first byte, as Apache's broker uses it (``FileChannel.tryLock(0, 1,
-    false)``)."""
+    """POSIX record lock on the first byte of a file, as Apache's broker uses it.
+
+    RocketMQ: ``FileChannel.tryLock(0, 1, false)``.
+    """
 
     # POSIX locks do not hold against their own process
     _held_here: set[Path] = set()  # noqa: RUF012
@@ -57,11 +59,11 @@ def _locked_text(path: Path) -> str:
 
 
 def lock_directories(paths: Iterable[Path]) -> Callable[[], None]:
-    """Lock directories with ``flock``, and return the function that unlocks them. Raises
-    StoreLockedError.
+    """Lock directories with ``flock``, and return the function that unlocks them.
 
-    The lock needs no file in the directories, and no program of Apache's uses it. Does nothing on a
-    file system without this lock (NFS).
+    The lock needs no file in the directories, and no program of Apache's uses it. Nothing is locked
+    on a file system without this lock (NFS). Raises StoreLockedError if another process has locked
+    one of the directories.
     """
     held: set[tuple[int, int]] = set()
     with contextlib.ExitStack() as stack:

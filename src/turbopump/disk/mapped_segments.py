@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class MappedSegment:
-    """Segment on a real file."""
+    """Segment whose file on the real file system is always mapped."""
 
     __slots__ = ("_closing", "_readers", "buffer", "fd", "path", "size")
 
@@ -114,8 +114,11 @@ class MappedSegment:
 
 
 class MappedSparseSegment:
-    """Sparse segment on a real file. A descriptor is opened to map the file, to allocate blocks,
-    and to read the file without a map. None is kept."""
+    """Sparse segment on the real file system, without a file descriptor that stays open.
+
+    A descriptor is opened to map the file, to allocate blocks, and to read the file without a map.
+    It is closed afterwards.
+    """
 
     __slots__ = ("_closed", "_fd", "_file_systems", "_holders", "_path", "_view", "device", "size")
 
@@ -123,7 +126,7 @@ class MappedSparseSegment:
         self._path = str(path)  # a Path for each would take longer, and more memory
         self.size = size
         self.device = -1
-        """Number of its file system; known once the file is mapped."""
+        """Number of the file system of the file, known once the file is mapped."""
         self._file_systems = file_systems
         self._view: memoryview | None = None
         self._fd = -1
@@ -203,7 +206,10 @@ class MappedSparseSegment:
             self._with_descriptor(lambda fd: os.posix_fadvise(fd, at, size, os.POSIX_FADV_DONTNEED))
 
     def read_ahead(self, *, enabled: bool) -> None:
-        """Do nothing, because every read uses a new descriptor."""
+        """Accept the request and do nothing.
+
+        The setting belongs to a descriptor, and each read opens a new descriptor.
+        """
 
     def read_cold(self, at: int, size: int) -> bytes:
         return self._with_descriptor(lambda fd: _pread(fd, at, size, self._path))
@@ -233,7 +239,10 @@ class MappedSparseSegment:
             sync_map(view)
 
     def lost(self, *, by_name: bool = False) -> str | None:
-        """Return None without a check, because all its data is also in the log."""
+        """Return None without looking at the file.
+
+        Damage here loses nothing, because a queue can be rebuilt from the log.
+        """
 
     def close(self) -> None:
         self._closed = True
@@ -262,7 +271,10 @@ class MappedSparseSegment:
         return os.open(self._path, access | os.O_CLOEXEC)
 
     def _with_descriptor(self, read: Callable[[int], T]) -> T:
-        """Call ``read`` with the held descriptor, or with a temporary one."""
+        """Call ``read`` with a descriptor of the file.
+
+        The descriptor is the one that ``hold`` has opened, or a temporary one.
+        """
         fd = self._fd
         if fd >= 0:
             return read(fd)
@@ -274,15 +286,20 @@ class MappedSparseSegment:
 
 
 class FileSystems:
-    """Open directories, one on each file system with a mapped sparse segment. Each is opened before
-    the first write, so a sync of the file system reports every later write error."""
+    """Open directories that let the system sync a whole file system and report errors.
+
+    Each file system with a mapped sparse segment has one. The directory is opened before the first
+    write, so that a sync of the file system reports every later write error.
+    """
 
     def __init__(self) -> None:
         self._directories: dict[int, int] = {}
 
     def watch_device(self, device: int, path: str) -> int:
-        """Open a directory on the file system ``device``, which has a segment at ``path``. Raises
-        OSError."""
+        """Open a directory on the file system with the number ``device``, unless one is open.
+
+        The directory is that of ``path``, a segment on this file system. Raises OSError.
+        """
         if device not in self._directories:
             self._directories[device] = os.open(
                 os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -290,8 +307,11 @@ class FileSystems:
         return device
 
     def sync(self, devices: Iterable[int]) -> bool:
-        """Sync these file systems. Return False if some bytes are not on the disk, if that is
-        unknown, or if a file of another program failed: sync each file then."""
+        """Write all data of these file systems to the disk, and return True on success.
+
+        Return False if some bytes are not on the disk, if that is unknown, or if a file of another
+        program failed. The caller must then sync each file.
+        """
         try:
             return all(sync_file_system(self._directories[device]) for device in devices)
         except (OSError, KeyError):
@@ -317,7 +337,10 @@ def _pread(fd: int, at: int, size: int, path: Path | str) -> bytes:
 
 
 def _fdatasync(fd: int) -> None:
-    """Write the file's data to the disk. macOS has no fdatasync, so fsync is used there."""
+    """Write the data of a file to the disk.
+
+    macOS has no fdatasync, so fsync is used there.
+    """
     if hasattr(os, "fdatasync"):
         os.fdatasync(fd)
     else:

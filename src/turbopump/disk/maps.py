@@ -25,7 +25,7 @@ _SYNCFS_TELLS: Final = (5, 8)
 
 @cache
 def _c_functions() -> Any:
-    """Return the C library. Its calls release the GIL."""
+    """Return the functions of the C library, which release the GIL while they run."""
     import ctypes
 
     library = ctypes.CDLL(None, use_errno=True)
@@ -39,7 +39,10 @@ def _c_functions() -> Any:
 
 @cache
 def _map_of(size: int) -> Any:
-    """Return the class of maps of this size. A map ends with its last view."""
+    """Return the ctypes class for a map of ``size`` bytes.
+
+    A map ends when its last view is deleted.
+    """
     import ctypes
 
     unmap, address_of = _c_functions().munmap, ctypes.addressof
@@ -54,8 +57,10 @@ def _map_of(size: int) -> Any:
 
 
 def map_file(fd: int, size: int) -> memoryview:
-    """Map the first ``size`` bytes of a file, shared, for reading and writing. The descriptor may
-    then be closed. The map ends with its last view. Raises OSError.
+    """Map the first ``size`` bytes of a file into memory, for reading and writing.
+
+    Writes go to the file. The descriptor may be closed after the call. The map ends when its last
+    view is deleted. Raises OSError.
 
     The system reads only the touched page into memory. By default it would read up to 2 MiB, which
     costs 6 ms and as much memory for a nearly empty file.
@@ -71,8 +76,10 @@ def map_file(fd: int, size: int) -> memoryview:
 
 
 def sync_map(view: memoryview) -> None:
-    """Write bytes of a map of ``map_file`` to the disk, as an fdatasync of its file. Reports an
-    error of the file since it was mapped, once. Raises OSError."""
+    """Write the changed bytes of a map to the disk, like an fdatasync of its file.
+
+    An error of the file since it was mapped is reported once. Raises OSError.
+    """
     import ctypes
 
     whole = view.obj
@@ -81,10 +88,11 @@ def sync_map(view: memoryview) -> None:
 
 
 def sync_file_system(fd: int) -> bool:
-    """Write all dirty bytes of the descriptor's file system to the disk. Return False if this
-    system cannot do that, or would not report a failed write.
+    """Write all changed data of a file system to the disk, and return True.
 
-    Reports an error of any file there since the descriptor was opened, once. Raises OSError.
+    ``fd`` is any descriptor on the file system. Return False if this system cannot sync a whole
+    file system, or would not report a failed write. An error of any file there since the descriptor
+    was opened is reported once. Raises OSError.
     """
     if not _syncfs_tells():
         return False
@@ -104,8 +112,10 @@ def _syncfs_tells() -> bool:
 
 
 def maps_max() -> int:
-    """Return the maximum number of files that a process should map: three quarters of the system's
-    limit, because libraries, threads and memory need maps too."""
+    """Return the maximum number of files that this process should map.
+
+    It is three quarters of the system's limit, because libraries, threads and memory need maps too.
+    """
     try:
         allowed = int(Path("/proc/sys/vm/max_map_count").read_text())
     except (OSError, ValueError):
@@ -119,14 +129,16 @@ _MADV_POPULATE_WRITE = 23  # Linux 5.14; faults pages in for writing without cha
 
 
 def populate_write(buffer: Any, at: int, size: int, *, small: bool = False) -> None:
-    """Fault in pages before they are needed. A page fault inside a map holds the GIL; ``madvise``
-    called through ctypes does not.
+    """Load the pages of a map into memory and make them writable, before they are needed.
 
-    ``small``: use pieces of one page. By default the system reads a file ahead into pieces of up to
+    A page fault inside a map holds the GIL. ``madvise`` called through ctypes does not.
+
+    ``small`` uses pieces of one page. By default the system reads a file ahead into pieces of up to
     2 MiB. One byte written into such a piece through a map makes all of it dirty, and the next sync
     writes it (ext4 since Linux 6.16, XFS since 5.18).
 
-    A system without this request does nothing: the pages then come one by one, on first access.
+    Nothing happens on a system without this request. The pages are then loaded one by one, on first
+    access.
     """
     if not sys.platform.startswith("linux") or size <= 0:
         return
@@ -145,16 +157,16 @@ def populate_write(buffer: Any, at: int, size: int, *, small: bool = False) -> N
 
 @has_twin
 def outlive_lost_pages() -> bool:
-    """Keep this process alive after access to a lost page of a map. A page is lost if its file was
-    cut, or the disk cannot read it. The page becomes zeros, and writes to it reach no file.
+    """Keep this process alive after access to a page of a map that the disk cannot supply.
 
-    Return False without the compiled module. The setting holds for the whole process, so only
-    server commands call this function.
+    Such a page is lost because its file was cut, or because the disk cannot read it. The page
+    becomes zeros, and writes to it reach no file. Return False without the compiled module. The
+    setting holds for the whole process, so only server commands call this function.
     """
     return False
 
 
 @has_twin
 def lost_pages() -> int:
-    """Return the number of lost pages accessed so far."""
+    """Return the number of lost pages that this process has accessed so far."""
     return 0

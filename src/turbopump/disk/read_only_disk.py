@@ -21,14 +21,21 @@ _BSD_FLOCK: Final = struct.Struct("qqihh")  # start, length, pid, type, whence
 
 
 class LockState(NamedTuple):
-    """State of a lock: True if it is held, and the process id if the system reports it."""
+    """State of a lock on a store.
+
+    - ``held``: True if a process has the lock.
+    - ``pid``: the id of that process, if the system reports it.
+    """
 
     held: bool
     pid: int | None = None
 
 
 class ReadOnlyFile:
-    """Open file that is read in pieces. ``size`` is its size when it was opened."""
+    """File that is open for reading in pieces.
+
+    ``size`` is the size of the file when it was opened.
+    """
 
     __slots__ = ("_fd", "path", "size")
 
@@ -38,8 +45,11 @@ class ReadOnlyFile:
         self.size = os.fstat(self._fd).st_size
 
     def read(self, at: int, size: int) -> bytes:
-        """Return up to ``size`` bytes at ``at``, fewer only at the end of the file. Raises OSError
-        with the path and the position."""
+        """Return up to ``size`` bytes of the file that begin at byte ``at``.
+
+        Fewer bytes are returned only at the end of the file. Raises OSError with the path and the
+        position.
+        """
         parts = []
         while size > 0:
             try:
@@ -56,8 +66,10 @@ class ReadOnlyFile:
         return b"".join(parts)  # a single part itself, without a copy
 
     def data_from(self, at: int) -> int | None:
-        """Return the first offset from ``at`` on whose byte may not be zero; None if the rest is a
-        hole."""
+        """Return the first offset, at or after ``at``, whose byte may not be zero.
+
+        Return None if the rest of the file is a hole.
+        """
         return data_from(self._fd, at, self.size)
 
     def close(self) -> None:
@@ -76,8 +88,10 @@ class ReadOnlyFile:
 
 
 def data_from(fd: int, at: int, size: int) -> int | None:
-    """Return the first offset from ``at`` on, in a file of ``size`` bytes, whose byte may not be
-    zero; None if the rest is a hole."""
+    """Return the first offset of a file, at or after ``at``, whose byte may not be zero.
+
+    ``size`` is the size of the file. Return None if the rest of the file is a hole.
+    """
     if at >= size:
         return None
     if not hasattr(os, "SEEK_DATA"):
@@ -91,8 +105,11 @@ def data_from(fd: int, at: int, size: int) -> int | None:
 
 
 def data_until(fd: int, at: int, size: int) -> int:
-    """Return the first hole at or after ``at`` in a file of ``size`` bytes; the size if there is
-    none, or the file system does not report holes."""
+    """Return the start of the first hole of a file at or after ``at``.
+
+    ``size`` is the size of the file. Return the size if there is no hole, or if the file system
+    does not report holes.
+    """
     if at >= size or not hasattr(os, "SEEK_HOLE"):
         return size
     try:
@@ -102,11 +119,16 @@ def data_until(fd: int, at: int, size: int) -> int:
 
 
 class ReadOnlyDisk:
-    """Read-only access to the real file system. Methods raise OSError as the system does."""
+    """Read-only access to the real file system.
+
+    Methods raise OSError as the system does.
+    """
 
     def list_directory(self, path: Path) -> list[str]:
-        """Return the names in a directory, sorted; an empty list if the directory does not
-        exist."""
+        """Return the sorted names of the files in a directory.
+
+        The list is empty if the directory does not exist.
+        """
         try:
             return sorted(os.listdir(path))
         except (FileNotFoundError, NotADirectoryError):
@@ -116,7 +138,7 @@ class ReadOnlyDisk:
         return path.is_dir()
 
     def file_size(self, path: Path | str) -> int | None:
-        """Return the size of a file in bytes; None if there is no such file."""
+        """Return the size of a file in bytes, or None if there is no such file."""
         try:
             return os.stat(path).st_size
         except FileNotFoundError:
@@ -126,17 +148,17 @@ class ReadOnlyDisk:
         return ReadOnlyFile(path)
 
     def read_file(self, path: Path) -> bytes | None:
-        """Return the content of a file; None if there is no such file."""
+        """Return the content of a file, or None if there is no such file."""
         try:
             return path.read_bytes()
         except FileNotFoundError:
             return None
 
     def lock_state(self, path: Path) -> LockState:
-        """Return the state of a broker's lock on ``path``. It only asks, and locks nothing.
+        """Return the state of a broker's lock on a file, without locking anything.
 
-        A process that itself holds the lock must not call this: closing any descriptor of the file
-        would release the lock.
+        A process that has the lock itself must not call this method: closing any descriptor of the
+        file would release the lock.
         """
         import fcntl
 

@@ -52,10 +52,10 @@ file system costs less."""
 
 
 class SystemDisk(ReadOnlyDisk):
-    """Disk on the real file system.
+    """Disk that uses the real file system.
 
-    - ``post``: runs a function in the owner's thread; used for the results of ``start``.
-    - ``loop``: event loop for results of the kernel. With it, the kernel syncs a single file
+    - ``post``: runs a function in the owner's thread. It is used for the results of ``start``.
+    - ``loop``: event loop for results of the kernel. With a loop, the kernel syncs a single file
       without a thread if it can (SYNC_FLUSH).
     """
 
@@ -299,8 +299,11 @@ class SystemDisk(ReadOnlyDisk):
     def _run_in(
         self, threads: ThreadPoolExecutor | None, operation: Callable[[], Callable[[], None]]
     ) -> None:
-        """Run ``operation`` in a thread, or here without threads. Then run the function it returns
-        in the owner's thread."""
+        """Run an operation in a thread, then run the function that it returns in the owner's
+        thread.
+
+        Without threads, both run at once in this thread.
+        """
         if self._closed:
             raise RuntimeError("the disk is closed")
         if threads is None:
@@ -324,8 +327,10 @@ class SystemDisk(ReadOnlyDisk):
 
 
 def _allocate(fd: int, size: int) -> None:
-    """Reserve every block now. macOS has no posix_fallocate: there the file only gets its size, and
-    may be sparse."""
+    """Reserve all disk blocks of a file.
+
+    macOS has no posix_fallocate. There the file only gets its size, and may be sparse.
+    """
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(fd, 0, size)
     else:

@@ -39,11 +39,10 @@ _WORDS: Final = frozenset({"BETWEEN", "IN", *nodes.SEARCHES})
 
 
 def compile_sql(expression: str) -> nodes.Filter:
-    """Compile a SQL92 expression into a filter over a message's properties. Raise SqlError for an
-    invalid expression.
+    """Compile a SQL92 expression into a filter over the properties of a message.
 
     The filter rejects a message that cannot be evaluated. Equal expressions share one compiled
-    filter.
+    filter. Raise SqlError for an invalid expression.
     """
     if len(expression) <= SHORT:
         return _short(expression)
@@ -67,15 +66,20 @@ _long = lru_cache(LONG_KEPT_MAX)(_compile)
 
 
 def compile_judge(expression: str) -> nodes.Evaluate:
-    """Compile an expression into a function that returns True, False or None (unknown). The
-    function raises NoVerdictError for a message that cannot be evaluated."""
+    """Compile a SQL92 expression into a function that returns True, False or None for a message.
+
+    None means unknown. The function raises NoVerdictError for a message that cannot be evaluated.
+    Raise SqlError for an invalid expression.
+    """
     parser = _Parser(expression)
     return nodes.as_truth(parser.disjunction(), parser.tokens).evaluate
 
 
 class _Parser:
-    """Recursive-descent parser with one method for each rule of the grammar, in order of increasing
-    precedence."""
+    """Recursive-descent parser of SQL92 expressions, with one method for each rule of the grammar.
+
+    The rules are in order of increasing precedence.
+    """
 
     def __init__(self, expression: str) -> None:
         self.tokens = Tokens(expression)
@@ -154,7 +158,10 @@ class _Parser:
                 raise tokens.unexpected("BETWEEN, IN, CONTAINS, STARTSWITH or ENDSWITH")
 
     def _goes_on(self) -> None:
-        """Count one more chained condition, which needs one more level of depth."""
+        """Count one more chained condition, and raise SqlError if there are too many.
+
+        Each chained condition needs one more level of depth when the filter is evaluated.
+        """
         self._in_a_row += 1
         if self._in_a_row > DEPTH_MAX:
             raise SqlError(

@@ -41,17 +41,18 @@ _TRIMMED: Final = "".join(map(chr, range(33)))
 
 
 class Long(int):
-    """Whole number of Java's class Long."""
+    """Whole number that is too large for Java's int, and so belongs to Java's class Long."""
 
     __slots__ = ()
 
 
 def order(left: Value, right: Value) -> int:
-    """Return a negative number, 0 or a positive number if ``left`` is less than, equal to or
-    greater than ``right``. Return -1 for values that cannot be compared.
+    """Compare two values of an expression as Java does.
 
-    Raise NoVerdictError if text cannot be converted to the type of the other value, or if ``left``
-    is a truth value and ``right`` is text.
+    Return a negative number, 0 or a positive number if ``left`` is less than, equal to or greater
+    than ``right``. Return −1 for values that cannot be compared. Raise NoVerdictError if text
+    cannot be converted to the type of the other value, or if ``left`` is a truth value and
+    ``right`` is text.
     """
     if isinstance(left, str):
         if isinstance(right, str):
@@ -75,8 +76,11 @@ def order(left: Value, right: Value) -> int:
 
 
 def order_of_doubles(left: float, right: float) -> int:
-    """Compare two doubles as Java does. NaN equals itself and is greater than all; -0.0 is less
-    than 0.0."""
+    """Compare two doubles as Java does.
+
+    NaN equals itself and is greater than all other numbers. −0.0 is less than 0.0. The result is
+    negative, 0 or positive.
+    """
     if left < right:
         return -1
     if left > right:
@@ -91,8 +95,10 @@ def truth_of(text: str) -> bool:
 
 
 def number_like(model: float, text: str) -> float:
-    """Return ``text`` as a number of the model's class. Raise NoVerdictError if the text is not a
-    number."""
+    """Convert text to a number of the same class as ``model``.
+
+    Raise NoVerdictError if the text is not such a number.
+    """
     if not isinstance(model, int):
         return double_of(text)
     low = INT_MIN
@@ -109,8 +115,10 @@ def number_like(model: float, text: str) -> float:
 
 
 def signed_number(text: str) -> int | None:
-    """Return digits with an optional sign as a number, or None if there are too many. (Python
-    refuses more than 4,300 digits.)"""
+    """Convert digits with an optional sign to a number, or return None for too many digits.
+
+    The limit is ``DIGITS_MAX``. Python itself refuses more than 4,300 digits.
+    """
     digits = text.lstrip("+-").lstrip("0")
     if len(digits) > DIGITS_MAX:
         return None
@@ -121,8 +129,10 @@ def signed_number(text: str) -> int | None:
 
 
 def double_of(text: str) -> float:
-    """Return Java's ``Double.valueOf`` of a text. Raise NoVerdictError if the text is not a
-    number."""
+    """Convert text to a floating-point number, as Java's ``Double.valueOf`` does.
+
+    Raise NoVerdictError if the text is not a number.
+    """
     trimmed = text.strip(_TRIMMED)
     if _DECIMAL.fullmatch(trimmed):
         if trimmed.endswith("Infinity"):
@@ -139,8 +149,10 @@ def double_of(text: str) -> float:
 
 
 class Properties(Protocol):
-    """Protocol of the properties that an expression reads: returns the text of a property, or None.
-    A dict suffices."""
+    """Source of the property values that a filter reads.
+
+    ``get`` returns the text of a property, or None. A dict suffices.
+    """
 
     def get(self, name: str, /) -> str | None: ...
 
@@ -150,8 +162,11 @@ Filter = Callable[[Properties], bool]
 
 
 class Node(NamedTuple):
-    """Part of an expression. ``kind`` is constant, property, truth (true, false or unknown), or
-    negated."""
+    """Part of a compiled expression.
+
+    - ``kind``: constant, property, truth (true, false or unknown), or negated.
+    - ``evaluate``: function that returns the value of this part for the properties of a message.
+    """
 
     kind: str
     evaluate: Evaluate
@@ -209,8 +224,11 @@ SEARCHES: Final[Mapping[str, Callable[[str, str], bool]]] = {
 
 
 def as_truth(node: Node, tokens: Tokens) -> Node:
-    """Return the node as a condition. A property alone is unknown if it is absent, else false,
-    because it is text and not a truth value."""
+    """Return a part of an expression as a condition.
+
+    A property alone is unknown if it is absent. If it is present, it is false, because it is text
+    and not a truth value. Raise SqlError for a number or a text.
+    """
     if node.is_truth:
         return node
     if node.kind != "property":
@@ -220,8 +238,11 @@ def as_truth(node: Node, tokens: Tokens) -> Node:
 
 
 def joined(terms: Sequence[Evaluate], *, until: bool) -> Node:
-    """Return a node that evaluates terms from left to right until one equals ``until``. If none
-    does, an unknown term makes the result unknown."""
+    """Return a condition that joins other conditions with AND or OR.
+
+    The conditions are evaluated from left to right until the value of one equals ``until``, which
+    is then the result. Otherwise, the result is the opposite, or unknown if one of them is unknown.
+    """
 
     def evaluate(properties: Properties) -> Value | None:
         outcome: bool | None = not until
@@ -249,7 +270,10 @@ def inverse(node: Node) -> Node:
 
 
 def minus(node: Node) -> Node:
-    """Return the negation of a number. Other values, properties included, become unknown."""
+    """Return a part of an expression that negates a number.
+
+    Other values, properties included, become unknown.
+    """
     value = node.evaluate
 
     def evaluate(properties: Properties) -> Value | None:
@@ -387,8 +411,11 @@ def within(node: Node, texts: list[str], negated: bool, tokens: Tokens) -> Node:
 
 
 def searched(node: Node, search: Callable[[str, str], bool], text: str, negated: bool) -> Node:
-    """Return a node that searches in a property. The result is false, also with NOT, for an absent
-    or non-text value and for an empty search."""
+    """Return a condition that searches for a text in a property.
+
+    The condition is false, also with NOT, if the property is absent or not text, or if the text is
+    empty.
+    """
     value = node.evaluate
 
     def evaluate(properties: Properties) -> Value | None:

@@ -37,16 +37,21 @@ _WORD: Final = (
 )
 _NEXT: Final = re.compile(rf"(?:{_BLANK_OR_BLOCK}|{_LINE_COMMENT})*(?:{_WORD})?")
 _NEXT_IN_LAST_LINE: Final = re.compile(rf"(?:{_BLANK_OR_BLOCK})*(?:{_WORD})?")
-"""Pattern for the last line, where no line comment can end and so none begins. Otherwise thousands
-of signs would each search for an end, which takes minutes."""
+"""Pattern for the last line, where no line comment can end, so that none begins there. Otherwise
+thousands of signs would each search for an end, which takes minutes."""
 _TEXTS: Final = re.compile(rf"(?:[ \t\n\r\f]*+{_STRING}[ \t\n\r\f]*+,)*")
 """Pattern of strings that are followed by commas, without comments. Lists of thousands are read in
 one step."""
 
 
 class Token(NamedTuple):
-    """One token. ``kind`` is a keyword in capitals, ``name``, ``string``, ``decimal``, ``float``, a
-    sign itself, or ``end``."""
+    """One token of a SQL92 expression.
+
+    - ``kind``: a keyword in capitals, ``name``, ``string``, ``decimal``, ``float``, a sign itself,
+      or ``end``.
+    - ``text``: the token as it is written.
+    - ``at``: position of the token in the expression.
+    """
 
     kind: str
     text: str
@@ -54,8 +59,10 @@ class Token(NamedTuple):
 
 
 class Tokens:
-    """Reader of tokens, which reads only one token ahead. Raise SqlError for a text that is too
-    long."""
+    """Reader of the tokens of a SQL92 expression, which reads only one token ahead.
+
+    Raise SqlError for an expression that is too long.
+    """
 
     def __init__(self, text: str) -> None:
         if len(text) > LENGTH_MAX:
@@ -70,7 +77,10 @@ class Tokens:
 
     @property
     def next(self) -> Token:
-        """Token that ``take_token`` returns next. Raise SqlError if the text is no token."""
+        """Token that ``take_token`` returns next.
+
+        Raise SqlError if the text at this position is no token.
+        """
         if self._next is None:
             self._next = self._read()
         return self._next
@@ -81,24 +91,28 @@ class Tokens:
         return token
 
     def expect(self, kind: str, what: str) -> Token:
-        """Read a token of this kind. Raise SqlError if the next token is of another kind."""
+        """Take the next token, which must be of this kind.
+
+        Raise SqlError if the next token is of another kind. ``what`` describes the expected token
+        in the error.
+        """
         if self.next.kind != kind:
             raise self.unexpected(what)
         return self.take_token()
 
     def unexpected(self, wanted: str) -> SqlError:
-        """Return the error for a token other than ``wanted``."""
+        """Return the error for a next token that is not what the grammar wants."""
         found = repr(self.next.text)
         if self.next.kind == END:
             found = "the end"
         return SqlError(f"at character {self.next.at + 1}: {wanted} should stand here, not {found}")
 
     def refused(self, why: str) -> SqlError:
-        """Return the error for the text read so far."""
+        """Return the error for the part of the expression that was read last."""
         return SqlError(f"before character {self.next.at + 1}: {why}")
 
     def texts(self) -> list[str]:
-        """Read all following strings that are followed by a comma, and return their values."""
+        """Take all strings that come next and are followed by a comma, and return their values."""
         if self._next is not None:
             return []
         run = _TEXTS.match(self._text, self._at)
@@ -133,7 +147,10 @@ class Tokens:
         return Token(kind, text, at)
 
     def _no_word(self, at: int) -> Token:
-        """Return the end token, or raise SqlError if the text there is no token."""
+        """Return the end token at the end of the expression.
+
+        Raise SqlError if text is left there, because it is no token.
+        """
         if at == len(self._text):
             return Token(END, "", at)
         hint = ""
@@ -145,16 +162,20 @@ class Tokens:
 
 
 def text_of(string: str) -> str:
-    """Return the value of a string literal."""
+    """Return the value of a string literal in an expression."""
     return string[1:-1].replace("''", "'")
 
 
 # Errors of a SQL92 filter.
 class SqlError(ValueError):
-    """Error: the expression is not a SQL92 filter. The text has the position and the expected
-    token."""
+    """Raised when an expression is not a valid SQL92 filter.
+
+    The text has the position and the expected token.
+    """
 
 
 class NoVerdictError(Exception):
-    """Error: a message cannot be evaluated, for example because a property is not a number. The
-    message does not match."""
+    """Raised when a filter cannot be evaluated for a message.
+
+    For example, a property is not a number. The message does not match.
+    """

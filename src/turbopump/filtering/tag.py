@@ -21,8 +21,10 @@ limit."""
 
 
 def parse_tags(expression: str | None) -> frozenset[str]:
-    """Return the tags of an expression; an empty set means all messages. Raise ValueError if the
-    expression has no tag, as ``||``, or is too long."""
+    """Return the tags that a tag expression selects, or an empty set for all messages.
+
+    Raise ValueError if the expression has no tag, as ``||``, or is too long.
+    """
     if expression is None or expression.strip() in ("", ALL):
         return frozenset()
     if len(expression) > LENGTH_MAX:
@@ -44,8 +46,11 @@ _OF_A_FILTER: Final = re.compile(r"[<>=]|\b(?:AND|BETWEEN|CONTAINS|IN|IS|NOT)\b"
 
 
 def list_fault(expression: str) -> str | None:
-    """Return the reason why an expression is probably not meant as ``A || B``, and what to write,
-    or None. The expression is legal, but usually matches no message."""
+    """Return the reason why a tag expression is probably a mistake, or None.
+
+    The reason says what to write instead. Such an expression is legal, but usually matches no
+    message.
+    """
     tags = parse_tags(expression)
     odd = next(filter(_NOT_IN_A_TAG.search, sorted(tags)), None)
     if odd is None:
@@ -61,10 +66,10 @@ def list_fault(expression: str) -> str | None:
 
 
 def tag_codes(tags: Iterable[str]) -> frozenset[int]:
-    """Return the codes of tags, as in ConsumeQueue units."""
+    """Return the codes by which a broker finds messages with these tags in a consume queue."""
     return frozenset(tags_code(tag) for tag in tags)
 
 
 def code_filter(codes: frozenset[int]) -> Callable[[int], bool] | None:
-    """Return a function that tests a tag code, or None if all messages are selected."""
+    """Return a function that tests the tag code of a message, or None to select all messages."""
     return codes.__contains__ if codes else None

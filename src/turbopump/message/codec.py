@@ -38,14 +38,17 @@ _LONG: Final = struct.Struct(">q")
 
 
 def body_crc32(body: bytes) -> int:
-    """Return Apache's ``UtilAll.crc32``: CRC-32 without its top bit. Used for message bodies and
-    for registrations (there 0 means "not checked")."""
+    """Return the CRC-32 of a message body without its top bit, as Apache stores it.
+
+    The same checksum is used in registrations, where 0 means "not checked". RocketMQ:
+    ``UtilAll.crc32``.
+    """
     return crc32(body) & 0x7FFFFFFF
 
 
 @lru_cache(maxsize=65536)
 def encode_host(ip: str, port: int) -> bytes:
-    """Return 8 bytes for a v4 address, 20 for v6."""
+    """Return an address in the stored form: 8 bytes for IPv4, 20 for IPv6."""
     return packed_ip(ip) + port.to_bytes(4)
 
 
@@ -66,10 +69,11 @@ def encode_entry(
     properties: bytes,
     with_crc: bool = False,
 ) -> bytes:
-    """Return one whole entry, in version 2 for long topics. Hosts come from ``encode_host`` and
-    must agree with ``sys_flag``.
+    """Return the bytes of a message as one entry of the commit log.
 
-    ``with_crc`` appends the property ``__CRC32#`` over all preceding bytes.
+    A long topic makes it an entry of version 2. Hosts come from ``encode_host``, and their sizes
+    must agree with ``sys_flag``. ``with_crc`` appends the property ``__CRC32#``, a CRC over all
+    preceding bytes.
     """
     size = FIXED_SIZE - 16 + len(born_host) + len(store_host)
     size += len(body) + len(topic) + len(properties)
@@ -124,10 +128,10 @@ def encode_copy(
     queue_offset: int | None = None,
     commit_log_offset: int | None = None,
 ) -> bytes:
-    """Return an entry for a copy of a stored message with another topic and properties, for a
-    client. Fields that are not given keep their value.
+    """Return an entry for a copy of a stored message, with another topic and other properties.
 
-    The copy has no whole-entry CRC. Raise the errors of ``encode_entry``.
+    The copy is for a client. Fields that are not given keep their values. The copy has no CRC over
+    the whole entry. Raise the errors of ``encode_entry``.
     """
     return encode_entry(
         message.queue_id if queue_id is None else queue_id,
@@ -167,11 +171,10 @@ def write_entry(
     properties: bytes,
     with_crc: bool,
 ) -> int:
-    """Write one whole entry, as ``encode_entry`` returns it, at byte ``at`` of a memory map, and
-    return its size.
+    """Write one entry at byte ``at`` of a memory map, and return the size of the entry.
 
-    Takes about 3 µs for 1 KiB, compiled 1. Raise ValueError if the entry does not fit there, and
-    the errors of ``encode_entry``.
+    The bytes are those of ``encode_entry``. Takes about 3 µs for 1 KiB, compiled 1. Raise
+    ValueError if the entry does not fit there, and the errors of ``encode_entry``.
     """
     entry = encode_entry(
         queue_id,
@@ -200,8 +203,10 @@ def write_entry(
 
 
 def without_crc(properties: bytes) -> bytes:
-    """Return the property text without ``__CRC32#``. A message that is stored again (a retry, a
-    message sent back) must not keep its old CRC."""
+    """Return a property text without the property ``__CRC32#``.
+
+    A message that is stored again, for example as a retry, must not keep its old CRC.
+    """
     pairs = properties.split(b"\x02")
     return b"\x02".join([pair for pair in pairs if not pair.startswith(CRC_NAME)])
 
@@ -209,14 +214,14 @@ def without_crc(properties: bytes) -> bytes:
 def entry_fault(
     entry: bytes, position: int | None = None, *, crc_required: bool = False
 ) -> str | None:
-    """Return the fault of one whole entry, or None if the entry is good. Recovery, cold reads and
-    scrubs share this check.
+    """Check the bytes of one stored message, and return the fault or None.
 
-    The check covers magic, all lengths, physicalOffset, and the whole-entry CRC (the body's CRC if
-    there is none).
+    Recovery, cold reads and scrubs share this check. It covers the magic, all lengths,
+    physicalOffset, and the CRC over the whole entry. If the entry has no such CRC, the CRC of the
+    body is checked.
 
-    - ``position``: expected physicalOffset. A recycled file contains old entries that are good
-      but for this.
+    - ``position``: the expected physicalOffset. A recycled file contains old entries, in which only
+      this field is wrong.
     - ``crc_required``: treat an entry without a whole-entry CRC as damaged.
     """
     size = len(entry)
@@ -246,8 +251,10 @@ def entry_fault(
 
 
 def lengths_fault(entry: bytes) -> str | None:
-    """Return the reason why the lengths in an entry do not add up, or None. For entries from a
-    peer, who can compute a CRC for any bytes."""
+    """Return the reason why the lengths in an entry do not add up, or None.
+
+    Use it for entries from a peer, because a peer can compute a valid CRC for any bytes.
+    """
     _, body_end = body_span(entry)
     topic_at = body_end + topic_head_size(entry)
     topic_end = topic_at + int.from_bytes(entry[body_end:topic_at])
@@ -258,8 +265,11 @@ def lengths_fault(entry: bytes) -> str | None:
 
 
 def head_fault(head: bytes, position: int | None = None) -> str | None:
-    """Return the fault of an entry's first 36 bytes, or None. The size is not checked. This shows
-    that bytes are no entry before the rest is read."""
+    """Return the fault in the first 36 bytes of a stored message, or None.
+
+    The check shows early that bytes are not an entry, before the rest is read. The size is not
+    checked.
+    """
     _, magic, _, physical_offset = CHECKED_HEAD.unpack_from(head)
     if magic != MAGIC_V1 and magic != MAGIC_V2:
         return f"magic {magic:08X} is not a message's"
@@ -280,7 +290,8 @@ def decode_entry(
 
     ``errors`` decides how bytes of the property text that are not UTF-8 are decoded. Use
     ``surrogateescape`` to store the text again (``property_bytes``). Raise StoredMessageError if
-    lengths, magic or (with ``check_crc``) the body CRC are wrong.
+    lengths or magic are wrong. With ``check_crc``, also raise StoredMessageError if the body's CRC
+    is wrong.
     """
     try:
         head = HEAD_TO_HOSTS.unpack_from(data, at)
@@ -352,8 +363,11 @@ def decode_entries(
     message_type: type[ReceivedMessage] = ReceivedMessage,
     errors: str = "replace",
 ) -> Iterator[ReceivedMessage]:
-    """Yield every message of a pull's answer, as ``decode_entry`` returns it. Raise
-    StoredMessageError at the first damaged entry."""
+    """Yield every message of stored entries back to back, as in the answer to a pull.
+
+    The parameters are those of ``decode_entry``. Raise StoredMessageError at the first damaged
+    entry.
+    """
     at, end = 0, len(data)
     while at < end:
         message = decode_entry(

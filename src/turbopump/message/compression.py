@@ -17,8 +17,10 @@ DECOMPRESSED_SIZE_MAX: Final = 64 * 1024 * 1024
 
 
 def compress(body: bytes, kind: int = ZLIB, level: int = 5) -> tuple[bytes, int]:
-    """Return ``body`` compressed as ``kind`` (ZLIB, LZ4 or ZSTD of ``SysFlag``), and the sysFlag
-    bits of that kind."""
+    """Return a compressed body and the sysFlag bits that name the compression.
+
+    ``kind`` is ZLIB, LZ4 or ZSTD of ``SysFlag``.
+    """
     if kind == ZLIB:
         return zlib.compress(body, level), SysFlag.COMPRESSED | ZLIB
     if kind == LZ4:
@@ -32,8 +34,11 @@ def compress(body: bytes, kind: int = ZLIB, level: int = 5) -> tuple[bytes, int]
 
 
 def decompress(data: bytes, sys_flag: int, size_max: int = DECOMPRESSED_SIZE_MAX) -> bytes:
-    """Return the decompressed body. Raise StoredMessageError if the data is damaged, longer than
-    ``size_max`` bytes, or of an unknown type."""
+    """Return a body decompressed by the method that ``sys_flag`` names.
+
+    Raise StoredMessageError if the data is damaged, if the result would be longer than ``size_max``
+    bytes, or if the method is unknown.
+    """
     kind = sys_flag & COMPRESSION_MASK
     try:
         if kind in (ZLIB, 0):
@@ -69,8 +74,10 @@ block of 4 bytes)."""
 
 
 def _decompress_zstd(data: bytes, size_max: int) -> tuple[bytes, bool]:
-    """Return the body and True if its frame is complete. The body may be slightly longer than
-    ``size_max``."""
+    """Decompress a ZSTD frame, and return the body and whether the frame is complete.
+
+    The body may be slightly longer than ``size_max``.
+    """
     import zstandard
 
     stream = zstandard.ZstdDecompressor().decompressobj()

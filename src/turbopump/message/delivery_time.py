@@ -24,8 +24,13 @@ _LATEST_MS: Final = 2**62
 def time_properties(
     deliver_at: int | datetime | None, delay: float | timedelta | None
 ) -> dict[str, str]:
-    """Return the property for a delivery time (ms since 1970 UTC, or a datetime) or a delay
-    (seconds, or a timedelta). Raise MessageError if the value is invalid."""
+    """Return the message property that asks for a delivery time or a delay.
+
+    - ``deliver_at``: ms since 1970 UTC, or a datetime.
+    - ``delay``: seconds, or a timedelta.
+
+    Raise MessageError if the value is invalid.
+    """
     if deliver_at is not None:
         at = deliver_at
         if isinstance(at, datetime):
@@ -60,8 +65,10 @@ _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,9}")
 
 
 def delay_level(properties: str) -> int:
-    """Return the delay level in a property text, 0 if there is none. Raise ValueError if DELAY is
-    not a number of up to nine digits."""
+    """Return the delay level in a message's property text, or 0 if there is none.
+
+    Raise ValueError if the property DELAY is not a number of up to nine digits.
+    """
     text = names.property_value(properties, names.DELAY_TIME_LEVEL)
     if text is None:
         return 0
@@ -81,7 +88,7 @@ class DelayLevels:
         return len(self.delays_ms)
 
     def lasting(self, wait_ms: int) -> int:
-        """Return the first level with at least this delay, or the highest level."""
+        """Return the first level whose delay is at least ``wait_ms``, or the highest level."""
         found = (level for level, delay in enumerate(self.delays_ms, 1) if delay >= wait_ms)
         return next(found, self.highest)
 

@@ -106,19 +106,19 @@ HEAD_FIELDS: Final = frozenset(_FIELDS)
 
 # A pulled message keeps its entry (with v4 hosts) and decodes each of these fields on first access.
 def head_field_of(entry: bytes, name: str) -> Any:
-    """Return the value of one of ``HEAD_FIELDS``."""
+    """Return one of the fields in ``HEAD_FIELDS`` of a stored message."""
     kind, at = _FIELDS[name]
     (value,) = kind.unpack_from(entry, at)
     return decode_host(value) if kind is _HOST else value
 
 
 def body_of(entry: bytes) -> bytes:
-    """Return the body as it is stored."""
+    """Return the body of a stored message, not decompressed."""
     return entry[BODY_AT : BODY_AT + int.from_bytes(entry[BODY_SIZE_AT:BODY_AT])]
 
 
 def properties_text_of(entry: bytes) -> str:
-    """Return the property text, decoded as Java does."""
+    """Return the property text of a stored message, decoded as Java does."""
     topic_at = BODY_AT + int.from_bytes(entry[BODY_SIZE_AT:BODY_AT])
     head = topic_head_size(entry)
     at = topic_at + head + int.from_bytes(entry[topic_at : topic_at + head])
@@ -127,7 +127,7 @@ def properties_text_of(entry: bytes) -> str:
 
 # Fields of every good entry.
 def entry_size_at(data: bytes | memoryview, at: int = 0) -> int:
-    """Return the totalSize of the entry at byte ``at``."""
+    """Return the size that the stored message at byte ``at`` gives for itself (totalSize)."""
     return int.from_bytes(data[at : at + 4])
 
 
@@ -136,13 +136,16 @@ def queue_id_of(entry: bytes) -> int:
 
 
 def queue_offset_of(entry: bytes) -> int:
-    """Return the queue offset. In damaged bytes, an offset that Java reads as negative is a large
-    number here."""
+    """Return the queue offset of a stored message.
+
+    The number is unsigned. In damaged bytes, an offset that Java reads as negative is a large
+    number here.
+    """
     return int.from_bytes(entry[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8])
 
 
 def physical_offset_of(entry: bytes) -> int:
-    """Return the offset in the log, as unsigned as ``queue_offset_of``."""
+    """Return the log offset of a stored message, as an unsigned number."""
     return int.from_bytes(entry[PHYSICAL_OFFSET_AT : PHYSICAL_OFFSET_AT + 8])
 
 
@@ -151,7 +154,7 @@ def sys_flag_of(entry: bytes) -> int:
 
 
 def store_timestamp_of(entry: bytes) -> int:
-    """Return the store time in ms."""
+    """Return the time at which the broker stored a message, in ms since 1970."""
     at = STORE_TIMESTAMP_AT
     if entry[FLAG_BITS_AT] & SysFlag.BORN_HOST_V6:
         at += V6_EXTRA
@@ -159,46 +162,48 @@ def store_timestamp_of(entry: bytes) -> int:
 
 
 def body_span(entry: bytes) -> tuple[int, int]:
-    """Return start and end of the body."""
+    """Return the start and the end of the body in a stored message."""
     flags = entry[FLAG_BITS_AT]
     begin = BODY_AT + V6_EXTRA * ((flags >> 4 & 1) + (flags >> 5 & 1))  # BORN_, STORE_HOST_V6
     return begin, begin + int.from_bytes(entry[begin - 4 : begin])
 
 
 def topic_span(entry: bytes) -> tuple[int, int]:
-    """Return start and end of the topic, without its length field."""
+    """Return the start and the end of the topic in a stored message, without the length field."""
     _, body_end = body_span(entry)
     begin = body_end + topic_head_size(entry)
     return begin, begin + int.from_bytes(entry[body_end:begin])
 
 
 def properties_span(entry: bytes) -> tuple[int, int]:
-    """Return start and end of the property text, including a CRC."""
+    """Return the start and the end of the property text in a stored message, including a CRC."""
     _, topic_end = topic_span(entry)
     begin = topic_end + 2
     return begin, begin + int.from_bytes(entry[topic_end:begin])
 
 
 def topic_head_size(entry: bytes) -> int:
-    """Return the size of the topic's length field: 1, or 2 in an entry of version 2."""
+    """Return the size of the length field before the topic: 1 byte, or 2 in version 2."""
     return 2 if entry[MAGIC_AT + 3] == MAGIC_V2 & 0xFF else 1
 
 
 def queue_position(entry: bytes) -> tuple[str, int, int]:
-    """Return topic, queue id and queue offset."""
+    """Return the topic, queue id and queue offset of a stored message."""
     begin, end = topic_span(entry)
     topic = entry[begin:end].decode(errors="replace")
     return topic, queue_id_of(entry), queue_offset_of(entry)
 
 
 def has_crc(entry: bytes) -> bool:
-    """Return True if the entry ends with a whole-entry CRC."""
+    """Return True if a stored message ends with a CRC over the whole entry."""
     return entry[-CRC_SUFFIX_SIZE : len(CRC_NAME) - CRC_SUFFIX_SIZE] == CRC_NAME
 
 
 def crc_suffix(tail: bytes) -> int | None:
-    """Return the whole-entry CRC in the last bytes of an entry, None if there is none, or -1 if its
-    digits are invalid. ``tail`` has at least ``CRC_SUFFIX_SIZE`` bytes."""
+    """Return the CRC over a whole stored message from its last bytes, or None without one.
+
+    Return −1 if the digits of the CRC are invalid. ``tail`` has at least ``CRC_SUFFIX_SIZE`` bytes.
+    """
     if tail[-CRC_SUFFIX_SIZE:-11] != CRC_NAME:
         return None
     digits = tail[-2:-12:-1]

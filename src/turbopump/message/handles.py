@@ -38,7 +38,7 @@ _NUMBER: Final = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 
 
 class QueueKind(StrEnum):
-    """Kind of the topic that contains a popped queue."""
+    """Kind of the topic that contains a popped queue: the topic itself or a retry topic."""
 
     NORMAL = "0"
     RETRY = "1"
@@ -46,8 +46,10 @@ class QueueKind(StrEnum):
 
 
 class QueueKey(NamedTuple):
-    """Key of an entry in the three texts: a queue id as text, or ``qo<queue>%<queue offset>`` for
-    one message."""
+    """Key of an entry in the three texts about popped messages.
+
+    The key names a queue by its id, or one message as ``qo<queue>%<queue offset>``.
+    """
 
     kind: QueueKind
     name: str
@@ -58,18 +60,23 @@ def queue_key(kind: QueueKind, queue_id: int) -> QueueKey:
 
 
 def message_key(kind: QueueKind, queue_id: int, queue_offset: int) -> QueueKey:
-    """Return the key of one message in ``orderCountInfo``."""
+    """Return the key that identifies one message in ``orderCountInfo``."""
     return QueueKey(kind, f"qo{queue_id}%{queue_offset}")
 
 
 def pop_retry_topic(topic: str, group: str, *, v2: bool = False) -> str:
-    """Return the retry topic for messages of ``topic`` that ``group`` popped and did not
-    acknowledge. RocketMQ: ``buildPopRetryTopic``."""
+    """Return the retry topic for messages that a group popped and did not acknowledge.
+
+    RocketMQ: ``KeyBuilder.buildPopRetryTopic``.
+    """
     return f"{RETRY_PREFIX}{group}{'+' if v2 else '_'}{topic}"
 
 
 def queue_kind_of(topic: str) -> QueueKind:
-    """Return the kind of a stored topic. RocketMQ: ``ExtraInfoUtil.getRetry``."""
+    """Return the kind of a stored topic: normal, or one of the two retry kinds.
+
+    RocketMQ: ``ExtraInfoUtil.getRetry``.
+    """
     if not topic.startswith(RETRY_PREFIX):
         return QueueKind.NORMAL
     return QueueKind.RETRY_V2 if "+" in topic else QueueKind.RETRY
@@ -83,8 +90,10 @@ def real_topic(kind: QueueKind, topic: str, group: str) -> str:
 
 
 def original_topic(topic: str, group: str) -> str:
-    """Return the topic whose retry topic for ``group`` is ``topic``, or ``topic`` itself if it is
-    no retry topic. RocketMQ: ``parseNormalTopic``."""
+    """Return the topic that a group's retry topic belongs to.
+
+    A topic that is no retry topic is returned unchanged. RocketMQ: ``parseNormalTopic``.
+    """
     for separator in "+_":
         start = f"{RETRY_PREFIX}{group}{separator}"
         if topic.startswith(start):
@@ -93,11 +102,12 @@ def original_topic(topic: str, group: str) -> str:
 
 
 class PopHandle(msgspec.Struct, frozen=True, kw_only=True):
-    """Handle of one popped message; with ``queue_offset`` None, of all messages that one pop found
-    in a queue.
+    """Handle with which a consumer acknowledges a popped message.
 
-    ``start_offset`` is the queue offset at which the pop's checkpoint begins. ``pop_time`` is in ms
-    since 1970, ``invisible_time`` a duration in ms.
+    - ``start_offset``: queue offset at which the pop's checkpoint begins.
+    - ``pop_time_ms``: time of the pop, in ms since 1970.
+    - ``invisible_ms``: time after the pop for which other consumers do not get the message, in ms.
+    - ``queue_offset``: None if the handle stands for all messages that one pop found in the queue.
     """
 
     start_offset: int
@@ -111,16 +121,21 @@ class PopHandle(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ordered(self) -> bool:
-        """True for a handle from an ordered pop."""
+        """True if the message was popped in order."""
         return self.revive_queue_id == ORDER_REVIVE_QUEUE
 
     @property
     def visible_at_ms(self) -> int:
-        """Time in ms at which the message is delivered again, unless it is acknowledged before."""
+        """Time in ms at which the broker delivers the message again if no acknowledgement has
+        arrived."""
         return self.pop_time_ms + self.invisible_ms
 
     def real_topic(self, topic: str, group: str) -> str:
-        """Return the topic whose queue contains the message. Acknowledgements name this topic."""
+        """Return the topic whose queue contains the message.
+
+        Acknowledgements name this topic. It is the group's retry topic for a message that is
+        delivered again.
+        """
         return real_topic(self.kind, topic, group)
 
     def encode(self) -> str:
@@ -132,8 +147,11 @@ class PopHandle(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def decode(cls, text: str) -> PopHandle:
-        """Decode the text of a handle. Raise MessageError if the text is invalid. An unknown kind
-        counts as normal, as in Apache's reader."""
+        """Decode the text of a handle.
+
+        Raise MessageError if the text is invalid. An unknown kind counts as normal, as in Apache's
+        reader.
+        """
         parts = text.split(" ")
         if len(parts) < 7:
             raise MessageError(f"pop handle has {len(parts)} fields, not 7 or 8: {text[:128]!r}")
@@ -153,27 +171,35 @@ class PopHandle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_numbers(entries: Iterable[tuple[QueueKey, int]]) -> str:
-    """Return the text of ``startOffsetInfo`` or ``orderCountInfo``."""
+    """Return the text of the response field ``startOffsetInfo`` or ``orderCountInfo``."""
     return ";".join(f"{key.kind.value} {key.name} {number}" for key, number in entries)
 
 
 def decode_numbers(text: str | None) -> dict[QueueKey, int]:
-    """Decode ``startOffsetInfo`` or ``orderCountInfo``; an absent text is empty. Raise MessageError
-    if the text is invalid, or names a queue twice."""
+    """Decode the response field ``startOffsetInfo`` or ``orderCountInfo``.
+
+    An absent text has no entries. Raise MessageError if the text is invalid, or names a queue
+    twice.
+    """
     return {key: _number(value, text or "") for key, value in _entries(text).items()}
 
 
 def encode_offsets(entries: Iterable[tuple[QueueKey, Sequence[int]]]) -> str:
-    """Return the text of ``msgOffsetInfo``: the queue offsets of the messages, in the order of the
-    answer's body."""
+    """Return the text of the response field ``msgOffsetInfo``.
+
+    The field has the queue offsets of the messages, in the order of the response's body.
+    """
     return ";".join(
         f"{key.kind.value} {key.name} {','.join(map(str, offsets))}" for key, offsets in entries
     )
 
 
 def decode_offsets(text: str | None) -> dict[QueueKey, list[int]]:
-    """Decode ``msgOffsetInfo``; an absent text is empty. Raise MessageError as ``decode_numbers``
-    does."""
+    """Decode the response field ``msgOffsetInfo``.
+
+    An absent text has no entries. Raise MessageError if the text is invalid, or names a queue
+    twice.
+    """
     return {
         key: [_number(each, text or "") for each in value.split(",")]
         for key, value in _entries(text).items()
@@ -210,7 +236,10 @@ def _number(text: str, whole: str) -> int:
 # ``RecallMessageHandle``.
 @dataclass(frozen=True, slots=True)
 class RecallHandle:
-    """Handle that recalls a delayed message. ``time_text``: the time as written in the handle."""
+    """Handle with which a producer recalls a delayed message.
+
+    ``time_text`` is the delivery time as the handle contains it.
+    """
 
     topic: str
     broker_name: str
@@ -229,7 +258,10 @@ class RecallHandle:
 
     @classmethod
     def decode(cls, text: str) -> RecallHandle:
-        """Decode the text of a recall handle. Raise MessageError if the text is invalid."""
+        """Decode the text of a recall handle.
+
+        Raise MessageError if the text is invalid.
+        """
         try:
             padded = text.rstrip("=") + "=" * (-len(text.rstrip("=")) % 4)
             raw = base64.b64decode(padded.encode(), altchars=b"-_", validate=True).decode()
@@ -244,6 +276,8 @@ class RecallHandle:
 
 
 def delete_key(topic: str, unique_id: str) -> str:
-    """Return the key of the message that a recall deletes. RocketMQ:
-    ``TimerMessageStore.buildDeleteKey``."""
+    """Return the key by which a broker finds the delayed message that a recall deletes.
+
+    RocketMQ: ``TimerMessageStore.buildDeleteKey``.
+    """
     return f"{topic}+{unique_id}"

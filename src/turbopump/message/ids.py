@@ -25,13 +25,16 @@ _HEX: Final = [f"{value:02X}" for value in range(256)]
 
 @lru_cache(maxsize=1024)
 def packed_ip(ip: str) -> bytes:
-    """Return the 4 or 16 bytes of an address. Raise ValueError if ``ip`` is not an address."""
+    """Return the 4 or 16 bytes of an IP address.
+
+    Raise ValueError if ``ip`` is not an address.
+    """
     return ipaddress.ip_address(ip).packed
 
 
 @lru_cache(maxsize=65536)
 def decode_host(data: bytes) -> tuple[str, int]:
-    """Return (ip, port) from 8 or 20 bytes."""
+    """Return the IP address and the port in 8 or 20 stored bytes."""
     return str(ipaddress.ip_address(data[:-4])), int.from_bytes(data[-4:])
 
 
@@ -41,13 +44,15 @@ def _host_hex(ip: str, port: int) -> str:
 
 
 def offset_msg_id(ip: str, port: int, commit_log_offset: int) -> str:
-    """Return the offset message id: 32 characters, 56 for IPv6."""
+    """Return the offset message id: 32 characters, or 56 for an IPv6 address."""
     return f"{_host_hex(ip, port)}{commit_log_offset:016X}"
 
 
 def decode_offset_msg_id(msg_id: str) -> tuple[str, int, int]:
-    """Return (ip, port, commit-log offset) from an offset message id. Raise ProtocolError if
-    ``msg_id`` is not one."""
+    """Return the IP address, the port and the commit-log offset in an offset message id.
+
+    Raise ProtocolError if ``msg_id`` is not an offset message id.
+    """
     try:
         raw = bytes.fromhex(msg_id)
     except ValueError:
@@ -61,11 +66,12 @@ def decode_offset_msg_id(msg_id: str) -> tuple[str, int, int]:
 
 
 class UniqueIds:
-    """Generator of unique ids for one process. ``next()`` takes about 0.3 µs, the first call in a
-    millisecond 0.7.
+    """Generator of the unique message ids of one process.
 
-    ``ip`` is an address of this host. ``token`` (four bytes) distinguishes generators in one
-    process.
+    - ``ip``: an address of this host.
+    - ``token``: four bytes that distinguish the generators in one process.
+
+    ``next()`` takes about 0.3 µs, and 0.7 for the first id in a millisecond.
     """
 
     def __init__(self, clock: Clock, *, ip: str, token: int, pid: int | None = None) -> None:
@@ -81,7 +87,7 @@ class UniqueIds:
         self._begin = ""
 
     def next(self) -> str:
-        """Return a new id: 32 characters, 56 for IPv6."""
+        """Return a new unique message id: 32 characters, or 56 for an IPv6 address."""
         now = self._now_ms()
         if now != self._last_ms:
             self._begin_ms(now)
@@ -89,11 +95,11 @@ class UniqueIds:
         return f"{self._begin}{_HEX[counter >> 8]}{_HEX[counter & 0xFF]}"
 
     def take(self, count: int) -> tuple[str, int]:
-        """Reserve ``count`` new ids, for code that writes ids into arrays. Return their common
-        prefix and the number of the first id.
+        """Reserve ``count`` new ids for code that writes ids into arrays.
 
-        Each id is the prefix and its number as four hexadecimal digits; numbers grow by one, modulo
-        2¹⁶. ``count`` is at most 2¹⁵. Each call uses another millisecond in the prefix.
+        Return the common prefix of the ids and the number of the first id. Each id is the prefix
+        and its number as four hexadecimal digits. Numbers grow by one, modulo 2¹⁶. ``count`` is at
+        most 2¹⁵. Each call uses another millisecond in the prefix.
         """
         assert 0 <= count <= 1 << 15
         self._last_taken_ms = max(self._now_ms(), self._last_taken_ms + 1)

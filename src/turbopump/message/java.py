@@ -18,7 +18,7 @@ Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 def parse_long(text: str) -> int | None:
-    """Parse a number like Java's ``Long.parseLong``; return None for any other text."""
+    """Parse a number like Java's ``Long.parseLong``, and return None for any other text."""
     digits = text[1:] if text[:1] in ("-", "+") else text
     if not (digits.isascii() and digits.isdigit() and len(digits) < 40):
         return None
@@ -29,7 +29,10 @@ def parse_long(text: str) -> int | None:
 # Java's ``String.hashCode`` gives the tag code of a ConsumeQueue unit and the key hash of an index.
 # It is ``s[0]·31^(n-1) + … + s[n-1]`` over UTF-16 units, as a signed 32-bit number.
 def java_hash(text: str) -> int:
-    """Return Java's hash of ``text``, signed 32-bit. Takes about 40 ns for each character."""
+    """Return the hash that Java computes for a String, as a signed 32-bit number.
+
+    Takes about 40 ns for each character.
+    """
     value = 0
     if text.isascii():
         for unit in text.encode():
@@ -43,16 +46,18 @@ def java_hash(text: str) -> int:
 
 @lru_cache(maxsize=4096)
 def tags_code(tags: str) -> int:
-    """Return the code in a ConsumeQueue unit for these tags: their hash sign-extended to 64 bits, 0
-    without tags."""
+    """Return the number that represents a message's tags in a consume queue.
+
+    The number is the tags' hash, sign-extended to 64 bits, or 0 without tags.
+    """
     return java_hash(tags)
 
 
 def java_hash_code(value: object) -> int:
-    """Return Java's ``hashCode`` of ``value`` as a String, Integer (Long beyond 32 bits), Boolean
-    or Double.
+    """Return Java's ``hashCode`` of a String, Integer, Long, Boolean or Double.
 
-    Raise TypeError for other types, whose hash does not depend on the value alone.
+    An int beyond 32 bits counts as a Long. Raise TypeError for other types, whose hash does not
+    depend on the value alone.
     """
     if isinstance(value, str):
         return java_hash(value)

@@ -33,16 +33,16 @@ FLAG_MAX: Final = 2**31 - 1
 class Message:
     """A message to send.
 
-    - ``topic``: the topic.
-    - ``body``: bytes; a str is encoded as UTF-8.
-    - ``tags``: one tag for filters.
-    - ``keys``: one key or several, for look-ups.
+    - ``topic``: the name of the topic.
+    - ``body``: bytes, or a str, which is encoded as UTF-8.
+    - ``tags``: one tag, by which consumers can filter.
+    - ``keys``: one key or several, by which the message can be looked up.
     - ``properties``: your own pairs of strings, not empty, under names that RocketMQ does not use.
       The properties of a received message are allowed too (docs/guide/producing.md).
-    - ``flag``: an int of your own (32 bits, signed) that travels with the message.
+    - ``flag``: a number of your own (32 bits, signed) that travels with the message.
     - ``wait_store_ok``: False lets the broker answer before its disk or slaves have the message.
     - ``delay_level``: deliver after the delay that the broker's table has for this level
-      (docs/guide/delayed-messages.md); 0: at once.
+      (docs/guide/delayed-messages.md). 0 means at once.
     - ``deliver_at``: deliver at this time (ms since 1970 UTC, or a datetime).
     - ``delay``: deliver after this time (seconds, or a timedelta).
 
@@ -138,13 +138,17 @@ class Message:
 
     @property
     def user_properties(self) -> dict[str, str]:
-        """Properties that the sender added, without those of RocketMQ (tags, keys, times). They may
-        be given to another ``Message``."""
+        """Properties that the sender added, without RocketMQ's own such as tags and keys.
+
+        They may be given to another ``Message``.
+        """
         return user_properties(self.properties)
 
     def with_property(self, name: str, value: str) -> Message:
-        """Return a copy with this property added. Raise MessageError if the property is not
-        allowed."""
+        """Return a copy of the message with one more property.
+
+        Raise MessageError if the property is not allowed.
+        """
         properties = {**self.properties, **checked_properties({name: value})}
         return Message.as_it_is(self.topic, self.body, properties, self.flag)
 
@@ -152,15 +156,20 @@ class Message:
     def as_it_is(
         cls, topic: str, body: bytes | str, properties: Mapping[str, str], flag: int = 0
     ) -> Message:
-        """Return a message that may also have RocketMQ's own properties. For code of this package
-        only. Raise MessageError if a value is invalid."""
+        """Return a message that may also have RocketMQ's own properties.
+
+        This is for the code of this package only. Raise MessageError if a value is invalid.
+        """
         message = cls(topic, body, flag=flag)
         message.properties = text_pairs(properties)
         return message
 
 
 def bytes_of_body(body: object) -> bytes:
-    """Return a body as bytes. Raise MessageError if the body is neither bytes nor text."""
+    """Return the body of a message as bytes.
+
+    Raise MessageError if the body is neither bytes nor text.
+    """
     if isinstance(body, str):
         try:
             return body.encode()
@@ -179,7 +188,10 @@ def bytes_of_body(body: object) -> bytes:
 
 
 def checked_flag(flag: object) -> int:
-    """Return a valid flag unchanged. Raise MessageError if the flag is not a signed 32-bit int."""
+    """Return the flag of a message unchanged if it is valid.
+
+    Raise MessageError if the flag is not a signed 32-bit int.
+    """
     if not isinstance(flag, int) or isinstance(flag, bool) or not FLAG_MIN <= flag <= FLAG_MAX:
         raise MessageError(
             f"flag={flag!r:.80} does not fit: expected a whole number from {FLAG_MIN} to {FLAG_MAX}"
@@ -200,11 +212,12 @@ def _joined(keys: Iterable[str]) -> str:
 class ReceivedMessage:
     """A message as the broker stored it.
 
-    - ``queue_offset`` counts the messages of its queue; ``commit_log_offset`` counts bytes of
-      the log.
-    - Times are in ms since 1970 UTC; hosts are (ip, port).
+    - ``queue_offset`` counts the messages of its queue.
+    - ``commit_log_offset`` counts bytes of the log.
+    - Times are in ms since 1970 UTC.
+    - Hosts are pairs of IP address and port.
     - Properties and a compressed body are decoded on first access. In a pulled message
-      (``unread_messages``) most other fields are too.
+      (``unread_messages``), so are most other fields.
     """
 
     topic: str
@@ -234,8 +247,10 @@ class ReceivedMessage:
     if not TYPE_CHECKING:  # mypy still reports unknown names
 
         def __getattr__(self, name: str) -> Any:
-            """Decode all fields of a pulled message. Python calls this when a slot is still
-            empty."""
+            """Decode a field of a pulled message on first access.
+
+            Python calls this method while the slot of the field is still empty.
+            """
             if name == "stored_body":
                 value = self.stored_body = body_of(self._entry)
             elif name == "properties_text":
@@ -260,8 +275,10 @@ class ReceivedMessage:
 
     @property
     def body(self) -> bytes:
-        """Body as it was sent, decompressed. Raise StoredMessageError if decompression fails; the
-        raw bytes are in ``stored_body``."""
+        """Body as it was sent, decompressed.
+
+        Raise StoredMessageError if decompression fails. The stored bytes are in ``stored_body``.
+        """
         if self._body is None:
             stored = self.stored_body if self._entry is None else body_of(self._entry)
             if self.sys_flag & SysFlag.COMPRESSED:
@@ -278,8 +295,11 @@ class ReceivedMessage:
 
     @property
     def properties(self) -> dict[str, str]:
-        """All properties, including RocketMQ's (``turbopump.message.properties`` has their names).
-        ``__CRC32#`` is left out, because it belongs to the stored bytes and not to the message."""
+        """All properties of the message, including RocketMQ's own.
+
+        ``turbopump.message.properties`` has the names. ``__CRC32#`` is left out, because that
+        property is a checksum of the stored bytes.
+        """
         if self._properties is None:
             text = self.properties_text if self._entry is None else properties_text_of(self._entry)
             self._properties = decode_properties(text)
@@ -296,18 +316,20 @@ class ReceivedMessage:
 
     @property
     def user_properties(self) -> dict[str, str]:
-        """Properties that the sender added, without tags, keys and additions of brokers and
-        clients."""
+        """Properties that the sender added, without RocketMQ's own such as tags and keys."""
         return user_properties(self.properties)
 
     @property
     def msg_id(self) -> str:
-        """Unique id from the producer (UNIQ_KEY), or the offset message id if there is none."""
+        """Unique id that the producer gave the message, or the offset message id without one."""
         return self.properties.get(names.UNIQ_KEY) or self.offset_msg_id
 
     @property
     def offset_msg_id(self) -> str:
-        """Position of the message: broker address and commit-log offset, in hexadecimal."""
+        """Id that tells where the message is stored, in hexadecimal.
+
+        It contains the broker's address and the commit-log offset.
+        """
         return offset_msg_id(self.store_host[0], self.store_host[1], self.commit_log_offset)
 
 

@@ -67,10 +67,11 @@ PROPERTIES_SIZE_MAX: Final = 32767
 
 
 def encode_properties(properties: Mapping[str, str]) -> str:
-    """Return the text form. Raise MessageError for a name or value that contains a separator and
-    would be decoded differently.
+    """Return the text form of message properties.
 
-    U+0001 in a value is allowed: clients in C++ nest property texts, and Java 5 reads them so.
+    Raise MessageError for a name or value that contains a separator and would be decoded
+    differently. U+0001 in a value is allowed: clients in C++ nest property texts, and Java 5 reads
+    them so.
     """
     parts = []
     for name, value in properties.items():
@@ -89,8 +90,10 @@ def separator_inside(name: str) -> MessageError:
 
 
 def decode_properties(text: str) -> dict[str, str]:
-    """Return the pairs of a property text. A piece without a separator, a name or a value is
-    skipped, as in Apache's reader."""
+    """Return the names and values in a property text.
+
+    A piece without a separator, a name or a value is skipped, as in Apache's reader.
+    """
     properties: dict[str, str] = {}
     for pair in text.split(PAIR_END):
         name, _, value = pair.partition(NAME_END)
@@ -100,7 +103,7 @@ def decode_properties(text: str) -> dict[str, str]:
 
 
 def property_bytes(text: str) -> bytes:
-    """Encode a property text for the store.
+    """Return a property text as the bytes to store.
 
     Bytes that were not UTF-8 are surrogates in the text (``surrogateescape``) and become the
     original bytes again. Other lone surrogates become ``?``, as in Java.
@@ -116,29 +119,37 @@ def property_bytes(text: str) -> bytes:
 
 
 def readable_text(text: str) -> str:
-    """Return the text with U+FFFD in place of bytes that are not UTF-8, as every reader of the
-    stored bytes sees it. Codes of tags and keys are computed from this text."""
+    """Return a property text with U+FFFD in place of bytes that are not UTF-8.
+
+    Every reader of the stored bytes sees this text. Codes of tags and keys are computed from it.
+    """
     return text if text.isascii() else property_bytes(text).decode("utf-8", "replace")
 
 
 def whole_number(text: str | None, digits: int = 19) -> int | None:
-    """Return the number in a text of ASCII digits, at most ``digits`` of them, or None for any
-    other text."""
+    """Return the number that a text of ASCII digits represents, or None for any other text.
+
+    More than ``digits`` digits are not a number.
+    """
     if text is None or len(text) > digits or not (text.isascii() and text.isdigit()):
         return None
     return int(text)
 
 
 def property_value(text: str, name: str) -> str | None:
-    """Return one property of a property text, or None. The other properties are not decoded. Takes
-    about 0.3 µs."""
+    """Return the value of one property in a property text, or None if it is absent.
+
+    The other properties are not decoded. Takes about 0.3 µs.
+    """
     return value_after(text, name + NAME_END)
 
 
 @has_twin
 def value_after(text: str, needle: str) -> str | None:
-    """Return ``property_value`` on the hot path. ``needle`` is the name with its separator, built
-    once."""
+    """Return the value of one property in a property text, faster than ``property_value``.
+
+    ``needle`` is the name with its separator, built once by the caller.
+    """
     at = text.rfind(needle)
     while at > 0 and text[at - 1] != PAIR_END:  # inside another name or a value
         at = text.rfind(needle, 0, at)
@@ -160,7 +171,9 @@ _KEYS: Final = KEYS + NAME_END
 def send_properties(
     text: str, added: bytes
 ) -> tuple[bool, str | None, str | None, str | None, bytes]:
-    """Return the facts that a send needs from its property text:
+    """Read from the property text of a sent message what the broker needs to store it.
+
+    Return in this order:
 
     - False if the message needs only to be stored, True if it may need more;
     - UNIQ_KEY, TAGS and KEYS;
@@ -185,8 +198,10 @@ def send_properties(
 
 # Bits of a message's ``sysFlag`` (apache/rocketmq ``MessageSysFlag``, ``CompressionType``).
 class SysFlag:
-    """Flags of a stored message. They are plain ints: ``int & IntFlag`` would cost 0.7 µs, several
-    times for each message."""
+    """Flags of a stored message.
+
+    They are plain ints: ``int & IntFlag`` would cost 0.7 µs, several times for each message.
+    """
 
     COMPRESSED: Final = 0x1
     MULTI_TAGS: Final = 0x2
@@ -222,8 +237,10 @@ TEXT_MAX: Final = 300
 
 
 def failure_text(cause: BaseException | str) -> str:
-    """Return an exception or a reason as one line without control characters, for example
-    ``ValueError: no stock``."""
+    """Return an exception or a reason as one line of text without control characters.
+
+    An example is ``ValueError: no stock``.
+    """
     text = cause if isinstance(cause, str) else "".join(format_exception_only(cause))
     printable = "".join(each if each.isprintable() else " " for each in text[: 4 * TEXT_MAX])
     line = " ".join(printable.split())
@@ -233,8 +250,10 @@ def failure_text(cause: BaseException | str) -> str:
 def with_failure(
     properties: Mapping[str, str], failure: str | None, attempt: int
 ) -> dict[str, str]:
-    """Return the properties with the failure of this attempt, and without an older failure. A
-    failure that does not fit is left out."""
+    """Return a message's properties with the failure of this delivery attempt added.
+
+    An older failure is removed. A failure that does not fit into the properties is left out.
+    """
     plain = {name: value for name, value in properties.items() if name != CONSUME_FAILURE}
     if not failure:
         return plain
@@ -244,6 +263,6 @@ def with_failure(
 
 
 def consume_failure(properties: Mapping[str, str], attempt: int) -> str | None:
-    """Return the failure of this attempt from the properties, or None."""
+    """Return the failure of this delivery attempt from a message's properties, or None."""
     number, _, text = properties.get(CONSUME_FAILURE, "").partition(" ")
     return text if number == str(attempt) and text else None

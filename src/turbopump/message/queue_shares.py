@@ -18,8 +18,11 @@ of that client; none for an unknown client."""
 
 
 def allocate_average(queues: Queues, clients: Clients, client_id: str) -> list[MessageQueue]:
-    """Assign neighbouring queues in equal shares; the first clients get one more
-    (``AllocateMessageQueueAveragely``)."""
+    """Assign neighbouring queues to each client, in equal shares.
+
+    If the queues cannot be divided equally, the first clients get one more. RocketMQ:
+    ``AllocateMessageQueueAveragely``.
+    """
     if client_id not in clients:
         return []
     index = clients.index(client_id)
@@ -29,8 +32,10 @@ def allocate_average(queues: Queues, clients: Clients, client_id: str) -> list[M
 
 
 def allocate_by_circle(queues: Queues, clients: Clients, client_id: str) -> list[MessageQueue]:
-    """Assign queues one at a time to the clients in turn
-    (``AllocateMessageQueueAveragelyByCircle``)."""
+    """Assign queues one at a time, to each client in turn.
+
+    RocketMQ: ``AllocateMessageQueueAveragelyByCircle``.
+    """
     if client_id not in clients:
         return []
     return list(queues[clients.index(client_id) :: len(clients)])

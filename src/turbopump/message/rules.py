@@ -39,8 +39,11 @@ SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
 
 
 def topic_fault(topic: str) -> str | None:
-    """Return the reason why a topic name is invalid, or None. ``+`` is valid only between the group
-    and the topic of a retry topic, as written with ``enableRetryTopicV2``."""
+    """Return the reason why a topic name is invalid, or None.
+
+    ``+`` is valid only between the group and the topic of a retry topic, as written with
+    ``enableRetryTopicV2``.
+    """
     is_groups = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
     if _RETRY_V2.fullmatch(topic):
         topic = topic.replace("+", "_")
@@ -53,7 +56,7 @@ def group_fault(group: str) -> str | None:
 
 
 def tag_fault(tag: str) -> str | None:
-    """Return the reason why no subscription can select ``tag``, or None.
+    """Return the reason why no subscription can select a tag, or None.
 
     ``||`` separates tags, blanks around them are removed, ``*`` means all messages. Source:
     apache/rocketmq ``FilterAPI.buildSubscriptionData``.
@@ -68,7 +71,7 @@ def tag_fault(tag: str) -> str | None:
 
 
 def is_unicode(text: str) -> bool:
-    """Return True if a str can be encoded as UTF-8: it has no lone surrogates."""
+    """Return True if a str can be encoded as UTF-8, so that it has no lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -82,15 +85,19 @@ def is_system_topic(topic: str) -> bool:
 
 
 def is_brokers_own(topic: str) -> bool:
-    """Return True for a topic of the broker's internal state: messages on their way to other
-    topics, or records about messages."""
+    """Return True for a topic in which the broker keeps internal state.
+
+    Such a topic contains messages on their way to other topics, or records about messages.
+    """
     return topic in NOT_SENDABLE_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return ``" (did you mean orders?)"`` if a known name is similar (case does not matter), else
-    ``""``. Also return ``""`` if the name itself is known, for example because it was created a
-    moment ago."""
+    """Return a hint such as ``" (did you mean orders?)"`` if a known name is similar.
+
+    Upper and lower case do not matter. Return ``""`` if no known name is similar, or if the name
+    itself is known, for example because it was created a moment ago.
+    """
     from difflib import get_close_matches
 
     spelled = {one.lower(): one for one in known}

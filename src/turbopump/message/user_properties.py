@@ -86,7 +86,7 @@ _BLANKS: Final = "".join(map(chr, range(0x21)))
 
 
 def user_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties under names that RocketMQ does not reserve."""
+    """Return the properties whose names RocketMQ does not reserve."""
     return {
         name: value
         for name, value in properties.items()
@@ -95,8 +95,10 @@ def user_properties(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def handed_on(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties of a received message that the next message gets too. Raise
-    MessageError for a value that is empty or not text."""
+    """Return the properties of a received message that a new message may take over.
+
+    Raise MessageError for a value that is empty or not text.
+    """
     kept = {
         name: value for name, value in text_pairs(properties).items() if name not in LEFT_BEHIND
     }
@@ -107,8 +109,10 @@ def handed_on(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def checked_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """Check a user's properties and return a copy. Raise MessageError if one is invalid. Takes
-    about 0.15 µs for each property."""
+    """Check a user's properties and return a copy.
+
+    Raise MessageError if a property is invalid. Takes about 0.15 µs for each property.
+    """
     copied = text_pairs(properties)
     if not RESERVED.isdisjoint(copied):
         # brokers put both into every message
@@ -134,7 +138,10 @@ def checked_properties(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def text_pairs(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return a copy. Raise MessageError if ``properties`` is not a mapping of text to text."""
+    """Return a copy of properties after checking that they are a mapping of text to text.
+
+    Raise MessageError if they are not.
+    """
     try:
         copied = dict(properties)
     except (TypeError, ValueError):
@@ -151,7 +158,7 @@ def text_pairs(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def blank(name: str, value: str) -> MessageError:
-    """Return the error for a property that no consumer would see."""
+    """Return the error for a blank property, which no consumer would see."""
     return MessageError(
         f"property {name!r:.80} with the value {value!r:.80} is blank, and would be lost: leave "
         "it out, or give it something to hold"

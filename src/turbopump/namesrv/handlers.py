@@ -94,7 +94,7 @@ RouteKey = tuple[str, bool, str | None]
 The key is the topic, True for standard JSON, and the queues of an ordered topic or None.
 """
 OWNER_ANSWER_S: Final = 3.0
-"""Seconds to wait for an answer of the broker that already has the name and id of another one."""
+"""Seconds to wait until the present owner of a broker's name and id answers."""
 
 
 class NamesrvHandlers:
@@ -266,7 +266,7 @@ class NamesrvHandlers:
         return encode_response(context.opaque, Response(body=body))
 
     def _encode_route(self, key: RouteKey, opaque: int) -> Steps[Response[TopicRouteData] | bytes]:
-        yield  # it may have hundreds of brokers
+        yield  # the route may have hundreds of brokers
         topic, standard, order = key
         changes = self._encoded.changes
         route = self._table.route(topic)
@@ -331,8 +331,8 @@ class NamesrvHandlers:
         return Response()
 
     def _ordered_topics(self) -> bytes:
-        """Return the encoded configuration of ordered topics, which answers the registration of a
-        broker."""
+        """Return the encoded configuration of ordered topics, the body of the answer to a
+        registration."""
         if not self._config.return_order_topic_config_to_broker:
             return b""
         texts = self._kv.namespace(ORDER_TOPIC_CONFIG)
@@ -386,7 +386,7 @@ class EncodedRoutes:
 def _read_registration(
     request: RegisterBroker, context: RequestContext
 ) -> Steps[RegisterBrokerBody]:
-    yield  # it may have thousands of topics
+    yield  # the body may have thousands of topics
     if not context.body:
         return RegisterBrokerBody()
     if context.version < V3_0_11:  # RocketMQ: then the body was the topics alone
@@ -414,7 +414,7 @@ def _leave_unusable_out(broker: BrokerIdentity, topics: dict[str, TopicConfig]) 
 
 
 def _listed(topics: Callable[[], tuple[str, ...]]) -> Steps[Response[TopicList]]:
-    yield  # there may be thousands
+    yield  # there may be thousands of topics
     return Response(TopicList(topic_list=topics()))
 
 

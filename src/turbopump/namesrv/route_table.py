@@ -287,7 +287,7 @@ class RouteTable:
         return self._live.get((broker.cluster, address))
 
     def _with_address(self, registration: Registration) -> BrokerData:
-        """Add the address of a broker to the brokers of its name, and return their entry.
+        """Record the address of a broker under its name and id. Return the entry of the name.
 
         The address is removed from all other entries.
         """

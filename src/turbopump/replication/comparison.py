@@ -84,7 +84,8 @@ class Outcome(NamedTuple):
 
 
 def _take_history(came: ReceivedBytes, after: int) -> tuple[KnownLog, ...] | None:
-    """Remove a history from the received bytes and return it, or return None if more must arrive.
+    """Remove a history from the received bytes, and return it. Return None until all its bytes have
+    arrived.
 
     - ``after``: the number of bytes before the history, which are removed too.
 
@@ -163,7 +164,7 @@ class MasterComparison:
         if not 0 <= start <= self.end:
             raise ProtocolError(f"the slave's log begins at {start} and ends at {self.end}")
         if self.end == 0:
-            return self._finish(Verdict.EQUAL, log.start)  # an empty one gets all there is
+            return self._finish(Verdict.EQUAL, log.start)  # an empty slave gets the whole log
         if self.end > log.written:
             return self._finish(Verdict.AHEAD, log.written)
         self._base = max(start, log.start)
@@ -199,9 +200,9 @@ class MasterComparison:
         Return no bytes while a digest is missing.
         """
         # After an equal range the comparison continues behind it. A range that differs is halved by
-        # ``_request_next``, down to the first different byte. If that is the very first byte that
-        # was compared, the histories were wrong about the bytes before it. So everything that both
-        # logs have is compared from its beginning.
+        # ``_request_next``, down to the first different byte. If this is the very first byte that
+        # was compared, the histories were wrong about the bytes before it. Then all bytes that both
+        # logs have are compared, from the first one on.
         asked = self.asked
         if asked is None or self._theirs is None or self._own is None:
             return b""
@@ -242,7 +243,10 @@ class SlaveComparison:
         return self._came.rest
 
     def begin(self) -> bytes:
-        """Return the bytes that begin a comparison: PROVE, the ends of the log, and its history."""
+        """Return the first bytes that a slave sends in a comparison.
+
+        These are PROVE, the ends of the slave's log, and its history.
+        """
         return _GREETING.pack(PROVE, self.start, self.end) + _history(self._known)
 
     def received(self, data: bytes) -> Range | Outcome | None:

@@ -128,7 +128,7 @@ class MasterHandshake(_Handshake):
         if self._others_nonce is None:
             first = self._came.rest[: len(HELLO)]
             compares = PROVE.startswith(first) and not HELLO.startswith(first)
-            if compares or (first and first[0] < HELLO[0]):  # or an offset: no handshake follows
+            if compares or (first and first[0] < HELLO[0]):  # or an offset
                 if self._allowed:
                     return Step(b"", self._came.rest)
                 raise ProtocolError(
@@ -155,7 +155,7 @@ class SlaveHandshake(_Handshake):
     """Handshake on the side of a slave that has credentials."""
 
     def begin(self) -> bytes:
-        """Return the bytes that begin a handshake: HELLO and the nonce of this slave."""
+        """Return the first bytes that a slave sends in a handshake."""
         return HELLO + self._nonce
 
     def received(self, data: bytes) -> Step:

@@ -38,7 +38,7 @@ KNOWN_MAX: Final = 256
 
 
 class KnownLog(NamedTuple):
-    """Entry of a history: another log that has the same bytes.
+    """Entry of a history, which names another log that has the same bytes up to an offset.
 
     - ``id``: the id of the other log.
     - ``until``: the offset before which both logs have the same bytes.
@@ -49,7 +49,7 @@ class KnownLog(NamedTuple):
 
 
 def new_id(now_ms: int, source: random.Random) -> bytes:
-    """Return the id of a new log: the time, then random bytes.
+    """Return a new id for a log, which consists of the time and random bytes.
 
     The time keeps ids different in tests that repeat the same random numbers.
     """
@@ -66,7 +66,7 @@ def common_until(one: Sequence[KnownLog], other: Sequence[KnownLog]) -> int:
 
 
 class LogHistory:
-    """History of this broker's log: the other logs with which it agrees, and up to which offset.
+    """Record of the other logs that have the same first bytes as this broker's log.
 
     - ``path``: the file of the history.
     - ``own``: the id for bytes that this run of the broker writes itself.
@@ -86,14 +86,14 @@ class LogHistory:
         self.known: tuple[KnownLog, ...] = self._saved or ()
         if self.known and unchanged < end:
             self.begin_own(unchanged)
-            self.save_now()  # the next start need not notice
+            self.save_now()  # the next start then finds nothing to change
 
     def begin_own(self, end: int) -> None:
         """Record that the bytes from ``end`` on are in no other known log.
 
         This run is about to write these bytes, or copies them from a log without a known id.
         """
-        # The entries of other logs end here at the latest, because the next bytes are not theirs.
+        # Entries of other logs end at ``end`` at the latest, because they lack the next bytes.
         # An empty log has nothing in common with any other.
         if not self.known or self.known[-1].id != self._own:
             closed = [KnownLog(one.id, min(one.until, end)) for one in self.known if end]
@@ -174,6 +174,6 @@ class LogHistory:
                 KnownLog(bytes.fromhex(name), NO_END if until is None else until)
                 for name, until in rows
             ]
-        except (ValueError, msgspec.MsgspecError):  # cut off, or made by hand
+        except (ValueError, msgspec.MsgspecError):  # the file was cut off or edited
             return None
         return tuple(known) if all(len(one.id) == ID_SIZE for one in known) else None

@@ -58,8 +58,7 @@ class LogSpan(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """Bytes of the log to send to a slave: their first offset and their number. A size of 0 is a
-    heartbeat."""
+    """Part of the log to send to a slave. A size of 0 is a heartbeat."""
 
     offset: int
     size: int
@@ -92,7 +91,7 @@ class SlaveConnection:
     def __post_init__(self) -> None:
         self.last_read = self.now
         self.sent = ByteRate(self.now)
-        self.last_write = self.now - self.settings.heartbeat  # so that it hears it is served
+        self.last_write = self.now - self.settings.heartbeat  # the first heartbeat is due at once
 
     def begin_proved(self, offset: int) -> None:
         """Start to send the log from ``offset`` on, because the slave has proved its log up to
@@ -300,14 +299,19 @@ class Replicas:
         self.update(now, confirmed)
 
     def is_in_sync(self, slave: str, now: float, *, proved: bool = True) -> bool:
-        """Return True if a slave counts and had all of the log in the last ``catch_up`` seconds."""
+        """Return True if a slave had all of the log at some moment of the last ``catch_up``
+        seconds.
+
+        A slave that does not count yet is not in sync.
+        """
         one = self._slaves.get((slave, proved))
         if one is None or one.counts_from:
             return False
         return now - one.caught_up <= self._settings.catch_up
 
     def update(self, now: float, confirmed: int = 0) -> None:
-        """Compute ``copied`` and ``alone`` again, and forget a slave that was silent for long.
+        """Update the offset that enough slaves have copied, and forget a slave that was silent for
+        long.
 
         - ``confirmed``: the offset up to which sends are answered.
         """
@@ -329,7 +333,7 @@ class Replicas:
             if now - one.caught_up <= catch_up:
                 in_sync.add(slave)
         if gone is not None:
-            del self._slaves[gone]  # the next one in the next round
+            del self._slaves[gone]  # one slave for each call
         if not wanted:
             return
         if len(acked) >= wanted:

@@ -66,7 +66,7 @@ CHECK_S: Final = 0.5
 
 
 class MasterLink:
-    """HA port of a master broker: the server from which slaves copy the log.
+    """HA port of a master broker, from which slaves copy the log.
 
     - ``durable_only``: True to send only bytes that are on this disk, so that no slave is ahead of
       its master after a power cut (SYNC_FLUSH).
@@ -241,7 +241,7 @@ class MasterLink:
 
     def _send_to_all(self) -> None:
         self._due = False
-        if not self._ports:  # closed meanwhile
+        if not self._ports:  # the port was closed during the wait
             return
         for slave in list(self.slaves):
             slave.send_new()
@@ -271,8 +271,8 @@ class MasterLink:
         self._timer = loop.call_later(CHECK_S, self._check_slaves)
 
     def _publish_copied(self) -> None:
-        """Pass to the store the offset up to which slaves have the log, and whether slaves are
-        missing."""
+        """Pass to the store the offset that enough slaves have copied, and whether too few are in
+        sync."""
         if not self.settings.acks:
             return
         replicas = self.replicas
@@ -311,7 +311,9 @@ class SlavePeer(asyncio.Protocol):
         self.connection = SlaveConnection(link.settings, "", 0.0)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is none
+        self._transport = transport = cast(
+            asyncio.Transport, transport
+        )  # uvloop's class is no subclass
         host, port = transport.get_extra_info("peername")[:2]
         self.address = f"{host}:{port}"
         self._host = host
@@ -489,7 +491,7 @@ class SlavePeer(asyncio.Protocol):
         return self.connection.next_transfer(self._link.span, asyncio.get_running_loop().time())
 
     def _read_log(self, turn: list[Transfer]) -> Bytes | None:
-        """Return the bytes of these transfers if the operating system has them in memory.
+        """Return the bytes to send if the operating system has these bytes in memory.
 
         Otherwise return None, and start a thread that reads them; they are sent afterwards.
         Recently written bytes are not copied, because that part of the log does not change any

@@ -73,14 +73,13 @@ class MasterConnection:
         """True once the master has sent a frame, which shows that it serves this slave."""
 
     def begin(self) -> bytes:
-        """Return the report that begins the stream: the offset from which on the slave wants the
-        log."""
+        """Return the first report to the master, which requests the log from an offset on."""
         return REPORT.pack(self.reported)
 
     def received(self, data: bytes, now: float) -> None:
         """Accept bytes that the master has sent.
 
-        Raises ProtocolError if they do not continue at the end of the log.
+        Raises ProtocolError if the bytes do not continue at the end of the log.
         """
         self.last_read = now
         first = self._reader.position is None

@@ -62,7 +62,7 @@ _DIGITS: Final = dict.fromkeys(map(ord, "0123456789"))
 
 
 class SlaveLink:
-    """Copying of a master's log to this slave. A lost connection is renewed.
+    """Task that copies the log of the master to this slave, and renews a lost connection.
 
     Call ``start``, then ``set_master``, and at the end ``stop``.
 
@@ -209,7 +209,7 @@ class SlaveLink:
             if peer.shakes_hands:
                 cause += "; both brokers need the same innerClientAuthenticationCredentials"
             self._record_fault(cause)
-            return self._next_pause(REFUSED_S)  # one that was stopping may be back at once
+            return self._next_pause(REFUSED_S)  # a master that stopped may be back at once
         self._record_fault(cause)
         return REFUSED_S
 
@@ -325,13 +325,15 @@ class MasterPeer(asyncio.Protocol):
         return (self._comparison or self.connection).begin()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is none
+        self._transport = transport = cast(
+            asyncio.Transport, transport
+        )  # uvloop's class is no subclass
         transport.write(self._handshake.begin() if self._handshake else self._first_bytes())
         self._check_silence()
 
     @property
     def kind(self) -> str:
-        """Name of the kind of connection in log lines: TLS or plain text."""
+        """Kind of the connection for log lines, which is TLS or plain text."""
         return "TLS" if self.encrypted else "plain text"
 
     @property
@@ -395,7 +397,7 @@ class MasterPeer(asyncio.Protocol):
         if found.verdict is not Verdict.EQUAL:
             if found.verdict is Verdict.DIFFERS and found.known:
                 link.history.found_different(found.known, found.offset)
-                link.history.save(lambda _error: None)  # so that less is compared the next time
+                link.history.save(lambda _error: None)  # the next comparison is shorter
             self._refuse(slaves_refusal(found, link.address or "?", end))
             return
 

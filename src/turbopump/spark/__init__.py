@@ -31,7 +31,10 @@ def __getattr__(name: str) -> object:
 
 
 def imported(module: str) -> ModuleType:
-    """Import a turbopump module that needs pyspark or pyarrow. Raises MissingExtraError."""
+    """Import a turbopump module that needs pyspark or pyarrow.
+
+    Raises MissingExtraError if one of these packages is not installed.
+    """
     try:
         return import_module(module)
     except ModuleNotFoundError as error:

@@ -35,24 +35,29 @@ __all__ = ["dataset", "files", "offsets", "rows", "table_schema"]
 
 
 def files(lake: str | Path, table: str = DATA) -> list[str]:
-    """Return the current Parquet files of a table; ``table``: ``data`` or ``_rejected``.
+    """Return the paths of the Parquet files that a table of a lake has now.
 
-    The list belongs to one version and is valid until files are compacted, so call this again for
-    each read. Raises LakeError if there is no lake.
+    ``table`` is ``data`` or ``_rejected``. Compaction replaces files, so call this function again
+    for each read. Raises LakeError if there is no lake.
     """
     return [str(path) for path in open_lake(Path(lake)).paths(_checked_table(table))]
 
 
 def offsets(lake: str | Path) -> Offsets:
-    """Return the offset up to which (exclusive) the lake has each queue. Raises LakeError."""
+    """Return for each queue the offset of the first message that the lake lacks.
+
+    Raises LakeError if there is no lake.
+    """
     ranges = open_lake(Path(lake)).snapshot().ranges
     return {queue: archived.end for queue, archived in ranges.items()}
 
 
 def dataset(lake: str | Path, table: str = DATA) -> ds.Dataset:
-    """Return a table as a dataset for pyarrow, pandas, Polars and, with ``duckdb.from_arrow``,
-    DuckDB. It has the columns of the files, and ``topic``, ``date`` and ``hour``. Raises
-    LakeError."""
+    """Return a table of a lake as a dataset for pyarrow, pandas, Polars or DuckDB.
+
+    DuckDB reads the dataset with ``duckdb.from_arrow``. The dataset has the columns of the files,
+    and ``topic``, ``date`` and ``hour``. Raises LakeError if there is no lake.
+    """
     opened = open_lake(Path(lake))
     snapshot = opened.snapshot()
     found = [each for each in snapshot.files if each.table == _checked_table(table)]
@@ -71,7 +76,10 @@ def dataset(lake: str | Path, table: str = DATA) -> ds.Dataset:
 
 
 def rows(spark: SparkSession, lake: str | Path, table: str = DATA) -> DataFrame:
-    """Return a table as a Spark DataFrame. Raises LakeError."""
+    """Return a table of a lake as a Spark DataFrame.
+
+    Raises LakeError if there is no lake.
+    """
     from pyspark.sql.functions import lit
     from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.types import StructType
@@ -108,15 +116,18 @@ def quoted(name: str) -> str:
 
 
 def table_schema(lake: Lake, table: str = DATA, snapshot: Snapshot | None = None) -> pa.Schema:
-    """Return the columns of a table, now or at a version. The columns of its partitions are at the
-    end."""
+    """Return the columns of a table of a lake.
+
+    ``snapshot`` is the version of the lake; None means the newest version. The columns of the
+    partitions are at the end.
+    """
     restarted = bool((snapshot or lake.snapshot()).generations)
     make = data_schema if table == DATA else rejected_schema
     return pa.schema([*make(lake.definition, restarted=restarted), *PARTITIONS])
 
 
 def _path_of(lake: Lake, file: DataFile) -> str:
-    """Return the path or URL that opens a file."""
+    """Return the path of a data file, which may still be in the staging folder."""
     placed, staged = lake.root / file.path, lake.staging / file.name
     return str(staged if staged.exists() and not placed.exists() else placed)
 

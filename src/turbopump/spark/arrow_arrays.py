@@ -17,8 +17,10 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 def number_array(values: np.ndarray[Any, Any], there: Mask | None = None) -> pa.Array:
-    """Return an Arrow array. Values are null where ``there`` is false. Adjacent values are not
-    copied."""
+    """Return an Arrow array with the values of a NumPy array.
+
+    Values are null where ``there`` is false. Memory is shared if the values are adjacent.
+    """
     buffers = [_validity_bitmap(there), pa.py_buffer(np.ascontiguousarray(values))]
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), buffers)
 
@@ -26,7 +28,7 @@ def number_array(values: np.ndarray[Any, Any], there: Mask | None = None) -> pa.
 def text_array(
     values: Iterable[str | bytes | None], type_: pa.DataType | None = None
 ) -> pa.StringArray | pa.BinaryArray:
-    """Return an Arrow array of texts. None becomes null."""
+    """Return an Arrow array of texts, with null for each None."""
     found = [value.encode() if isinstance(value, str) else value for value in values]
     offsets = np.zeros(len(found) + 1, np.int32)
     np.cumsum([len(value or b"") for value in found], out=offsets[1:], dtype=np.int32)
@@ -37,7 +39,10 @@ def text_array(
 
 
 def repeated_text(value: str | None, rows: int, type_: pa.DataType) -> pa.StringArray:
-    """Return an array with the same text, or null, in each row."""
+    """Return an Arrow array with the same text in each row.
+
+    If ``value`` is None, each row is null.
+    """
     if value is None:
         return pa.nulls(rows, type_)
     data = value.encode()

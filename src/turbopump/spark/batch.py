@@ -38,8 +38,11 @@ _log = logging.getLogger(__name__)
 
 
 class BatchReader(DataSourceReader):
-    """Reader from ``startingOffsets`` (default earliest) up to ``endingOffsets`` (default latest,
-    looked up once at planning)."""
+    """Spark reader of a batch query on RocketMQ topics.
+
+    The query reads from ``startingOffsets`` (default ``earliest``) up to ``endingOffsets`` (default
+    ``latest``). Both are looked up once, when Spark plans the query.
+    """
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -79,9 +82,11 @@ class BatchReader(DataSourceReader):
     def _tags_to_ask_for(
         self, cluster: Cluster, begins: Offsets, ends: Offsets
     ) -> frozenset[str] | None:
-        """Return the tags of Spark's filters if brokers should filter by them. Return None if there
-        is an SQL filter already, or if a topic may store inner batches, which have no tag of their
-        own."""
+        """Return the tags that brokers should filter by, or None if brokers should not filter.
+
+        The tags come from Spark's filters. Brokers cannot filter by them if the query has an SQL
+        filter, or if a topic may store inner batches, because an inner batch has no tag of its own.
+        """
         tags = self._pushed.tags
         if tags is None or self._options.sql_filter is not None:
             return None
@@ -98,8 +103,11 @@ class BatchReader(DataSourceReader):
 
 
 class PushingBatchReader(BatchReader):
-    """Batch reader for sessions in which Spark pushes filters down. PySpark refuses ``pushFilters``
-    in other sessions."""
+    """Spark reader of a batch query that applies some of Spark's filters.
+
+    PySpark refuses a reader with ``pushFilters`` unless the session allows pushed filters, so other
+    sessions use ``BatchReader``.
+    """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
         self._pushed, left = push(filters)
@@ -124,7 +132,10 @@ IntRange = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """Parts of Spark's filters that the source applies. None: no filter on that column."""
+    """Restrictions on columns that the source takes over from Spark's filters.
+
+    A field that is None does not restrict its column.
+    """
 
     topics: frozenset[str] | None = None
     brokers: frozenset[str] | None = None
@@ -135,7 +146,7 @@ class Pushed:
     tags: frozenset[str] | None = None
 
     def may_match(self, queue: MessageQueue) -> bool:
-        """Return True if the filters may match messages of this queue."""
+        """Return True if a queue may have messages that match the filters."""
         return (
             (self.topics is None or queue.topic in self.topics)
             and (self.brokers is None or queue.broker_name in self.brokers)
@@ -146,7 +157,7 @@ class Pushed:
     def limit_ranges(
         self, cluster: Cluster, begins: Offsets, ends: Offsets
     ) -> tuple[Offsets, Offsets]:
-        """Return the range of offsets that contains all wanted messages."""
+        """Narrow the range of offsets of each queue to the messages that the filters may match."""
         begins = {queue: max(begin, self.offsets[0]) for queue, begin in begins.items()}
         ends = {queue: min(end, self.offsets[1]) for queue, end in ends.items()}
         first, last = self.stored_ms
@@ -164,8 +175,11 @@ NOTHING_PUSHED: Final = Pushed()
 
 
 def push(filters: Iterable[Filter]) -> tuple[Pushed, list[Filter]]:
-    """Split filters, all of which must hold, into those that the source applies and those left to
-    Spark."""
+    """Split Spark's filters into those that the source applies and those that Spark must apply.
+
+    A row must match all filters. A filter may be in both results, because the source applies some
+    filters only roughly.
+    """
     pushed = NOTHING_PUSHED
     left: list[Filter] = []
     for one in filters:
@@ -176,7 +190,8 @@ def push(filters: Iterable[Filter]) -> tuple[Pushed, list[Filter]]:
 
 
 def _add_filter(pushed: Pushed, one: Filter) -> tuple[Pushed, bool]:
-    """Return ``pushed`` with one more filter, and True if Spark can drop the filter."""
+    """Add one of Spark's filters to ``pushed``, and return True if Spark need not apply the filter
+    again."""
     column = getattr(one, "attribute", ("",))
     name = ".".join(column)
     if isinstance(one, IsNotNull):
@@ -198,7 +213,7 @@ def _add_filter(pushed: Pushed, one: Filter) -> tuple[Pushed, bool]:
 
 
 def _add_values(pushed: Pushed, name: str, values: tuple[Any, ...]) -> tuple[Pushed, bool]:
-    """Add the filter "one of these values". Nulls are left out, because these columns have none."""
+    """Add a filter that requires one of these values in a column."""
     if name in ("topic", "brokerName", "tags"):
         if not all(isinstance(value, str) for value in values):
             return pushed, False
@@ -238,7 +253,8 @@ def _range_of(one: Filter, name: str, value: Any) -> IntRange | None:
 
 
 def _compared(one: Filter, value: int) -> IntRange | None:
-    """Return the range of a comparison with a number; None for another filter."""
+    """Return the range of numbers that match a comparison, or None if the filter is no
+    comparison."""
     if isinstance(one, GreaterThan):
         return value + 1, _INT64
     if isinstance(one, GreaterThanOrEqual):
@@ -263,7 +279,7 @@ def _ms(value: datetime) -> int:
 
 
 def _can_be_asked_for(tag: str) -> bool:
-    """Return True if a broker parses this tag unchanged out of ``A || B``."""
+    """Return True if this tag can be part of a broker's tag filter ``A || B``."""
     return bool(tag) and tag == tag.strip() and "||" not in tag and tag != "*"
 
 

@@ -29,8 +29,11 @@ _RECEIVE_SIZE: Final = 256 << 10
 
 
 class BlockingConnection:
-    """Connection to ``address`` (``host:port``), opened at once. Raises ConnectError after
-    ``timeout`` seconds."""
+    """Blocking connection to a name server or broker, opened by the constructor.
+
+    ``address`` has the form ``host:port``. Raises ConnectError if the connection is not open within
+    ``timeout`` seconds.
+    """
 
     def __init__(
         self,
@@ -72,14 +75,19 @@ class BlockingConnection:
             raise ConnectError(f"no TLS connection to {self.address}: {why}") from None
 
     def exchange_all(self, requests: Sequence[Request[Any]], *, timeout: float) -> list[Command]:
-        """Send all requests at once and return their answers in the order of the requests, whatever
-        their codes. Raises CallTimeoutError, ConnectionLostError, FrameError or HeaderError."""
+        """Send all requests at once, and return the answers in the order of the requests.
+
+        An answer with an error code is returned like any other. Raises CallTimeoutError,
+        ConnectionLostError, FrameError or HeaderError.
+        """
         self.send(requests, timeout=timeout)
         return self.receive(timeout=timeout)
 
     def send(self, requests: Sequence[Request[Any]], *, timeout: float) -> None:
-        """Send the requests; ``receive`` must follow. The two are the halves of
-        ``exchange_all``."""
+        """Send all requests at once, without waiting for the answers.
+
+        The caller must call ``receive`` before the next ``send``.
+        """
         self._opaques = range(self._opaques.stop, self._opaques.stop + len(requests))
         self._asked = type(requests[0]).__name__
         commands = [
@@ -94,7 +102,8 @@ class BlockingConnection:
             self._socket.sendall(b"".join(map(encode_command, commands)))
 
     def receive(self, *, timeout: float) -> list[Command]:
-        """Return the answers to the last ``send``."""
+        """Wait for the answers to the requests of the last ``send``, and return them in the order
+        of the requests."""
         deadline = time.monotonic() + timeout
         answers: list[Command | None] = [None] * len(self._opaques)
         missing = len(answers)

@@ -66,7 +66,10 @@ T = TypeVar("T")
 
 
 class PullFilter(NamedTuple):
-    """Filter of a pull: a subscription of the type ``TAG`` or ``SQL92``."""
+    """Filter by which a broker selects the messages of a pull.
+
+    ``kind`` is ``TAG`` or ``SQL92``, the type of the expression.
+    """
 
     expression: str = "*"
     kind: str = "TAG"
@@ -76,14 +79,17 @@ EVERY_MESSAGE: Final = PullFilter()
 
 
 class Cluster:
-    """Blocking client of a cluster. Connections are opened on first use and kept until ``close``.
-    Only one call may run at a time.
+    """Blocking client of a RocketMQ cluster.
+
+    The client opens connections on first use and keeps them until ``close``. Only one call may run
+    at a time.
 
     - ``timeout``: seconds for one call.
     - ``patience``: seconds for which a failed call is repeated.
     - ``broker_patience``: the same for calls to brokers, if different.
     - ``credentials``: keys that sign requests.
-    - ``tls``: TLS settings; None: plain text. Raises ConfigError if its files cannot be used.
+    - ``tls``: TLS settings, or None for connections without TLS. Raises ConfigError if its files
+      cannot be used.
     """
 
     def __init__(
@@ -120,19 +126,25 @@ class Cluster:
             self._connections.popitem()[1].close()
 
     def forget_routes(self) -> None:
-        """Drop all routes, so that the next call asks the name servers again."""
+        """Forget the routes of all topics, so that the next call asks the name servers again."""
         self._routes.clear()
 
     def topics(self) -> list[str]:
-        """Return all topics of users, sorted. Retry and dead-letter topics are included, the
-        brokers' own topics are not. Raises RemotingError."""
+        """Return the sorted names of all topics except the brokers' own topics.
+
+        Retry topics and dead-letter topics are included. Raises RemotingError if no name server
+        answers.
+        """
         names = self._ask_name_server(GetAllTopicList()).topic_list
         own = self._ask_name_server(GetBrokerClusterInfo()).own_topics()
         return sorted({name for name in names if not is_system_topic(name)} - own)
 
     def queues(self, topic: str) -> list[MessageQueue]:
-        """Return the readable queues of a topic, sorted. Raises RouteNotFoundError, RemotingError
-        if no name server answers, or BodyError for a route with numbers out of range."""
+        """Return the readable queues of a topic, sorted.
+
+        Raises RouteNotFoundError if the topic has no route, RemotingError if no name server
+        answers, or BodyError for a route with numbers out of range.
+        """
         route = self._routes[topic] = self._fetch_route(topic)
         return [
             queue
@@ -141,35 +153,47 @@ class Cluster:
         ]
 
     def is_read_from_slave(self, queue: MessageQueue) -> bool:
-        """Return True if the queue's broker had no master in its last route. A slave may lack
-        messages of its master."""
+        """Return True if a queue is read from a slave, which may lack messages of its master.
+
+        The answer comes from the last known route of the queue's topic.
+        """
         route = self._routes.get(queue.topic)
         return route is not None and route.master(queue.broker_name) is None
 
     def queues_of_known(self, topic: str) -> list[MessageQueue]:
-        """Return the queues of a topic that existed before, like ``queues``. If there is no route,
-        wait for one, because the broker may be restarting."""
+        """Return the readable queues of a topic that is known to exist.
+
+        If the topic has no route, the call waits for one, because the topic's broker may be
+        restarting.
+        """
         passing = (RemotingError, RouteNotFoundError)
         return self._retry(lambda: self.queues(topic), passing, self._broker_patience)
 
     def offset_min(self, queue: MessageQueue) -> int:
-        """Return the first offset that the queue still has."""
+        """Return the offset of the oldest message that the queue still has."""
         return self.offsets_min([queue])[queue]
 
     def offsets_min(self, queues: Iterable[MessageQueue]) -> Offsets:
-        """Return the first offset of each queue. The requests to one broker are sent together."""
+        """Return for each queue the offset of the oldest message.
+
+        The requests to one broker are sent together.
+        """
         return self._offsets(queues, offsets.GetMinOffset)
 
     def offset_max(self, queue: MessageQueue) -> int:
-        """Return the offset after the last message of the queue."""
+        """Return the offset that the next message of the queue will get."""
         return self.offsets_max([queue])[queue]
 
     def offsets_max(self, queues: Iterable[MessageQueue]) -> Offsets:
-        """Return the next offset of each queue, like ``offsets_min``."""
+        """Return for each queue the offset that its next message will get.
+
+        The requests to one broker are sent together.
+        """
         return self._offsets(queues, offsets.GetMaxOffset)
 
     def group_offset(self, queue: MessageQueue, group: str) -> int | None:
-        """Return the committed offset of a consumer group, or None."""
+        """Return the offset that a consumer group has committed for a queue, or None if there is
+        none."""
         request = offsets.QueryConsumerOffset(
             consumer_group=group,
             topic=queue.topic,
@@ -184,8 +208,11 @@ class Cluster:
             raise
 
     def commit_group_offsets(self, group: str, wanted: Mapping[MessageQueue, int]) -> None:
-        """Commit these offsets for a consumer group. A pull first creates a group that a broker
-        does not know, if the broker allows that (``autoCreateSubscriptionGroup``)."""
+        """Commit the given offset of each queue for a consumer group.
+
+        If a broker does not know the group, a pull creates the group first. The broker must allow
+        that (``autoCreateSubscriptionGroup``).
+        """
         for queues in _group_by_broker(wanted):
             requests = [
                 offsets.UpdateConsumerOffset(
@@ -208,8 +235,11 @@ class Cluster:
                     self._ask_broker(queues[0], some, self._timeout)
 
     def may_hold_inner_batches(self, queue: MessageQueue) -> bool:
-        """Return True if the topic may store several messages as one entry, which has no tag of its
-        own (``queue.type=BatchCQ``, from 5.0 on)."""
+        """Return True if the queue's topic may store several messages as one entry.
+
+        Topics with ``queue.type=BatchCQ`` do so, from RocketMQ 5.0 on. Such an entry has no tag of
+        its own.
+        """
         request = GetTopicConfig(topic=queue.topic)
         try:
             (answer,) = self._ask_broker(queue, [request], self._timeout)
@@ -219,8 +249,9 @@ class Cluster:
         return config.attributes.get("queue.type", "SimpleCQ") != "SimpleCQ"
 
     def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the first offset stored at or after a time, or the end of the queue if all
-        messages are older.
+        """Return the offset of the first message that was stored at or after a time.
+
+        If all messages are older, the call returns the end of the queue.
 
         The broker's answer to request 29 is only a guess: 4.x returns the *nearest* message, and
         any one of several in the same millisecond. So the neighbouring messages are checked, and
@@ -246,8 +277,11 @@ class Cluster:
         )
 
     def pull(self, queue: MessageQueue, offset: int, rows_max: int) -> Command:
-        """Pull at most ``rows_max`` messages from an offset on, and return the answer
-        (``start_pull``)."""
+        """Pull at most ``rows_max`` messages that begin at an offset, and return the broker's
+        answer.
+
+        ``start_pull`` has the possible codes of the answer.
+        """
         (answer,) = self.start_pull(queue, [(offset, rows_max)])()
         return answer
 
@@ -260,13 +294,15 @@ class Cluster:
         wanted: PullFilter = EVERY_MESSAGE,
         group: str = GROUP,
     ) -> Callable[[], list[Command]]:
-        """Send several pulls of one queue at once. Each has an offset and a maximum number of
-        messages that are ``wanted``. Return a function that waits for the answers, in the same
-        order. The caller can work in the meantime, but no other call may be made before the answers
-        are read.
+        """Send several pulls of one queue at once, and return a function that waits for the
+        answers.
 
-        Answers have the codes 0, 19, 20 or 21. If an offset has no message yet, the broker may hold
-        its pull for ``hold_ms``.
+        ``begins`` has an offset and a maximum number of messages for each pull. The function
+        returns the answers in the same order. The caller can work in the meantime, but must not
+        make other calls before the function has returned.
+
+        Answers have the codes 0, 19, 20 or 21. If an offset has no message yet, the broker may
+        delay the answer for ``hold_ms``.
         """
         requests = [
             PullMessage(
@@ -308,13 +344,14 @@ class Cluster:
         return answers
 
     def _drop_connection(self, queue: MessageQueue, connection: BlockingConnection) -> None:
-        """Drop a connection; the next request uses a new connection and a new route."""
+        """Close a broken connection, so that the next request opens a new one and fetches a new
+        route."""
         connection.close()
         self._connections.pop(connection.address, None)
         self._routes.pop(queue.topic, None)
 
     def _known_address(self, queue: MessageQueue) -> str | None:
-        """Return the address to read a queue from, by the known route; None without one."""
+        """Return the address of a broker with this queue, or None if no route is known."""
         route = self._routes.get(queue.topic)
         return None if route is None else route.readable_address(queue.broker_name)
 
@@ -335,8 +372,10 @@ class Cluster:
         return _offset_in(self._ask_broker(queue, [request], self._timeout)[0], queue)
 
     def stored_ms(self, queue: MessageQueue, offset: int) -> int:
-        """Return the store time of the message at this offset. Raises ClientError if there is
-        none."""
+        """Return the time (ms) at which the message at this offset was stored.
+
+        Raises ClientError if there is no such message.
+        """
         answer = self.pull(queue, offset, 1)
         for batch in decode(answer.body, queue.broker_name, ("storeTimestamp",)):
             return int(batch.column(0)[0].value) // 1000
@@ -360,7 +399,10 @@ class Cluster:
             raise BodyError(f"{servers}: {error}") from None
 
     def _ask_name_server(self, request: Request[ReplyT]) -> ReplyT:
-        """Return the answer of the first name server that can be reached."""
+        """Send a request to each name server in turn, and return the first answer.
+
+        Raises RemotingError if no name server answers.
+        """
 
         def ask() -> Command:
             failures = []
@@ -419,8 +461,10 @@ class Cluster:
     def _retry(
         self, ask: Callable[[], T], passing: tuple[type[Exception], ...], patience: float
     ) -> T:
-        """Return the result of ``ask``. Retry the errors ``passing`` for up to ``patience``
-        seconds."""
+        """Call ``ask`` until it succeeds, for up to ``patience`` seconds, and return its result.
+
+        Only the exceptions in ``passing`` are retried.
+        """
         deadline = time.monotonic() + patience
         for pause in chain(_PAUSES_S, repeat(_PAUSES_S[-1])):
             try:
@@ -439,7 +483,7 @@ socket's buffer."""
 
 
 def _group_by_broker(queues: Iterable[MessageQueue]) -> Iterator[list[MessageQueue]]:
-    """Group the queues into lists of one topic on one broker."""
+    """Group the queues by topic and broker, into lists of limited length."""
     by_broker = groupby(sorted(queues), lambda queue: (queue.topic, queue.broker_name))
     for _, group in by_broker:
         same = list(group)
@@ -453,8 +497,11 @@ out of range."""
 
 
 def _offset_in(answer: Command, queue: MessageQueue) -> int:
-    """Return the offset in an answer; 0 if Apache's broker has no queue yet. Raises HeaderError for
-    an impossible offset."""
+    """Return the offset in a broker's answer, but 0 instead of a negative offset.
+
+    Apache's broker answers -1 for a queue that it has not created yet. Raises HeaderError for an
+    impossible offset.
+    """
     reply = answer.header(offsets.OffsetReply)
     if (fault := reply.fault()) is not None:
         raise HeaderError(f"the broker answered for {queue} with {fault}: see `turbopump doctor`")

@@ -53,14 +53,18 @@ LOG_SCHEMA: Final = pa.schema(
     ]
 )
 TASK_SIZE: Final = 64 << 20
-"""Bytes of log in one task, unless options or the session set it."""
+"""Bytes of the log that one task reads, unless an option or the session sets the number of
+tasks."""
 TASK_SIZE_MIN: Final = 1 << 20
 """Minimum bytes of log in one task; smaller tasks cost more to start than to run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOptions:
-    """Options of a read of log files. Times are ms since 1970 UTC; None: not given."""
+    """Options of a read of CommitLog files.
+
+    Times are in ms since 1970 UTC. A field is None if the option is not given.
+    """
 
     path: str
     columns: tuple[str, ...] | None = None
@@ -73,7 +77,7 @@ class LogOptions:
 
 
 class LogPartition(InputPartition):
-    """One Spark task: parts of segments, read one after the other."""
+    """One Spark task, which reads parts of CommitLog segments one after the other."""
 
     def __init__(self, ranges: list[LogRange], store: str | None) -> None:
         super().__init__(ranges)
@@ -82,7 +86,10 @@ class LogPartition(InputPartition):
 
 
 class CommitLogReader(DataSourceReader):
-    """Reader of log files. Segments are looked up once, when the query is planned."""
+    """Spark reader of the files of a CommitLog.
+
+    The list of segments is fixed when Spark plans the query.
+    """
 
     def __init__(self, options: LogOptions, schema: pa.Schema, partitions_default: int) -> None:
         self._options = options
@@ -112,14 +119,14 @@ class CommitLogReader(DataSourceReader):
 
 
 def log_schema(columns: Sequence[str] | None = None) -> pa.Schema:
-    """Return these columns (None: all) as the Arrow schema that Spark compares batches with."""
+    """Return the exact Arrow schema of these columns, or of all columns if ``columns`` is None."""
     if columns is None:
         return LOG_SCHEMA
     return pa.schema([LOG_SCHEMA.field(name) for name in columns])
 
 
 def scan_options(options: LogOptions, schema: pa.Schema, store: str | None) -> ScanOptions:
-    """Return the options for the scan of one task."""
+    """Return the options of the scan that one Spark task makes."""
     return ScanOptions(
         schema=schema,
         broker_name=options.broker_name,
@@ -133,8 +140,10 @@ def scan_options(options: LogOptions, schema: pa.Schema, store: str | None) -> S
 # The options: every accepted name, its field and its parser (docs/guide/spark-commitlog.md lists
 # them; a test compares).
 def log_options(options: Mapping[str, str]) -> LogOptions:
-    """Parse the options as Spark passes them (names in any case). Raises ConfigError, one sentence,
-    for an invalid option."""
+    """Parse the options that Spark passes for a read of CommitLog files.
+
+    The case of names is ignored. Raises ConfigError with one sentence for an invalid option.
+    """
     if "paths" in options:
         raise ConfigError("load() takes one path: read several logs one by one, and union them")
     values = {name: value for name, (_, value) in given_values(options, LOG_OPTIONS).items()}
@@ -163,7 +172,10 @@ def _path(text: str) -> str:
 
 
 def log_column_names(text: str) -> tuple[str, ...]:
-    """Parse a comma-separated list of columns. Raises ConfigError like ``options.column_names``."""
+    """Parse a comma-separated list of columns.
+
+    Raises ConfigError for an unknown or repeated column, or an empty list.
+    """
     return column_names(text, LOG_SCHEMA.names)
 
 
@@ -183,10 +195,10 @@ LOG_OPTIONS: Final[Mapping[str, Option]] = {
 # The division of a log into tasks. The rule: a part begins at a good entry or at the start of a
 # segment, and ends where the next part begins. So any damaged bytes are in exactly one part.
 def plan(options: LogOptions, partitions_default: int) -> tuple[list[list[LogRange]], str | None]:
-    """Return the parts of segments to read for each task, and the store's directory if it has
-    ConsumeQueues.
+    """Divide a log into tasks, each with a list of parts of segments.
 
-    Raises ConfigError if there is no log at the path.
+    The second result is the directory of the store, or None if no ConsumeQueues belong to the
+    segments. Raises ConfigError if there is no log at the path.
     """
     try:
         return _plan_once(options, partitions_default)
@@ -211,10 +223,10 @@ _PAGE: Final = 4096
 
 
 def find_log(path: Path) -> tuple[list[StoreFile], Path | None]:
-    """Return the segments at a path in order, and the store's directory if it is known. The path is
-    a store, its commitlog folder, or one segment.
+    """Return the segments at a path in order, and the directory of the store if it is known.
 
-    Raises ConfigError if there is no log.
+    The path is a store, the commitlog folder of a store, or one segment. Raises ConfigError if
+    there is no log at the path.
     """
     if not path.exists():
         raise ConfigError(
@@ -249,7 +261,7 @@ def find_log(path: Path) -> tuple[list[StoreFile], Path | None]:
 def _wanted_parts(
     segments: Sequence[StoreFile], store: Path | None, options: LogOptions
 ) -> list[LogRange]:
-    """Return a part for each segment that may contain wanted entries."""
+    """Return one part for each segment that may contain wanted entries."""
     live = store is not None and _is_open_in_broker(store)
     while len(segments) > 1 and is_blank(str(segments[-1].path)):
         segments = segments[:-1]  # a file that the broker created in advance
@@ -279,13 +291,15 @@ _LATE: Final = 1 << 62
 
 
 def _is_open_in_broker(store: Path) -> bool:
-    """Return True if a broker has the store open, according to the store's lock."""
+    """Return True if the store's lock shows that a broker is using the store."""
     return read_run_state(ReadOnlyDisk(), StorePaths(store), Findings()).running
 
 
 def _written_sizes(parts: Sequence[LogRange]) -> list[int]:
-    """Estimate the written bytes of each part, because files are allocated before they are
-    written."""
+    """Estimate how many bytes of each part are written.
+
+    Brokers allocate a segment in full size before they write it.
+    """
     return [about_written(part.path, part.end - part.start) for part in parts]
 
 

@@ -49,14 +49,15 @@ def decode(
     *,
     queue_offsets: range | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Decode the messages in ``raw`` into record batches with exactly these columns in this order.
+    """Decode stored messages into record batches with exactly these columns in this order.
 
     ``queue_offsets`` keeps only rows whose queueOffset is in this range. There is one batch, more
     if decompressed bodies exceed ``BATCH_BODY_SIZE_MAX``, and none if no row is left.
 
-    CRCs are not checked here: ``reading.read_range`` has done it. A body that cannot be read does
-    not stop the others (``record_batches``). Raises StoredMessageError, with the position, if the
-    lengths of an entry contradict each other. Cost: 0.5–3 µs per row, depending on the columns.
+    CRCs are not checked here, because ``reading.read_range`` checks them before. A body that cannot
+    be read does not stop the others (``record_batches``). Raises StoredMessageError, with the
+    position, if the lengths of an entry contradict each other. A row takes 0.5–3 µs, depending on
+    the columns.
     """
     entries = Entries(raw)
     entries.refuse_misfits()
@@ -70,8 +71,10 @@ def decode(
 def record_batches(
     entries: Entries, schema: pa.Schema, constants: Mapping[str, str | None]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the columns of ``schema`` for these entries. Inner batches are already expanded.
-    ``constants`` are columns with one value.
+    """Yield record batches with the columns of ``schema`` and one row for each entry.
+
+    The caller has already expanded inner batches. ``constants`` has the columns with the same value
+    in each row.
 
     A body that cannot be decompressed is returned as stored. ``bodyFault`` then has the reason, and
     the status ``ok`` becomes ``unreadable``.
@@ -90,8 +93,10 @@ def record_batches(
 
 
 def _parts(entries: Entries, bodies_wanted: bool) -> Iterator[tuple[Entries, dict[int, bytes]]]:
-    """Split the entries into parts with limited bytes of decompressed bodies. Yield each part with
-    its decompressed bodies by row."""
+    """Split the entries so that the decompressed bodies of each part have a limited size.
+
+    Yields each part with its decompressed bodies by row.
+    """
     begin = size = 0
     bodies: dict[int, bytes] = {}
     if bodies_wanted:
@@ -114,7 +119,10 @@ def _parts(entries: Entries, bodies_wanted: bool) -> Iterator[tuple[Entries, dic
 
 # The columns.
 def topics(entries: Entries) -> pa.StringArray:
-    """Return the topic of each entry. Messages of an inner batch have the batch's."""
+    """Return the topic of each entry.
+
+    The messages of an inner batch have the topic of the batch.
+    """
     if entries.batches is not None and entries.batch_of is not None:
         return topics(entries.batches).take(number_array(entries.batch_of))
     found = entries.pieces(2)
@@ -125,7 +133,7 @@ def topics(entries: Entries) -> pa.StringArray:
 
 
 def _bodies(entries: Entries, decompressed: dict[int, bytes]) -> pa.BinaryArray:
-    """Return all bodies. Decompressed bodies replace the stored ones."""
+    """Return the body of each entry, decompressed if the body is in ``decompressed``."""
     stored = entries.pieces(0)
     if not decompressed:
         return stored
@@ -143,7 +151,7 @@ def _body_faults(entries: Entries) -> pa.StringArray:
 
 
 def _flags(entries: Entries) -> pa.Array:
-    """Return the application's flag of each message."""
+    """Return the flag that the application has set on each message."""
     return number_array(entries.int_view[entries.flags_at].astype(np.int32))
 
 
@@ -185,7 +193,7 @@ def _store_hosts_at(entries: Entries) -> Ints:
 
 
 def _hosts(entries: Entries, at: Ints, is_v6: Mask) -> pa.StringArray:
-    """Format hosts as ``1.2.3.4:5`` or ``[::1]:5``; each distinct host only once."""
+    """Return the text of each host, such as ``1.2.3.4:5`` or ``[::1]:5``."""
     if is_v6.any():
         table = np.zeros((len(at), 21), np.uint8)
         table[:, :20] = entries.byte_view[at[:, None] + np.arange(20)]
@@ -205,7 +213,10 @@ def _hosts(entries: Entries, at: Ints, is_v6: Mask) -> pa.StringArray:
 
 
 def _host_text(packed: bytes) -> str:
-    """Format a host of 8 or 20 bytes. The last byte of ``packed`` is 1 for a v6 host."""
+    """Return the text of one host, such as ``1.2.3.4:5`` or ``[::1]:5``.
+
+    ``packed`` has 8 bytes, or 20 bytes for IPv6, and then a byte that is 1 for IPv6.
+    """
     is_v6 = packed[-1]
     port_at = len(packed) - 5 if is_v6 else 4
     (port,) = struct.unpack_from(">i", packed, port_at)
@@ -219,8 +230,11 @@ _HEX: Final = np.frombuffer(b"".join(b"%02X" % byte for byte in range(256)), np.
 
 
 def _offset_msg_ids(entries: Entries) -> pa.StringArray:
-    """Return the offsetMsgIds: store host (address and port as int) and CommitLog offset, in
-    upper-case hex. They have 32 characters, 56 with a v6 host."""
+    """Return the offsetMsgId of each message.
+
+    The id has the store host (address, and port as int) and the CommitLog offset, as upper-case
+    hexadecimal digits. The id has 32 characters, or 56 with an IPv6 host.
+    """
     hosts_at = _store_hosts_at(entries)
     offsets_at = entries.positions + PHYSICAL_OFFSET_AT
     is_v6 = (entries.sys_flags & SysFlag.STORE_HOST_V6) != 0

@@ -46,8 +46,10 @@ NewIds = Callable[[int], pa.StringArray]
 
 
 def unique_ids(source: UniqueIds, count: int) -> pa.StringArray:
-    """Return ``count`` new ids, the same as ``count`` calls of ``source.next``. About 0.02 µs per
-    id."""
+    """Return ``count`` new message ids, the same as ``count`` calls of ``source.next``.
+
+    One id takes about 0.02 µs.
+    """
     parts = [
         _ids_from(*source.take(size), size)
         for size in (min(_TAKEN_MAX, count - at) for at in range(0, count, _TAKEN_MAX))
@@ -67,7 +69,10 @@ def _ids_from(begin: str, first: int, count: int) -> pa.StringArray:
 
 
 class RowError(MessageError):
-    """Raised for a row that cannot be sent. ``row`` is its number in the record batch."""
+    """Raised for a row that cannot be sent.
+
+    ``row`` is the number of the row in the record batch.
+    """
 
     def __init__(self, row: int, text: str) -> None:
         super().__init__(text)
@@ -98,7 +103,7 @@ class PackedRows:
         return len(self.rows)
 
     def part(self, begin: int, end: int) -> PackedRows:
-        """Return the rows from number ``begin`` up to ``end`` (exclusive)."""
+        """Return the rows with the numbers from ``begin`` to ``end`` (exclusive)."""
         first = int(self.ends[begin - 1]) if begin else 0
         last = int(self.ends[end - 1])
         return PackedRows(
@@ -111,8 +116,10 @@ class PackedRows:
         )
 
     def without(self, present: Counter[str]) -> PackedRows | None:
-        """Return the rows whose keys are not in ``present``, or None if all are. A key is matched
-        as often as it is counted."""
+        """Return the rows whose keys are not in ``present``, or None if no row is left.
+
+        If ``present`` counts a key twice, two rows with the key are removed.
+        """
         if self.keys is None or self.single is not None:
             gone = self.keys is not None and present[self.keys[0].as_py()] > 0
             return None if gone else self
@@ -131,7 +138,10 @@ class PackedRows:
 
 
 def take_present(keys: pa.StringArray, present: Counter[str]) -> Mask:
-    """Mark the keys that are in ``present``, and subtract each match from its count."""
+    """Return a mask of the keys that are in ``present``, and reduce their counts there.
+
+    If ``present`` counts a key twice, the first two of its rows are marked.
+    """
     found = np.zeros(len(keys), np.bool_)
     if present:
         hits = pc.is_in(keys, pa.array(list(present), pa.string()))
@@ -145,8 +155,11 @@ def take_present(keys: pa.StringArray, present: Counter[str]) -> Mask:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Encoded rows of a record batch, ready for ``pack_rows``. ``queue_of`` has an index into the
-    queues of the row's topic, or -1 for any queue."""
+    """Encoded rows of a record batch, which ``pack_rows`` divides into requests.
+
+    ``queue_of`` has for each row an index into the queues of the row's topic, or -1 for any queue.
+    ``alone`` marks rows that cannot be part of a batch.
+    """
 
     topics: list[str]
     topic_of: Ints
@@ -169,8 +182,11 @@ def encode(
     new_ids: NewIds,
     mark: str | None = None,
 ) -> Encoded:
-    """Encode the rows of ``batch``. Rows with idempotency keys also get ``mark``. Raises RowError
-    for the first row that cannot be sent, and RouteNotFoundError for a missing topic."""
+    """Encode the rows of a record batch as messages.
+
+    ``mark`` is the property that identifies the write, on rows with an idempotency key. Raises
+    RowError for the first row that cannot be sent, and RouteNotFoundError for a missing topic.
+    """
     rows = _Rows(batch, layout)
     bodies = rows.bodies()
     topics, topic_of = rows.topics()
@@ -212,7 +228,7 @@ def _sizes(array: pa.Array) -> Ints:
 
 
 class _Rows:
-    """Columns of a record batch. Each is checked when it is read."""
+    """Columns of a record batch, which are checked when they are read."""
 
     def __init__(self, batch: pa.RecordBatch, layout: Layout) -> None:
         self._batch = batch
@@ -226,14 +242,14 @@ class _Rows:
         return self._batch.column(self._layout.columns[name]).cast(kind)
 
     def _refuse(self, faulty: Any, why: str) -> None:
-        """Raise RowError for the first row where ``faulty`` (a vector) is true."""
+        """Raise RowError for the first row where the vector ``faulty`` is true."""
         found = np.asarray(faulty)
         if found.any():
             row = int(np.argmax(found))
             raise RowError(row, f"{self.row_text(row)}: {why}")
 
     def row_text(self, row: int) -> str:
-        """Describe a row for an error."""
+        """Return a description of a row, for an error."""
         shown = []
         for name in ("topic", "msgId", "keys", "body"):
             if self._has_column(name):
@@ -252,7 +268,7 @@ class _Rows:
         return bodies
 
     def topics(self) -> tuple[list[str], Ints]:
-        """Return the distinct topics, and the index of each row's topic."""
+        """Return the distinct topics, and for each row the index of the topic."""
         if self._layout.topic is not None:
             return [self._layout.topic], np.zeros(self._batch.num_rows, np.int64)
         column = self._column("topic", pa.string())
@@ -279,7 +295,7 @@ class _Rows:
     def texts(
         self, new_ids: NewIds, mark: str | None, keys: pa.StringArray | None
     ) -> tuple[pa.StringArray, Mask]:
-        """Return the property text of each row, and a mask of the delayed rows."""
+        """Return the property text of each row, and a mask of the rows with delayed delivery."""
         parts: list[Any] = []
         if self._has_column("properties"):
             parts.append(self._map_texts())
@@ -314,13 +330,13 @@ class _Rows:
         return found.cast(pa.string())
 
     def _encode_property(self, name: str, values: pa.StringArray) -> pa.StringArray:
-        """Return the encoded property of each row; empty where its value is null or empty."""
+        """Return the encoded property of each row, or an empty text if a row has no value."""
         self._check_marks(values)
         text = pc.binary_join_element_wise(f"{name}\x01", values, "\x02", "").fill_null("")
         return pc.if_else(pc.equal(pc.binary_length(values).fill_null(0), 0), "", text)
 
     def _map_texts(self) -> pa.StringArray:
-        """Return the encoded properties of each row's map."""
+        """Return for each row the encoded properties from the column ``properties``."""
         found = self._batch.column(self._layout.columns["properties"])
         offsets = np.asarray(found.offsets.to_numpy(zero_copy_only=False))
         begin, end = int(offsets[0]), int(offsets[-1])
@@ -342,7 +358,8 @@ class _Rows:
 
     @property
     def _replaced_names(self) -> set[str]:
-        """Names of properties whose own columns replace their entry in the map."""
+        """Names of properties that are taken from a column of their own instead of
+        ``properties``."""
         own = {name for column, name in _OWN_COLUMNS.items() if self._has_column(column)}
         return own | ({names.UNIQ_KEY} if self._has_column("msgId") else set())
 
@@ -376,8 +393,10 @@ class _Rows:
                 )
 
     def _rows_of_brokers(self, own_names: pa.StringArray, row_of: Ints) -> Ints:
-        """Return the rows that a broker has already stored once: brokers add both of these
-        properties."""
+        """Return the rows that were read from a broker.
+
+        Such a row has both of the properties that a broker adds to each message.
+        """
         region = row_of[_mask(pc.equal(own_names, names.MSG_REGION))]
         trace = row_of[_mask(pc.equal(own_names, names.TRACE_SWITCH))]
         return cast(Ints, np.intersect1d(region, trace))
@@ -385,10 +404,10 @@ class _Rows:
     def _check_marks(
         self, values: pa.StringArray, row_of: Ints | None = None, marks: str | None = None
     ) -> None:
-        """Raise RowError for a text with a character that separates properties. A received value
-        may contain U+0001, which is written unchanged.
+        """Raise RowError if a text contains a character that separates properties.
 
-        This is one pass over the bytes. Single rows are checked only if a separator is found.
+        The value of a received message may contain U+0001, which is written unchanged. The check is
+        one pass over the bytes. Single rows are checked only if a separator is found.
         """
         data = values.buffers()[2]
         if data is None or not (np.frombuffer(data, np.uint8) - 1 < 2).any():
@@ -430,7 +449,7 @@ class _Rows:
         ]
 
     def _id_properties(self, new_ids: NewIds) -> pa.StringArray:
-        """Return each row's UNIQ_KEY: its own id, or a new one."""
+        """Return the property UNIQ_KEY of each row, with a new id where the row has none."""
         count = self._batch.num_rows
         own = (
             self._text_column("msgId")
@@ -465,7 +484,7 @@ class _Rows:
         return keys
 
     def queues(self, topics: Sequence[str], topic_of: Ints, queues: QueuesOfTopic) -> Ints:
-        """Return for each row an index into the queues of its topic, or -1."""
+        """Return for each row an index into the queues of its topic, or -1 for any queue."""
         count = self._batch.num_rows
         found = np.full(count, -1, np.int64)
         order = self._order_keys()
@@ -509,7 +528,8 @@ _OWN_COLUMNS: Final = {"keys": names.KEYS, "tags": names.TAGS, "shardingKey": na
 
 
 def _hashes(keys: pa.StringArray) -> tuple[Ints, Mask]:
-    """Hash each key for ``by_hash``, and mark the rows that have a key."""
+    """Return the hash of each key for the selection of a queue, and a mask of the rows with a
+    key."""
     found = keys.dictionary_encode()
     each = np.array([abs(java_hash(key)) for key in found.dictionary.to_pylist()] or [0], np.int64)
     numbers = found.indices.fill_null(0).to_numpy(zero_copy_only=False)
@@ -517,7 +537,7 @@ def _hashes(keys: pa.StringArray) -> tuple[Ints, Mask]:
 
 
 def _text_of(column: pa.Array) -> pa.StringArray:
-    """Return a column as text; bytes become hexadecimal digits."""
+    """Return a column as text, with hexadecimal digits for bytes."""
     if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
         return pa.array(
             [None if value is None else value.hex() for value in column.to_pylist()], pa.string()
@@ -546,8 +566,11 @@ def pack_rows(
     size_max: int,
     keep: Mask | None = None,
 ) -> list[PackedRows]:
-    """Pack rows into requests of at most ``rows_max`` rows and ``size_max`` bytes. Rows for one
-    queue stay in their order. ``keep`` selects rows; None: all."""
+    """Divide encoded rows into requests of at most ``rows_max`` rows and ``size_max`` bytes.
+
+    Rows for one queue stay in their order. ``keep`` is a mask of the wanted rows, or None for all
+    rows.
+    """
     wanted = np.arange(len(encoded)) if keep is None else np.flatnonzero(keep)
     if not len(wanted):
         return []

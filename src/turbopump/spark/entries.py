@@ -46,18 +46,20 @@ _CRC_NAME: Final = int.from_bytes(CRC_NAME[:8])
 
 OK, CRC_MISMATCH, TRUNCATED, UNREADABLE = range(4)
 STATUSES: Final = ("ok", "crcMismatch", "truncated", "unreadable")
-"""Possible statuses of an entry in a file. A pull returns only good entries."""
+"""Possible statuses of an entry in a file. A pull returns only entries that are ``ok``."""
 
 Int32s = np.ndarray[Any, np.dtype[np.int32]]
 
 
 class Entries:
-    """Positions of stored entries in ``raw``, and gathers over them.
+    """Table of the stored entries in a buffer, which gives each field of all entries as an array.
 
-    ``positions`` and ``sizes`` may be given. Each entry must then be inside ``raw`` and have at
-    least the 91 bytes of the smallest entry. Without them, a walk over all of ``raw`` finds the
-    entries, or raises StoredMessageError. ``misfits`` are entries that contradict themselves.
-    Gathers never read outside of these entries, but return meaningless values.
+    The caller may give the ``positions`` and ``sizes`` of the entries. Each entry must then be
+    inside ``raw`` and have at least the 91 bytes of the smallest entry. Without them, a walk over
+    all of ``raw`` finds the entries, or raises StoredMessageError.
+
+    ``misfits`` marks entries that contradict themselves. Their fields are meaningless, but are
+    never read from outside the entries.
     """
 
     _PER_ROW: Final = (
@@ -81,7 +83,7 @@ class Entries:
         self.sizes = sizes
         self.status = np.zeros(len(positions), np.int8)
         self.faults: np.ndarray[Any, np.dtype[np.object_]] | None = None
-        """Reason why each body cannot be read; None for a good or unchecked body."""
+        """Reason why each body cannot be read, or None for a body that is readable or unchecked."""
         # Set by ``inner_batches.expand_batches``, for rows that are messages of a batch:
         self.flags_at = positions + FLAG_AT
         self.is_item: Mask | None = None
@@ -99,7 +101,7 @@ class Entries:
         return len(self.positions)
 
     def rows(self, which: Any) -> Entries:
-        """Return only these rows (a mask or slice)."""
+        """Return the table with only the rows that a mask or slice selects."""
         part = copy(self)
         part.__dict__.pop("properties", None)  # it was made for all rows
         for name in self._PER_ROW:
@@ -146,8 +148,10 @@ class Entries:
         return False
 
     def _find_cuts(self, is_v2: Mask) -> None:
-        """Find the begin and end of body, topic and properties: six positions per entry. After an
-        invalid length, the other positions are chosen so that they stay inside the entry."""
+        """Find where the body, the topic and the properties of each entry begin and end.
+
+        After an invalid length, the other positions are chosen so that they stay inside the entry.
+        """
         # Each length is checked before it becomes a position. A position from a wrong length is
         # replaced by one inside the entry, because gathers read all entries, good or not, and must
         # not read outside of ``raw``.
@@ -198,8 +202,8 @@ class Entries:
         ).astype(np.int32)
 
     def ends_without_crc(self, begins: Ints, ends: Ints) -> Ints:
-        """Return the ends of the properties without the stored CRC, which is the last property if
-        present."""
+        """Return where the properties end, without the CRC that a broker may store as the last
+        property."""
         large = ends - begins >= CRC_SUFFIX_SIZE
         has_crc = large & (self.long_view[np.where(large, ends - CRC_SUFFIX_SIZE, 0)] == _CRC_NAME)
         found: Ints = ends - CRC_SUFFIX_SIZE * has_crc
@@ -212,8 +216,10 @@ class Entries:
         self.status[row] = self.status[row] or UNREADABLE
 
     def decompressed_body(self, row: int) -> bytes | None:
-        """Return the decompressed body of a row. Return None if decompression fails, and store the
-        reason in ``faults``."""
+        """Return the decompressed body of a row, or None if decompression fails.
+
+        After a failure, ``faults`` has the reason.
+        """
         stored = bytes(self.raw[int(self.cuts[row, 0]) : int(self.cuts[row, 1])])
         try:
             return decompress(stored, int(self.sys_flags[row]))
@@ -222,8 +228,11 @@ class Entries:
             return None
 
     def lacking_crcs(self, requires_crc: Callable[[int], bool] | None) -> Mask:
-        """Return a mask of the entries that must have a CRC but have none. ``requires_crc`` tells
-        this for an offset of the log; None: unknown."""
+        """Return a mask of the entries that must have a CRC but have none.
+
+        ``requires_crc`` returns True for an offset of the log at which entries must have a CRC. It
+        is None if no offset is known to require a CRC.
+        """
         lacking = ~self._have_crcs()
         if requires_crc is None or not lacking.any():
             return np.zeros(len(self), np.bool_)
@@ -237,8 +246,11 @@ class Entries:
         return found
 
     def crc_mismatches(self) -> Mask:
-        """Return a mask of the entries whose CRC is wrong: the CRC of the whole entry if it has
-        one, else of the body. About 0.3 µs per entry, plus the CRC itself."""
+        """Return a mask of the entries whose stored CRC is wrong.
+
+        The CRC of the whole entry is checked if the entry has one, otherwise the CRC of the body. A
+        check takes about 0.3 µs per entry, plus the CRC itself.
+        """
         ends = self.positions + self.sizes
         suffixes = ends - CRC_SUFFIX_SIZE
         has_crc = self._have_crcs()
@@ -263,26 +275,38 @@ class Entries:
         return self.long_view[self.positions + at].astype(np.int64)
 
     def queue_offsets(self) -> Ints:
-        """Return the queue offset of each row. Messages of a batch count from the batch's."""
+        """Return the queue offset of each row.
+
+        The messages of an inner batch count from the offset of the batch.
+        """
         offsets = self.longs(QUEUE_OFFSET_AT)
         if self.number is not None:
             offsets += self.number
         return offsets
 
     def shifted_ints(self, at: int) -> Int32s:
-        """Return an int field that is stored after both hosts."""
+        """Return a field of 4 bytes that is stored after both hosts, for each row.
+
+        ``at`` is the position of the field if both hosts are IPv4.
+        """
         found: Int32s = self.int_view[self.positions + self.shift[:, 1] + at].astype(np.int32)
         return found
 
     def shifted_longs(self, at: int, hosts: int) -> Ints:
-        """Return a long field that is stored after one or both hosts."""
+        """Return a field of 8 bytes that is stored after one or both hosts, for each row.
+
+        ``at`` is the position of the field if the hosts are IPv4.
+        """
         found: Ints = self.long_view[self.positions + self.shift[:, hosts - 1] + at].astype(
             np.int64
         )
         return found
 
     def pieces(self, which: int) -> pa.BinaryArray:
-        """Copy bodies (0), topics (2) or properties (4) out of ``raw``."""
+        """Copy the body, the topic or the properties of each entry out of the buffer.
+
+        ``which`` is 0 for bodies, 2 for topics and 4 for properties.
+        """
         # One array over all of raw: its elements are alternately pieces and the gaps between them.
         # Every second element is returned.
         offsets = np.ascontiguousarray(self.cuts[:, which : which + 2]).ravel()
@@ -299,7 +323,10 @@ class Entries:
 
 
 def entries_between(data: memoryview, begin: int, limit: int) -> tuple[Ints, Ints, int]:
-    """Return the positions, the sizes and the end of the entries that ``walk_entries`` finds."""
+    """Return the positions and the sizes of adjacent entries, and the end of the last entry.
+
+    ``walk_entries`` finds the entries.
+    """
     found, end = walk_entries(data, begin, limit)
     positions: Ints = np.frombuffer(found, np.int64)
     return positions, np.diff(positions, append=end), end
@@ -307,11 +334,11 @@ def entries_between(data: memoryview, begin: int, limit: int) -> tuple[Ints, Int
 
 @has_twin
 def walk_entries(data: memoryview, begin: int, limit: int) -> tuple[bytes, int]:
-    """Walk over adjacent entries by their sizes, from byte ``begin``, as long as they begin before
-    ``limit``. Return their positions (native 64-bit numbers, packed) and the end of the last one.
+    """Find adjacent entries from byte ``begin`` on, by the size that each entry has at its start.
 
-    The walk stops at an entry that is too small or incomplete. About 0.15 µs per entry, compiled
-    0.01.
+    Returns the positions of the entries that begin before ``limit``, as packed native 64-bit
+    numbers, and the end of the last entry. The walk stops at an entry that is too small or
+    incomplete. An entry takes about 0.15 µs, or 0.01 µs when compiled.
     """
     found = array("q")
     at = begin
@@ -326,7 +353,7 @@ def walk_entries(data: memoryview, begin: int, limit: int) -> tuple[bytes, int]:
 
 
 def _at_every_byte(raw: memoryview, type_: str) -> np.ndarray[Any, Any]:
-    """Return a view of ``raw`` with a (mostly unaligned) number starting at each byte."""
+    """Return a view of a buffer as numbers, with a number that starts at each byte."""
     width = np.dtype(type_).itemsize
     return np.ndarray((max(len(raw) - width + 1, 0),), type_, raw, 0, (1,))
 

@@ -32,12 +32,13 @@ _COMPRESSION: Final = int(SysFlag.COMPRESSED | COMPRESSION_MASK)
 _WRAPPED: Final = int(SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP)
 
 Item = tuple[int, int, int, int]
-"""Message of a batch: start and size of its body, start and size of its properties."""
+"""Message of a batch, as start and size of the body, then start and size of the properties."""
 
 
 def expand_batches(entries: Entries, which: Mask | None = None) -> Entries:
-    """Return these entries with each inner batch expanded into one row per message; ``which``
-    limits this to some entries.
+    """Replace each inner batch by one row for each of its messages.
+
+    ``which`` is a mask of the entries that may be expanded, or None for all entries.
 
     A batch that cannot be expanded is ``unreadable``. It has a row for each of its offsets, so that
     no reader misses one. The first row has its body and properties, the others have none.
@@ -69,13 +70,19 @@ def expand_batches(entries: Entries, which: Mask | None = None) -> Entries:
 
 
 def _messages_counted(entries: Entries, row: int) -> int | None:
-    """Return the number of messages that the broker has counted; None for an old broker."""
+    """Return the number of messages in an inner batch according to the broker, or None.
+
+    Old brokers do not store this number.
+    """
     begin, end = entries.cuts[row, 4:].tolist()
     return inner_count(bytes(entries.raw[begin:end]).decode(errors="replace"))
 
 
 def _items_of(entries: Entries, row: int, counted: int | None) -> list[Item]:
-    """Return the messages of a batch. Raises ProtocolError if it cannot be expanded."""
+    """Return the messages of an inner batch.
+
+    Raises ProtocolError if the batch cannot be expanded.
+    """
     if entries.faults is not None and entries.faults[row]:
         raise ProtocolError(entries.faults[row])
     begin, end = entries.cuts[row, :2].tolist()
@@ -91,7 +98,7 @@ def _items_of(entries: Entries, row: int, counted: int | None) -> list[Item]:
 
 
 def _place_items(expanded: Entries, is_item: Mask, found: list[Item], counts: Ints) -> None:
-    """Set the positions and fields of the rows that are messages of batches."""
+    """Set the positions and fields of the rows that come from inner batches."""
     begins = np.repeat(np.cumsum(counts) - counts, counts)
     expanded.is_item = is_item
     expanded.number = np.arange(len(expanded)) - begins
@@ -122,8 +129,11 @@ def _place_items(expanded: Entries, is_item: Mask, found: list[Item], counts: In
 
 
 def _with_batches_decompressed(entries: Entries, wrapped: Mask) -> Entries:
-    """Return a copy of the entries with decompressed bodies of batches. A body that cannot be
-    decompressed stays as it is, without its compression flags."""
+    """Return a copy of the entries in which the bodies of inner batches are decompressed.
+
+    A body that cannot be decompressed stays as it is, without its compression flags. Raises
+    StoredMessageError if the decompressed bodies are too large together.
+    """
     parts: list[bytes | memoryview] = []
     inflated = 0
     spans = zip(entries.positions.tolist(), entries.sizes.tolist(), strict=True)
@@ -149,7 +159,10 @@ def _with_batches_decompressed(entries: Entries, wrapped: Mask) -> Entries:
 
 
 def _with_body(entries: Entries, row: int, body: bytes | None) -> bytes:
-    """Return an entry with another body (None: its own), and without its compression flags."""
+    """Return an entry with another body and without compression flags.
+
+    If ``body`` is None, the entry keeps its own body.
+    """
     at = int(entries.positions[row])
     entry = entries.raw[at : at + int(entries.sizes[row])]
     begin, end = (entries.cuts[row, :2] - at).tolist()

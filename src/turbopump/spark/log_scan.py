@@ -73,8 +73,10 @@ _END: Final = 1 << 62
 
 
 class LogRange(NamedTuple):
-    """Part of one segment, from ``begin`` to ``end`` (offsets in the log). An entry begins at
-    ``begin``; the next part or the next segment begins at ``end``."""
+    """Part of one CommitLog segment, with the offsets in the log from ``begin`` to ``end``.
+
+    An entry begins at ``begin``. The next part or the next segment begins at ``end``.
+    """
 
     path: str
     start: int
@@ -82,41 +84,55 @@ class LogRange(NamedTuple):
     begin: int
     end: int
     is_last: bool
-    """True if the log ends in this part."""
+    """True if no later part or segment follows this part."""
     is_live: bool
-    """True if a broker may be writing. Bytes at the end that are no entry are then not damage."""
+    """True if a broker may be writing. Bytes at the end of the log that are no entry are then not
+    damage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanOptions:
-    """Options of a scan. Times are ms since 1970 UTC, the end exclusive."""
+    """Options of the scan of a CommitLog.
+
+    Times are in ms since 1970 UTC. ``ending_ms`` is exclusive.
+    """
 
     schema: pa.Schema
     broker_name: str | None = None
     topics: frozenset[str] = frozenset()
-    """Wanted topics; empty: all."""
+    """Wanted topics. If empty, all topics are wanted."""
     starting_ms: int | None = None
     ending_ms: int | None = None
     store: str | None = None
-    """Directory with the ConsumeQueues; None: there are none."""
+    """Directory of the store with the ConsumeQueues, or None if there are none."""
 
 
 def scan(part: LogRange, options: ScanOptions) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a part of the log. Raises OSError if the file cannot be opened; an
-    unreadable page of the file counts as damage."""
+    """Yield record batches with the entries in a part of the log.
+
+    Damaged entries are rows with a ``status``. An unreadable page of the file counts as damage.
+    Raises OSError if the file cannot be opened.
+    """
     with _open_file(part.path) as fd:
         yield from _Scan(fd, part, options).batches()
 
 
 def first_good_entry(path: str, start: int, begin: int, end: int) -> int | None:
-    """Return the offset of the first good entry that begins between ``begin`` and ``end``, or
-    None."""
+    """Return the offset of the first valid entry that begins between ``begin`` and ``end``, or
+    None.
+
+    ``start`` is the offset in the log at which the file begins.
+    """
     with _open_file(path) as fd:
         return _next_good(fd, start, begin, end)
 
 
 def store_time_at(path: str, start: int, offset: int) -> int | None:
-    """Return the store time (ms) of the entry at an offset; None if its head is damaged."""
+    """Return the time (ms) at which the entry at an offset was stored, or None if the entry is
+    damaged.
+
+    ``start`` is the offset in the log at which the file begins.
+    """
     with _open_file(path) as fd:
         head = _read_bytes(fd, offset - start, STORE_TIMESTAMP_AT + 8 + V6_EXTRA)
     if len(head) < STORE_TIMESTAMP_AT + 8 + V6_EXTRA or head_fault(head, offset) is not None:
@@ -130,7 +146,7 @@ class _Scan:
         self._part = part
         self._options = options
         self._limit = min(part.start + os.fstat(fd).st_size, part.end)
-        """End of this part's bytes in the file, as an offset in the log."""
+        """Offset in the log at which the bytes of this part in the file end."""
         self._window = _Window(fd, part.start)
         self._requires_crc = None if options.store is None else _crc_rule(options.store)
         self._damaged: list[dict[str, Any]] = []
@@ -181,7 +197,10 @@ class _Scan:
         return units_between(self._options.store, begin, end, self._options.topics)
 
     def _next_wanted(self, at: int) -> int:
-        """Return the start of the next wanted entry, as far as units prove it."""
+        """Return the offset of the next wanted entry, or an offset before it.
+
+        Unwanted entries are skipped only if ConsumeQueues show where they end.
+        """
         if not self._options.topics or (units := self._units) is None:
             return at
         index = units.index_of(at)
@@ -194,8 +213,12 @@ class _Scan:
         return min(units.end_of(end - 1), self._part.end)
 
     def _good_run(self, at: int) -> tuple[Ints, Ints, int]:
-        """Return the starts, the sizes and the end of adjacent good entries from ``at``. The
-        entries are complete in the window and not batches. Empty if the options name topics."""
+        """Return the offsets, the sizes and the end of the adjacent valid entries from offset
+        ``at`` on.
+
+        The entries are complete in the loaded bytes, and are not inner batches. Nothing is returned
+        if the options name topics.
+        """
         start, held = self._window.start, min(self._window.end, self._limit)
         if self._options.topics or at >= held:
             return _NO_INTS, _NO_INTS, at
@@ -204,8 +227,10 @@ class _Scan:
         return positions, np.diff(positions, append=at + size), at + size
 
     def _adjacent_entries(self, at: int) -> tuple[Ints, Ints, int]:
-        """Return the starts, the sizes and the end of adjacent entries from ``at`` that are
-        complete in the window."""
+        """Return the offsets, the sizes and the end of the adjacent entries from offset ``at`` on.
+
+        The entries are complete in the loaded bytes, but are not checked.
+        """
         if at >= self._limit:
             return _NO_INTS, _NO_INTS, at
         window_end = min(self._window.end, self._limit)
@@ -235,8 +260,10 @@ class _Scan:
         return positions + start, sizes, end + start
 
     def _rows_of(self, entries: Entries, is_checked: bool) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of entries with valid lengths. ``is_checked``: their CRCs were already
-        checked."""
+        """Yield record batches with the wanted entries among ``entries``, and all damaged ones.
+
+        The lengths of the entries are valid. ``is_checked`` is True if their CRCs are valid, too.
+        """
         options = self._options
         if not is_checked:
             entries.status[entries.crc_mismatches()] = CRC_MISMATCH
@@ -257,7 +284,11 @@ class _Scan:
         yield from record_batches(entries, options.schema, self._constants)
 
     def _pass_non_entry(self, at: int) -> int:
-        """Handle position ``at``, where no entry was found. Return the next position."""
+        """Decide why no entry begins at an offset, and return the offset at which the scan
+        continues.
+
+        Damage is added to the rows.
+        """
         # The order of these checks decides what counts as damage.
         # 1. A blank up to the end of the segment is the normal end of a segment.
         # 2. A good head may belong to an entry that is larger than the window: load it, look again.
@@ -308,14 +339,14 @@ class _Scan:
         return self._no_more_entries(at)
 
     def _no_more_entries(self, at: int) -> int:
-        """Handle the end of the file's entries. This is damage if the log continues after it."""
+        """Record damage if the file ends before the part does, and return the end of the part."""
         if at < self._part.end and not self._part.is_last and self._limit < self._part.end:
             self._add_damaged_row(at, self._part.end, TRUNCATED)
         return self._part.end
 
     @cached_property
     def _data_end(self) -> int:
-        """Return the end of the last byte in this part that is not zero."""
+        """Offset in the log after the last byte of this part that is not zero."""
         begin, end = (offset - self._part.start for offset in (self._part.begin, self._limit))
         buffer = bytearray(_SEARCH_STEP)
         while end > begin:
@@ -350,15 +381,21 @@ class _Scan:
 
 
 def _crc_rule(root: str) -> Callable[[int], bool] | None:
-    """Return a function that is true for offsets at which every entry must have a CRC, because
-    turbopump's broker wrote the log there. None: nothing is known."""
+    """Return a function that is True for the offsets at which an entry must have a CRC.
+
+    These are the offsets that turbopump's broker wrote. The result is None if no such offset is
+    known.
+    """
     disk = ReadOnlyDisk()
     paths = StorePaths(Path(root))
     return crc_rule(disk, paths, read_run_state(disk, paths, Findings()))
 
 
 class _Window:
-    """Reused buffer with bytes of a file. Allocating new memory would cost more than the copy."""
+    """Buffer for one piece of a file, which is reused for the next piece.
+
+    Allocating a new buffer would take longer than copying the bytes.
+    """
 
     def __init__(self, fd: int, origin: int) -> None:
         self._fd = fd
@@ -368,7 +405,7 @@ class _Window:
         self.data = self._buffer[:0]
 
     def load(self, at: int, size: int) -> None:
-        """Load ``size`` bytes from an offset of the log, or as many as the file has."""
+        """Load ``size`` bytes from an offset of the log, or fewer at the end of the file."""
         if self.start <= at and at + size <= self.end:
             return
         if size > len(self._buffer):
@@ -392,8 +429,10 @@ def _open_file(path: str) -> Iterator[int]:
 
 
 def _read_into(fd: int, buffer: memoryview, at: int) -> int:
-    """Fill a buffer from byte ``at`` of a file, and return the number of bytes read. An unreadable
-    page becomes zeros, so its entries are found to be damaged."""
+    """Fill a buffer from byte ``at`` of a file, and return the number of bytes read.
+
+    An unreadable page becomes zeros, so that its entries are found to be damaged.
+    """
     done = 0
     while done < len(buffer):
         try:
@@ -409,8 +448,10 @@ def _read_into(fd: int, buffer: memoryview, at: int) -> int:
 
 
 def _may_have_data(fd: int, begin: int, end: int) -> bool:
-    """Return False if the file system knows that nothing was ever written between two bytes, which
-    then read as zeros. Segments are allocated in full size."""
+    """Return False if the file system knows that a range of a file was never written.
+
+    Such a range reads as zeros. Brokers allocate a segment in full size before they write it.
+    """
     if not hasattr(os, "SEEK_DATA"):
         return True
     try:
@@ -420,7 +461,10 @@ def _may_have_data(fd: int, begin: int, end: int) -> bool:
 
 
 def _read_page(fd: int, buffer: memoryview, at: int) -> int:
-    """Return the rest of the page at ``at``; zeros if the page cannot be read."""
+    """Read the rest of a page of a file into a buffer, and return the number of bytes.
+
+    If the page cannot be read, the bytes become zeros.
+    """
     left = min(_PAGE - at % _PAGE, len(buffer), max(os.fstat(fd).st_size - at, 0))
     try:
         return os.preadv(fd, [buffer[:left]], at)
@@ -437,7 +481,11 @@ def _read_bytes(fd: int, at: int, size: int) -> bytes:
 
 
 def _pieces(fd: int, begin: int, end: int, overlap: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the bytes of a file from ``begin`` to ``end``, without long runs of zeros."""
+    """Yield the bytes of a file from ``begin`` to ``end`` in pieces, and skip long runs of zeros.
+
+    Each piece comes with its position in the file, and begins ``overlap`` bytes before the end of
+    the bytes that were read before.
+    """
     at = begin
     buffer = bytearray(_SEARCH_STEP)
     while at < end:
@@ -453,15 +501,18 @@ def _pieces(fd: int, begin: int, end: int, overlap: int) -> Iterator[tuple[int, 
 
 
 def is_blank(path: str) -> bool:
-    """Return True if a segment has no content yet, whatever its size."""
+    """Return True if a segment contains only zeros."""
     with _open_file(path) as fd:
         size = os.fstat(fd).st_size
         return not _may_have_data(fd, 0, size) or next(_pieces(fd, 0, size, 0), None) is None
 
 
 def about_written(path: str, size: int) -> int:
-    """Estimate how many of the first ``size`` bytes of a segment are written. Only some pages are
-    read: the estimate assumes data up to the end of the log, and zeros after it."""
+    """Estimate how many of the first ``size`` bytes of a segment are written.
+
+    A binary search reads only some pages. It assumes that the segment has data up to some point,
+    and zeros after this point.
+    """
     with _open_file(path) as fd:
         pages = range(min(os.fstat(fd).st_size, size) // _PAGE)
         written = bisect_left(
@@ -471,8 +522,11 @@ def about_written(path: str, size: int) -> int:
 
 
 def _next_good(fd: int, start: int, begin: int, end: int) -> int | None:
-    """Return the offset of the first good entry that begins between ``begin`` and ``end``, or
-    None."""
+    """Return the offset of the first valid entry that begins between ``begin`` and ``end``, or
+    None.
+
+    ``start`` is the offset in the log at which the file begins.
+    """
     limit = os.fstat(fd).st_size
     for first, data in _pieces(fd, begin - start, min(end - start + HEAD_SIZE, limit), overlap=7):
         for found in entry_starts(data):
@@ -483,8 +537,10 @@ def _next_good(fd: int, start: int, begin: int, end: int) -> int | None:
 
 
 def _is_good_entry(fd: int, start: int, offset: int, end: int) -> bool:
-    """Return True if a good entry begins at an offset, by the store's own rules. The file ends at
-    ``end``."""
+    """Return True if a valid entry begins at an offset, by the rules of the store.
+
+    ``start`` and ``end`` are the offsets in the log at which the file begins and ends.
+    """
     scanner = LogScanner()
     while isinstance(found := scanner.judge_entry(offset, end, room=0), int):
         scanner.hold_bytes(offset, _read_bytes(fd, offset - start, found).ljust(found, b"\0"))
@@ -496,15 +552,18 @@ _NO_INTS: Final = np.zeros(0, np.int64)
 
 @dataclass(slots=True)
 class Units:
-    """Units of a store's ConsumeQueues for a range of the log: one per entry, in the log's
-    order."""
+    """Entries of a range of the log, as the ConsumeQueues of a store list them.
+
+    A unit is the record of one entry in a ConsumeQueue. There is one unit for each entry, in the
+    order of the log.
+    """
 
     positions: Ints
     sizes: Ints
     wanted: Mask
     """Mask of the entries that are in a queue of a wanted topic."""
     topics: Ints
-    """Index of each entry's topic in ``names``."""
+    """Index in ``names`` of the topic of each entry."""
     queue_ids: Ints
     queue_offsets: Ints
     names: list[str]
@@ -517,7 +576,7 @@ class Units:
         return index if found else None
 
     def run_end(self, index: int) -> int:
-        """Return the index after the last unit of a run of adjacent entries that begins at
+        """Return the index after the last of the adjacent entries that begin with the unit
         ``index``."""
         at = int(np.searchsorted(self.breaks, index))
         return int(self.breaks[at]) + 1
@@ -526,7 +585,7 @@ class Units:
         return int(self.positions[index] + self.sizes[index])
 
     def is_sure(self, index: int) -> bool:
-        """Return True if the next unit's entry begins at the end of this one."""
+        """Return True if another unit's entry begins exactly at the end of this unit's entry."""
         return self.run_end(index) > index + 1
 
 
@@ -542,8 +601,11 @@ _UNIT_TYPES: Final = {
 
 
 def units_between(root: str, begin: int, end: int, topics: frozenset[str]) -> Units | None:
-    """Return the units of all queues whose entries begin between ``begin`` and ``end``. Return None
-    if there are none, or if a file cannot be read."""
+    """Return the units of all ConsumeQueues for the entries that begin between two offsets of the
+    log.
+
+    The result is None if there are no such units, or if a file cannot be read.
+    """
     names: list[str] = []
     found = []
     try:
@@ -591,8 +653,10 @@ def units_between(root: str, begin: int, end: int, topics: frozenset[str]) -> Un
 
 
 def dispatched_end(root: str) -> int:
-    """Return the end (offset in the log) of the last entry that is in a queue; 0 if no queue has
-    any. Brokers put only complete entries into queues."""
+    """Return the offset in the log at which the last entry ends that is in a ConsumeQueue.
+
+    Brokers put only complete entries into ConsumeQueues. The result is 0 if there are none.
+    """
     end = 0
     for _, _, files, width in _queue_files(root):
         for _, path in reversed(files):
@@ -611,8 +675,10 @@ def dispatched_end(root: str) -> int:
 
 
 def _queue_files(root: str) -> Iterator[tuple[str, int, list[tuple[int, str]], int]]:
-    """Yield topic, queue id, files (with the number in each name) and bytes per unit of each
-    queue."""
+    """Yield the topic, the queue id, the files and the bytes per unit of each ConsumeQueue.
+
+    Each file is a tuple of the number in its name and its path.
+    """
     paths = StorePaths(Path(root))
     for directory, width in (
         (paths.consume_queues, UNIT_SIZE),
@@ -641,8 +707,11 @@ def _names_in(directory: Path) -> list[str]:
 def _units_of_file(
     path: str, following: str | None, width: int, begin: int, end: int
 ) -> tuple[np.ndarray[Any, Any], int] | None:
-    """Return the units of a queue's file whose entries begin between ``begin`` and ``end``, and the
-    number of the first unit. ``following`` is the next file of the queue."""
+    """Return the units in a file for the entries that begin between two offsets of the log.
+
+    The second result is the number of the first unit in the file. ``following`` is the path of the
+    queue's next file. The result is None if the file has no such unit.
+    """
     if following is not None:
         with _open_file(following) as fd:
             if _unit_keys(fd, width)(0) <= begin:
@@ -657,8 +726,10 @@ def _units_of_file(
 
 
 def _unit_keys(fd: int, width: int) -> Any:
-    """Return a function from a unit's number to its offset in the log; ``_END`` after the last
-    unit."""
+    """Return a function that reads the log offset of the unit with a given number.
+
+    The function returns ``_END`` for a number after the last unit.
+    """
 
     def key(number: int) -> int:
         data = os.pread(fd, _UNIT_HEAD.size, number * width)

@@ -29,7 +29,10 @@ Offsets = dict[MessageQueue, int]
 
 
 def encode_offsets(offsets: Mapping[MessageQueue, int]) -> dict[str, Any]:
-    """Return the versioned form, as a sorted dict for Spark to write."""
+    """Return offsets in the versioned form that Spark writes into a checkpoint.
+
+    The dict is sorted, so that equal offsets have equal texts.
+    """
     topics: dict[str, dict[str, dict[str, int]]] = {}
     for queue in sorted(offsets):
         topics.setdefault(queue.topic, {}).setdefault(queue.broker_name, {})[
@@ -41,11 +44,11 @@ def encode_offsets(offsets: Mapping[MessageQueue, int]) -> dict[str, Any]:
 def decode_offsets(
     text: str | Mapping[str, Any], *, what: str = "the checkpoint", symbolic: bool = False
 ) -> Offsets:
-    """Parse offsets in the versioned form, or in the plain form that users write:
-    ``{"T":{"broker-a":{"0":123}}}``.
+    """Parse offsets from a checkpoint, or from an option of a user.
 
-    ``symbolic`` allows -1 (latest) and -2 (earliest). Raises ConfigError with ``what`` and the
-    invalid part.
+    A checkpoint has the versioned form. Users may also write the plain form
+    ``{"T":{"broker-a":{"0":123}}}``. ``symbolic`` allows -1 (latest) and -2 (earliest). Raises
+    ConfigError with ``what`` and the invalid part.
     """
     value: Any = text
     if isinstance(text, str):
@@ -99,7 +102,7 @@ reading a few thousand messages."""
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """Messages of one queue from ``begin`` to ``end`` (exclusive)."""
+    """Range of offsets of one queue, from ``begin`` to ``end`` (exclusive)."""
 
     queue: MessageQueue
     begin: int
@@ -113,8 +116,10 @@ class OffsetRange:
 def ranges_between(
     begins: Mapping[MessageQueue, int], ends: Mapping[MessageQueue, int]
 ) -> list[OffsetRange]:
-    """Return the ranges between two sets of offsets, in the order of queues. A queue without a
-    begin, or with an earlier end, has no range."""
+    """Return for each queue the range between its begin and its end, in the order of queues.
+
+    A queue without a begin, or with an end that is not after the begin, has no range.
+    """
     return [
         OffsetRange(queue, begins[queue], ends[queue])
         for queue in sorted(ends)
@@ -128,11 +133,12 @@ def split_ranges(
     tasks_min: int | None = None,
     rows_max: int | None = None,
 ) -> list[list[OffsetRange]]:
-    """Divide the ranges into at most ``tasks_max`` tasks with nearly equal numbers of messages, in
-    order. Queues are cut where needed.
+    """Divide ranges of offsets into tasks with nearly equal numbers of messages.
 
-    - ``tasks_max`` None: one task per queue, as in Spark's Kafka source. There are fewer tasks if
-      they would have less than ``TASK_ROWS_MIN`` messages.
+    The tasks are in the order of the ranges, and a queue may be cut.
+
+    - ``tasks_max``: maximum number of tasks. There are fewer if they would have less than
+      ``TASK_ROWS_MIN`` messages. None means one task per queue, as in Spark's Kafka source.
     - ``tasks_min``: minimum number of tasks, if there are as many messages. Overrides
       ``tasks_max``.
     - ``rows_max``: maximum number of messages per task. Overrides ``tasks_max``.
@@ -170,12 +176,12 @@ def split_ranges(
 def limit_ends(
     begins: Mapping[MessageQueue, int], ends: Mapping[MessageQueue, int], rows_max: int
 ) -> dict[MessageQueue, int]:
-    """Return ends that admit at most ``rows_max`` messages, each queue in proportion to its waiting
-    messages.
+    """Lower the ends of the queues so that at most ``rows_max`` messages are read in all.
 
-    Proportional shares keep queues at about the same point in time, which watermarks need. No queue
-    starves: if ``rows_max`` allows it, each queue gets at least one message; otherwise the queues
-    with the most waiting messages get one each. Exactly min(rows_max, all) are admitted.
+    Each queue gets a share in proportion to the number of its waiting messages. Such shares keep
+    queues at about the same point in time, which watermarks need. No queue starves: if ``rows_max``
+    allows it, each queue gets at least one message. Otherwise the queues with the most waiting
+    messages get one each. Exactly min(rows_max, all) messages are admitted.
     """
     waiting = {piece.queue: piece.count for piece in ranges_between(begins, ends)}
     total = sum(waiting.values())

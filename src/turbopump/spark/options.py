@@ -31,8 +31,11 @@ from turbopump.spark.offsets import Offsets, decode_offsets
 
 # Suggestion of a known name for a misspelt one, for errors.
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return ``"; did you mean 'topic'?"`` for a similar known name (case is ignored), else
-    ``""``."""
+    """Return a suggestion such as ``"; did you mean 'topic'?"``, or ``""`` if no known name is
+    similar.
+
+    The case of names is ignored.
+    """
     spelled = {candidate.lower(): candidate for candidate in known}
     near = get_close_matches(name.lower(), spelled, n=1, cutoff=0.6)
     return f"; did you mean {spelled[near[0]]!r}?" if near else ""
@@ -84,11 +87,10 @@ _COLUMNS_OF_KAFKA: Final = {
 
 
 def column_names(text: str, known: Iterable[str] = COLUMN_NAMES) -> tuple[str, ...]:
-    """Parse a comma-separated list of ``known`` columns. Return the names in the list's order and
-    in their exact spelling; case is ignored in ``text``.
+    """Parse a comma-separated list of columns, and return their exact names in the same order.
 
-    Raises ConfigError for an unknown name (with the most similar known one), a repeated one, or an
-    empty list.
+    The case of names in ``text`` is ignored. Raises ConfigError for an unknown name (with the most
+    similar known one), a repeated one, or an empty list.
     """
     spelled = {name.lower(): name for name in known}
     names: list[str] = []
@@ -113,13 +115,13 @@ def column_names(text: str, known: Iterable[str] = COLUMN_NAMES) -> tuple[str, .
 
 
 def arrow_schema(names: Iterable[str]) -> pa.Schema:
-    """Return these columns as the exact Arrow schema that Spark compares batches with."""
+    """Return the exact Arrow schema of these columns of a read."""
     return pa.schema([READ_SCHEMA.field(name) for name in names])
 
 
 WantedOffsets = str | Offsets
-"""Type of given offsets: ``"earliest"``, ``"latest"``, or offsets that may be EARLIEST or
-LATEST."""
+"""Offsets that a user gives: ``"earliest"``, ``"latest"``, or an offset for each queue, which may
+be EARLIEST or LATEST."""
 
 Assigned = Mapping[str, Mapping[str, frozenset[int]]]
 """Queue ids by topic and broker. The broker ``EVERY_BROKER`` means all brokers of the topic."""
@@ -128,20 +130,22 @@ EVERY_BROKER: Final = "*"
 
 @dataclass(frozen=True, slots=True)
 class ReadBound:
-    """Begin or end of a read. For each queue, the first of these fields with a value is used. Times
-    are ms since 1970 UTC."""
+    """Begin or end of a read, as the options define it.
+
+    For each queue, the first of these fields with a value is used. Times are in ms since 1970 UTC.
+    """
 
     option: str
-    """First part of the options' names: ``starting`` or ``ending``."""
+    """First part of the names of the options, ``starting`` or ``ending``."""
     timestamp_ms: int | None
     timestamps: Offsets
     group: str | None
     offsets: WantedOffsets
     time_beyond: str
-    """Handling of a time after the last stored message: ``latest`` or ``error``."""
+    """Handling of a time after the last stored message, ``latest`` or ``error``."""
 
     def time_of(self, queue: MessageQueue) -> int | None:
-        """Return the time that was given for a queue, or None."""
+        """Return the time that the options give for a queue, or None."""
         if self.timestamp_ms is not None:
             return self.timestamp_ms
         return self.timestamps.get(queue)
@@ -149,8 +153,11 @@ class ReadBound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """Options of a read. Times are ms since 1970 UTC; None: not set. Exactly one of ``topics``,
-    ``topic_pattern`` and ``assigned`` is set."""
+    """Typed options of a read of RocketMQ topics.
+
+    Times are in ms since 1970 UTC. A field is None if its option is not set. Exactly one of
+    ``topics``, ``topic_pattern`` and ``assigned`` is set.
+    """
 
     name_servers: tuple[str, ...]
     topics: tuple[str, ...] = ()
@@ -185,7 +192,7 @@ class ReadOptions:
     tls: ClientTls | None = None
 
     def begin(self, default: WantedOffsets) -> ReadBound:
-        """Return the begin of the read; ``default`` if no option sets one."""
+        """Return the begin of the read that the options set, or ``default`` if they set none."""
         left = default if self.starting_group is None else "earliest"
         return ReadBound(
             "starting",
@@ -210,10 +217,11 @@ class ReadOptions:
 def read_options(
     options: Mapping[str, str], environment: Mapping[str, str] = os.environ
 ) -> ReadOptions:
-    """Parse the options as Spark passes them (names in any case). Credentials and TLS settings come
-    from the options, else from the file that they name, else from ``environment``.
+    """Parse the options that Spark passes for a read of RocketMQ topics.
 
-    Raises ConfigError, one sentence without secrets, for an invalid option.
+    The case of names is ignored. Credentials and TLS settings come from the options, else from the
+    file that they name, else from ``environment``. Raises ConfigError for an invalid option, with
+    one sentence that contains no secret.
     """
     given = given_values(options, OPTIONS, hint=_hint)
     values = {name: value for name, (_, value) in given.items()}
@@ -238,11 +246,11 @@ def read_options(
 def connection_of(
     values: dict[str, Any], environment: Mapping[str, str], hint: str = ""
 ) -> dict[str, Any]:
-    """Remove the fields of ``CONNECTION_OPTIONS`` from ``values``, and return the fields
-    ``name_servers``, ``credentials`` and ``tls``. A field without an option is read from
-    ``environment``.
+    """Remove the options of the connection from ``values``, and return them as typed fields.
 
-    Raises ConfigError. ``hint`` ends its sentence if no name server is given.
+    The result has ``name_servers``, ``credentials`` and ``tls``. A field without an option is read
+    from ``environment``. Raises ConfigError for an invalid value or a missing name server; ``hint``
+    then ends its sentence.
     """
     secrets = {name: values.pop(name, None) for name in SECRET_FIELDS}
     tls = {name: values.pop(name, None) for name in VARIABLES}
@@ -266,7 +274,10 @@ def connection_of(
 
 
 def options_of_mode(options: ReadOptions, mode: str) -> list[str]:
-    """Return the given options that are only valid for ``mode`` (``batch`` or ``stream``)."""
+    """Return the names of the given options that only one mode of reading accepts.
+
+    ``mode`` is ``batch`` or ``stream``.
+    """
     unset = ReadOptions(name_servers=())
     return [
         name
@@ -284,9 +295,10 @@ def given_values(
     what: str = "options",
     hint: Callable[[str], str | None] | None = None,
 ) -> dict[str, tuple[str, Any]]:
-    """Parse the options of a ``table``. Return for each field the option's name and its value.
-    ``hint`` returns a sentence about an unknown name, which replaces the suggestion of a similar
-    name.
+    """Parse the given options by a table of known options.
+
+    The result has for each field the name of the option and its value. ``hint`` returns a sentence
+    about an unknown name, which replaces the suggestion of a similar name.
 
     Raises ConfigError for an unknown name, an invalid value, and two spellings of one option with
     different values.
@@ -329,8 +341,10 @@ def _hint(name: str) -> str | None:
 
 
 def hint_of_kafka(name: str, known: Mapping[str, str]) -> str | None:
-    """Return a sentence with the replacement for an option of Spark's Kafka source or sink.
-    ``known`` has sentences by the first letters of names, in lower case."""
+    """Return a sentence that replaces an option of Spark's Kafka source or sink, or None.
+
+    ``known`` has sentences by the first letters of names, in lower case.
+    """
     for prefix, sentence in known.items():
         if name.lower().startswith(prefix):
             return f"{name!r} is an option of Spark's Kafka source: {sentence}"
@@ -355,8 +369,10 @@ def _check_one(
 
 
 def check_order(values: Mapping[str, Any], low: str, high: str, *names: str) -> None:
-    """Raise ConfigError if both fields are set and ``low`` is greater than ``high``. ``names`` are
-    the names of their options."""
+    """Raise ConfigError if both fields are set and ``low`` is greater than ``high``.
+
+    ``names`` are the names of their options, for the error.
+    """
     if low in values and high in values and values[low] > values[high]:
         raise ConfigError(
             f"{names[0]} {values[low]} is more than {names[1]} {values[high]}: lower one of them"
@@ -484,7 +500,7 @@ def group_name(text: str) -> str:
 
 
 def _tags(text: str) -> tuple[str, ...]:
-    """Return the tags in ``A || B``; empty for ``*``, which matches every message."""
+    """Return the tags in ``A || B``, or no tags for ``*``, which matches every message."""
     tags = tuple(sorted({tag.strip() for tag in text.split("||") if tag.strip()}))
     if not tags:
         raise ConfigError("expected a tag, several separated by ||, or * for every message")
@@ -542,10 +558,11 @@ _SIZE: Final = _with_unit(
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """Row of the table of options.
+    """One accepted option of a read or a write.
 
-    It has the field that the option sets, the parser of its text, and the reads it is valid for
-    (``both``, ``batch`` or ``stream``). A second spelling of an option also names the first.
+    The option sets ``field`` to the value that ``read`` parses from its text. ``mode`` tells which
+    reads accept the option: ``both``, ``batch`` or ``stream``. ``alias_of`` is the name of the
+    first spelling, if this is a second one.
     """
 
     field: str

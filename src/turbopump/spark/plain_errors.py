@@ -31,14 +31,17 @@ _WORKERS: Final = ("pyspark.daemon", "pyspark.worker", "pyspark.sql.")
 
 
 def is_worker() -> bool:
-    """Return True in a Python worker of Spark."""
+    """Return True if this process is a Python worker of Spark."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     return spec is not None and spec.name.startswith(_WORKERS)
 
 
 class _OnStandardError(logging.StreamHandler[TextIO]):
-    """Handler that writes to standard error, but leaves records to other handlers if logging is
-    configured. Spark does that with ``spark.sql.pyspark.worker.logging.enabled``."""
+    """Logging handler that writes to standard error, unless logging is configured.
+
+    Spark configures logging if ``spark.sql.pyspark.worker.logging.enabled`` is set. The handlers of
+    that configuration then write the records.
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
         if not logging.getLogger().handlers:
@@ -55,11 +58,10 @@ def show_warnings() -> None:
 
 
 def hide_broken_pipes() -> None:
-    """Keep PySpark's daemon from printing a traceback for each pipe that Spark has closed
-    (pyspark/daemon.py, ``manager``).
+    """Keep PySpark's daemon from printing a traceback for each pipe that Spark has closed.
 
     Spark closes the pipe of a task when it has enough rows (``limit``, ``show``, ``take``), and the
-    pipe of an idle worker.
+    pipe of an idle worker. The traceback is printed by ``manager`` in pyspark/daemon.py.
     """
     usual = traceback.print_exc
 
@@ -77,7 +79,7 @@ if is_worker():
 
 @contextmanager
 def hidden_traceback() -> Iterator[None]:
-    """Hide the traceback of a TurbopumpError that leaves this block in one of Spark's workers."""
+    """Hide the traceback of a TurbopumpError that leaves the block in a Python worker of Spark."""
     try:
         yield
     except TurbopumpError:
@@ -87,7 +89,10 @@ def hidden_traceback() -> Iterator[None]:
 
 
 def plain_errors(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorator that runs ``function`` within ``hidden_traceback``."""
+    """Decorate a function so that Spark shows its errors without a traceback.
+
+    The function runs within ``hidden_traceback``.
+    """
 
     @wraps(function)
     def inside(*args: P.args, **kwargs: P.kwargs) -> T:

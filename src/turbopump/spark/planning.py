@@ -21,10 +21,11 @@ _log = logging.getLogger(__name__)
 
 
 def topics_wanted(cluster: Cluster, options: ReadOptions) -> list[str]:
-    """Return the topics that are named, or that match the pattern now, sorted.
+    """Return the topics that the options select, sorted.
 
-    A pattern matches retry and dead-letter topics only if it begins with ``%``; ``^`` and ``(``
-    before that are ignored. It never matches the brokers' own topics.
+    A pattern selects the topics that match it now. A pattern matches retry and dead-letter topics
+    only if it begins with ``%``; ``^`` and ``(`` before that are ignored. It never matches the
+    brokers' own topics.
     """
     if options.assigned is not None:
         return sorted(options.assigned)
@@ -46,7 +47,7 @@ def queues_of(
     lenient: bool = False,
     gone: dict[str, RouteNotFoundError] | None = None,
 ) -> list[MessageQueue]:
-    """Return all queues of the wanted topics.
+    """Return all queues of the topics that the options select.
 
     A topic without a route raises RouteNotFoundError, with three exceptions. It is left out if
     ``lenient``. It is left out if a pattern has just found it, because it is being deleted. Without
@@ -67,7 +68,7 @@ def queues_of(
 
 
 def chosen(queues: Iterable[MessageQueue], options: ReadOptions) -> list[MessageQueue]:
-    """Return the queues to read: all of the topics' queues, or the assigned ones."""
+    """Return the queues that the option ``assign`` selects, or all queues without this option."""
     if options.assigned is None:
         return list(queues)
     return [queue for queue in queues if is_asked_for(queue, options)]
@@ -85,11 +86,11 @@ def is_asked_for(queue: MessageQueue, options: ReadOptions) -> bool:
 
 
 def queues_wanted(cluster: Cluster, options: ReadOptions) -> list[MessageQueue]:
-    """Return the queues to read. A warning reports a read from a slave, or a topic that is left
-    out.
+    """Return the queues that a read must read.
 
-    Raises ConfigError if an assigned queue does not exist or a named topic has no queues. Raises
-    the errors of ``queues_of``, also if no topic exists.
+    A warning reports a read from a slave, or a topic that is left out. Raises ConfigError if an
+    assigned queue does not exist or a named topic has no queues. Raises the errors of
+    ``queues_of``, also if no topic exists.
     """
     gone: dict[str, RouteNotFoundError] = {}
     queues = queues_of(cluster, options, gone=gone)
@@ -126,7 +127,10 @@ def queues_wanted(cluster: Cluster, options: ReadOptions) -> list[MessageQueue]:
 
 
 def reachable_queues(cluster: Cluster, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-    """Return the queues whose broker answers; a warning names the others."""
+    """Return the queues whose broker answers, sorted.
+
+    A warning names each broker that does not answer.
+    """
     found: list[MessageQueue] = []
     for broker, of_broker in by_broker(queues):
         try:
@@ -140,7 +144,7 @@ def reachable_queues(cluster: Cluster, queues: Iterable[MessageQueue]) -> list[M
 
 
 def by_broker(queues: Iterable[MessageQueue]) -> list[tuple[str, list[MessageQueue]]]:
-    """Return each broker's name with its queues."""
+    """Group the queues by broker, and return each broker's name with its queues."""
     brokers: dict[str, list[MessageQueue]] = {}
     for queue in queues:
         brokers.setdefault(queue.broker_name, []).append(queue)
@@ -178,8 +182,10 @@ def offsets_at(
 def _offset_at(
     cluster: Cluster, queue: MessageQueue, bound: ReadBound, options: ReadOptions
 ) -> int:
-    """Return the offset of one queue. EARLIEST and LATEST are returned as they are, to be looked up
-    for all queues together."""
+    """Return the offset at which a read begins or ends in one queue, or EARLIEST or LATEST.
+
+    The caller looks up EARLIEST and LATEST for all queues together.
+    """
     time_ms = bound.time_of(queue)
     if time_ms is not None:
         offset = cluster.offset_at(queue, time_ms)
@@ -222,7 +228,7 @@ def _checked_offset(
 def check_begins_before_end(
     queues: Iterable[MessageQueue], begin: ReadBound, end: ReadBound
 ) -> None:
-    """Raise ConfigError if both ends of a queue's range were given in the wrong order."""
+    """Raise ConfigError if the given begin of a queue is after the given end."""
     for queue in queues:
         start_ms, start = _given_bound(begin, queue)
         end_ms, stop = _given_bound(end, queue)
@@ -238,7 +244,7 @@ def check_begins_before_end(
 
 
 def _given_bound(bound: ReadBound, queue: MessageQueue) -> tuple[int | None, int | None]:
-    """Return the time, or else the offset, that was given as a number for a queue."""
+    """Return the time that was given for a queue, or else the offset that was given as a number."""
     time_ms = bound.time_of(queue)
     if time_ms is not None or bound.group is not None or isinstance(bound.offsets, str):
         return time_ms, None
@@ -253,7 +259,10 @@ def _time_option(bound: ReadBound) -> str:
 def tasks(
     begins: Offsets, ends: Offsets, options: ReadOptions, tags: frozenset[str] | None = None
 ) -> list[RangesPartition]:
-    """Divide the ranges between two sets of offsets into tasks, at least one."""
+    """Divide the ranges between two sets of offsets into Spark tasks.
+
+    There is at least one task, which may be empty.
+    """
     parts = split_ranges(
         ranges_between(begins, ends),
         options.partitions_max,

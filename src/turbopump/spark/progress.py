@@ -31,12 +31,12 @@ QueryProgress = StreamingQueryProgress | Mapping[str, Any] | str
 
 
 def lag(progress: QueryProgress | None) -> dict[MessageQueue, int]:
-    """Return the lag of each queue of a query's RocketMQ sources: the messages that existed when
-    the micro-batch was planned, and that it did not read.
+    """Return the number of messages in each queue that a streaming query still has to read.
 
-    The result is empty if the query has no RocketMQ source, or no progress yet (``lastProgress`` is
-    None). Queues of unreachable brokers are left out. Raises ConfigError for a value that is not a
-    progress report.
+    Messages count if they existed when the query's last micro-batch was planned, and the
+    micro-batch did not read them. The result is empty if the query has no RocketMQ source, or no
+    progress yet (``lastProgress`` is None). Queues of unreachable brokers are left out. Raises
+    ConfigError for a value that is not a progress report.
     """
     behind: dict[MessageQueue, int] = {}
     if progress is None:
@@ -51,13 +51,16 @@ def lag(progress: QueryProgress | None) -> dict[MessageQueue, int]:
 
 @dataclass(frozen=True, slots=True)
 class LagReport:
-    """State of a query. Rates are messages per second, as computed by Spark."""
+    """Lag of a streaming query behind its topics after one micro-batch.
+
+    Spark computes the rates, which are messages per second.
+    """
 
     query_id: str
     name: str | None
     batch_id: int
     timestamp: str
-    """Start of the micro-batch, ISO 8601 in UTC."""
+    """Time at which the micro-batch began, as ISO 8601 in UTC."""
     behind: Mapping[MessageQueue, int]
     rows: int
     input_rows_per_second: float
@@ -69,7 +72,7 @@ class LagReport:
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until the lag is zero at the present rate; None while nothing is processed."""
+        """Seconds until the lag is zero at the present rate, or None while nothing is processed."""
         if not self.behind_total:
             return 0.0
         rate = self.processed_rows_per_second
@@ -77,8 +80,10 @@ class LagReport:
 
 
 def report(progress: QueryProgress) -> LagReport:
-    """Compute the lag from ``progress``. Raises ConfigError for a value that is not a progress
-    report."""
+    """Compute the lag of a streaming query from a progress report of Spark.
+
+    Raises ConfigError for a value that is not a progress report.
+    """
     fields = _fields(progress)
     return LagReport(
         query_id=str(fields["id"]),
@@ -93,7 +98,8 @@ def report(progress: QueryProgress) -> LagReport:
 
 
 class LagListener(StreamingQueryListener):
-    """Listener that keeps the latest report of each running query that reads RocketMQ.
+    """Listener that keeps the latest lag of each running query that reads RocketMQ.
+
     ``on_report`` is called with every report on Spark's listener thread, so it should be fast.
 
         listener = LagListener(on_report=lambda report: print(report.behind_total))
@@ -107,12 +113,12 @@ class LagListener(StreamingQueryListener):
 
     @property
     def reports(self) -> dict[str, LagReport]:
-        """Latest report of each running query, by the query's id."""
+        """Latest report of each running query, by the id of the query."""
         with self._lock:
             return dict(self._reports)
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        """Do nothing: a new query has no progress yet."""
+        """Ignore the start of a query, because a new query has no progress yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         found = report(event.progress)
@@ -124,7 +130,7 @@ class LagListener(StreamingQueryListener):
             self._on_report(found)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """Do nothing: the latest report is still valid."""
+        """Ignore that a query is idle, because its latest report is still valid."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         with self._lock:
@@ -151,8 +157,10 @@ def _fields(progress: QueryProgress) -> Mapping[str, Any]:
 
 
 def _offsets(text: Any) -> Offsets:
-    """Parse this source's offsets from text or JSON. Return an empty dict for the offsets of
-    another source, and if there are none yet."""
+    """Parse offsets of RocketMQ queues from a progress report.
+
+    The result is empty for the offsets of another source, and if there are none yet.
+    """
     if isinstance(text, str):
         try:
             text = json.loads(text)
@@ -164,6 +172,9 @@ def _offsets(text: Any) -> Offsets:
 
 
 def _rate(value: Any) -> float:
-    """Return a rate. Spark reports none, or NaN, if no rate can be computed."""
+    """Return a rate of a progress report as a number.
+
+    The rate is 0 if Spark reports none, or NaN, because none can be computed.
+    """
     rate = float(value or 0)
     return rate if rate == rate and rate not in (float("inf"), float("-inf")) else 0.0

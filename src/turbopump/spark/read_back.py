@@ -52,7 +52,7 @@ _SPECULATION: Final = "spark.speculation"
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """Id and time (ms since 1970 UTC) of a write, set in the driver."""
+    """Id of a write, and the time (ms since 1970 UTC) at which the driver planned the write."""
 
     id: str
     at_ms: int
@@ -60,7 +60,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class TaskAttempt:
-    """One attempt of one task.
+    """One attempt of a Spark task that writes rows.
 
     - ``any_partition``: True if an earlier attempt may have had the rows in another partition.
     - ``looks``: True if there may have been an earlier attempt.
@@ -89,8 +89,10 @@ class TaskAttempt:
 def attempt_of(
     context: TaskContext | None, options: WriteOptions, planned: Planned, now_ms: int
 ) -> TaskAttempt:
-    """Return the attempt that Spark's properties of the task describe. Raises ConfigError if Spark
-    may run two attempts at a time."""
+    """Return the attempt that is running, as Spark's task context describes it.
+
+    Raises ConfigError if the write has idempotency keys and Spark may run two attempts at a time.
+    """
     query = _property_of(context, _QUERY)
     batch = _property_of(context, _BATCH)
     run = _property_of(context, _RUN)
@@ -133,17 +135,17 @@ def _property_of(context: TaskContext | None, name: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Sender of a message: the parsed property ``SPARK_WRITE``."""
+    """Parsed property ``SPARK_WRITE`` of a message, which tells who sent the message."""
 
     write: str
     batch: int
     partition: int
     token: str
-    """Run and token of the attempt."""
+    """Run of the query and token of the attempt."""
 
 
 def decode_mark(text: str | None) -> Mark | None:
-    """Parse a mark; None for another text."""
+    """Parse the property ``SPARK_WRITE``, or return None for another text."""
     parts = (text or "").rsplit("/", 3)
     if len(parts) != 4 or not (parts[1].isdecimal() and parts[2].isdecimal()):
         return None
@@ -152,15 +154,20 @@ def decode_mark(text: str | None) -> Mark | None:
 
 @dataclass(eq=False)
 class SentKeys(SentAlready):
-    """Keys of this batch that a topic already has. ``again`` is True if another attempt of this
-    partition has sent some of them."""
+    """Keys of the rows of a batch that a topic already has.
+
+    ``again`` is True if another attempt of this partition has sent some of them.
+    """
 
     again: bool = False
 
 
 @dataclass(eq=False)
 class ReadBack:
-    """Reader of the messages of one attempt's batch. Its calls block; use one thread at a time."""
+    """Reader of the target topics that finds the rows which one attempt need not send.
+
+    The calls block. Only one thread may use the reader at a time.
+    """
 
     options: WriteOptions
     attempt: TaskAttempt
@@ -169,8 +176,10 @@ class ReadBack:
         self._mark = SenderMark(MARK, f"{self.attempt.write}/", KEY)
 
     def find_sent_keys(self, topic: str) -> SentKeys:
-        """Return the keys that earlier attempts have sent to a topic. Raises the errors of reading
-        the topic."""
+        """Return the keys of the rows that earlier attempts have sent to a topic.
+
+        Raises the errors of reading the topic.
+        """
         found = SentKeys()
         since_ms = self.attempt.since_ms
         with self._cluster() as cluster:
@@ -198,8 +207,11 @@ class ReadBack:
         return found
 
     def _count_keys(self, wanted: OffsetRange, found: SentKeys) -> tuple[int, int | None]:
-        """Count the keys of this batch in a range. Return the time of its oldest message, and the
-        time of a message of an older batch of this write or None."""
+        """Count the keys of this batch in a range of a queue, and add them to ``found``.
+
+        The first result is the store time of the oldest message. The second is the store time of a
+        message of an older batch of this write, or None if there is none.
+        """
         mine = self.attempt
         oldest_ms = older_ms = None
         for times, marked in self._read_marks(wanted):
@@ -216,7 +228,10 @@ class ReadBack:
 
     def stray_keys(self, found: SentKeys) -> Counter[str]:
         """Return the keys that an older attempt of this partition has sent after ``found`` was
-        read. This attempt may have sent them too."""
+        read.
+
+        This attempt may have sent the same rows.
+        """
         mine = self.attempt
         return Counter(
             key
@@ -226,7 +241,7 @@ class ReadBack:
         )
 
     def own_keys(self, queue: MessageQueue, begin: int) -> Counter[str]:
-        """Return the keys that this attempt has sent to a queue, from an offset on."""
+        """Return the keys that this attempt has sent to a queue, from an offset of the queue on."""
         token = f"{self.attempt.run}.{self.attempt.token}"
         return Counter(
             key for mark, key in self._marks_since({queue: begin}) if mark.token == token
@@ -237,7 +252,10 @@ class ReadBack:
         return Cluster(options.name_servers, credentials=options.credentials, tls=options.tls)
 
     def _marks_since(self, begins: Mapping[MessageQueue, int]) -> Iterator[tuple[Mark, str]]:
-        """Yield the marks and keys of this write from these offsets to the ends of the queues."""
+        """Yield the sender and the key of each message of this write.
+
+        Each queue is read from the offset in ``begins`` to its end.
+        """
         with self._cluster() as cluster:
             ends = {queue: cluster.offset_max(queue) for queue in begins}
         for queue, begin in begins.items():
@@ -249,8 +267,11 @@ class ReadBack:
     def _read_marks(
         self, wanted: OffsetRange
     ) -> Iterator[tuple[pa.TimestampArray, list[tuple[int, Mark, str]]]]:
-        """Yield the times of all messages of a range. With them, yield the number, the mark and the
-        key of each message of this write."""
+        """Read a range of a queue in batches, and yield the messages of this write.
+
+        Each batch has the store times of all its messages. With them come the number in the batch,
+        the sender and the key of each message of this write.
+        """
         options = ReadOptions(
             name_servers=self.options.name_servers,
             topics=(wanted.queue.topic,),

@@ -38,10 +38,10 @@ _log = logging.getLogger(__name__)
 
 
 class RangesPartition(InputPartition):
-    """One Spark task: some ranges of queues, read one after the other. The list may be empty,
-    because PySpark replaces an empty list of partitions by one of its own.
+    """One Spark task, which reads ranges of queues one after the other.
 
-    ``tags``: tags of Spark's filters, in addition to the option; None: all.
+    The list may be empty, because PySpark replaces an empty list of partitions by one of its own.
+    ``tags`` are the tags in Spark's filters, in addition to the option; None means all.
     """
 
     def __init__(self, ranges: list[OffsetRange], tags: frozenset[str] | None = None) -> None:
@@ -56,7 +56,10 @@ def connected(
     patience: float = READING_PATIENCE_S,
     broker_patience: float | None = None,
 ) -> Cluster:
-    """Return a client of the cluster in the options."""
+    """Return a client of the cluster that the options name.
+
+    ``patience`` and ``broker_patience`` are those of ``Cluster``.
+    """
     return Cluster(
         options.name_servers,
         patience=patience,
@@ -74,9 +77,11 @@ _kept_clusters: dict[Hashable, tuple[Cluster, float]] = {}
 
 @contextmanager
 def connected_in_task(options: ReadOptions, *, kept: bool) -> Iterator[Cluster]:
-    """Open a client for one task, like ``connected``. With ``kept``, its connections stay open for
-    the next task of this process, unless this task fails or ends early. The next task asks for
-    routes again."""
+    """Open a client of the cluster for one task, like ``connected``.
+
+    With ``kept``, its connections stay open for the next task of this process, unless this task
+    fails or ends early. The next task asks for routes again.
+    """
     # workers are forked
     key = os.getpid(), options.name_servers, options.credentials, options.tls
     cluster, until = _kept_clusters.pop(key, (None, 0.0))
@@ -97,8 +102,11 @@ def connected_in_task(options: ReadOptions, *, kept: bool) -> Iterator[Cluster]:
 
 
 def read_partition(partition: InputPartition, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task as record batches of ``options.columns``. With tags of Spark's
-    filters, there may be a few other rows, which Spark removes."""
+    """Yield the rows of one Spark task, as record batches with the columns of the options.
+
+    If brokers filter by the tags in Spark's filters, there may be a few other rows, which Spark
+    removes.
+    """
     assert isinstance(partition, RangesPartition)
     keep_what_is_loaded()
     tags = frozenset(options.tags)
@@ -110,8 +118,11 @@ def read_partition(partition: InputPartition, options: ReadOptions) -> Iterator[
 
 
 def keep_what_is_loaded() -> None:
-    """Exclude loaded modules from garbage collection. Spark's Python worker collects garbage after
-    each task, which takes 30 ms with all modules, as long as reading 20,000 messages."""
+    """Exclude the loaded modules from garbage collection.
+
+    Spark's Python worker collects garbage after each task. With all modules, this takes 30 ms, as
+    long as reading 20,000 messages.
+    """
     if TaskContext.get() is not None and not gc.get_freeze_count():
         gc.freeze()
 
@@ -119,8 +130,11 @@ def keep_what_is_loaded() -> None:
 def read_ranges(
     ranges: Iterable[OffsetRange], options: ReadOptions, tags: frozenset[str] = frozenset()
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of these ranges as record batches of ``options.columns``: all rows, those with
-    one of ``tags``, or those that match the SQL filter."""
+    """Yield the rows of these ranges of queues, as record batches with the columns of the options.
+
+    Only rows with one of ``tags`` are read, or rows that match the SQL filter, or all rows without
+    either.
+    """
     wanted = EVERY_MESSAGE
     columns = options.columns
     says_fault = "body" in columns and BODY_FAULT not in columns
@@ -147,8 +161,10 @@ def read_ranges(
 
 
 def _warn_of_faults(batch: pa.RecordBatch, part: OffsetRange) -> None:
-    """Log a warning if bodies cannot be read. Used when the column that marks these rows is not
-    selected."""
+    """Log a warning if bodies of a batch cannot be read.
+
+    This is for reads without the column that marks these rows.
+    """
     faults = batch.column(BODY_FAULT)
     count = len(faults) - faults.null_count
     if count:
@@ -163,8 +179,11 @@ def _warn_of_faults(batch: pa.RecordBatch, part: OffsetRange) -> None:
 def _read_unless_gone(
     cluster: Cluster, part: OffsetRange, options: ReadOptions, wanted: PullFilter
 ) -> Iterator[bytearray]:
-    """Read like ``read_range``. If the topic was deleted after planning and ``fail_on_data_loss``
-    is false, the range ends there."""
+    """Read a range of a queue like ``read_range``, but tolerate that the topic was deleted.
+
+    If the topic was deleted after planning and ``fail_on_data_loss`` is false, the range ends
+    there.
+    """
     try:
         yield from read_range(cluster, part, options, wanted)
     except (RouteNotFoundError, ResponseError) as error:
@@ -182,8 +201,10 @@ def _is_gone(cluster: Cluster, topic: str) -> bool:
 
 
 def _rows_with_tags(batch: pa.RecordBatch, tags: frozenset[str]) -> pa.RecordBatch:
-    """Return only the rows with one of these tags. Brokers compare hashes of tags, and other tags
-    may have the same hash."""
+    """Return the rows of a batch that have one of these tags.
+
+    Brokers compare only hashes of tags, so an answer may also have messages with other tags.
+    """
     import pyarrow.compute as pc  # 50 ms; planning and most reads do not need it
 
     return batch.filter(pc.is_in(batch.column("tags"), value_set=text_array(sorted(tags))))
@@ -194,8 +215,8 @@ def _rows_with_tags(batch: pa.RecordBatch, tags: frozenset[str]) -> pa.RecordBat
 # offset of the range must be present.
 CHUNK_ROWS_MAX: Final = 10_000
 CHUNK_SIZE_MAX: Final = 4 << 20
-"""Size of a chunk in bytes, with ``CHUNK_ROWS_MAX`` messages as the other limit. Large enough for
-fast vector code, small enough for the JVM."""
+"""Maximum size of a chunk in bytes; ``CHUNK_ROWS_MAX`` messages is the other limit. The size is
+large enough for fast vector code, and small enough for the JVM."""
 
 PULLS_MAX: Final = 16
 PULLED_ROWS_MAX: Final = 2048
@@ -208,8 +229,10 @@ def read_range(
     options: ReadOptions,
     messages: PullFilter = EVERY_MESSAGE,
 ) -> Iterator[bytearray]:
-    """Yield chunks of the stored messages from ``wanted.begin`` to ``wanted.end``: all of them, or
-    those that match ``messages``. The last chunk may have a few messages after the end.
+    """Read the stored messages of a range of a queue, and yield their bytes in chunks.
+
+    ``messages`` is the filter that brokers apply. The last chunk may have a few messages after the
+    end of the range.
 
     The end was already seen at planning. If a broker does not have this offset within
     ``pull_timeout_ms``, the messages count as lost. Lost messages raise DataLossError. If
@@ -265,7 +288,7 @@ def _is_full(chunk: bytearray, rows: int) -> bool:
 def _read_filtered(
     cluster: Cluster, wanted: OffsetRange, options: ReadOptions, messages: PullFilter
 ) -> Iterator[bytearray]:
-    """Read a range like ``read_range`` when the broker filters messages.
+    """Read a range of a queue like ``read_range`` when the broker filters messages.
 
     Only the ``nextBeginOffset`` of an answer tells which offsets the broker has handled, so one
     pull is sent at a time. A range is complete when these offsets have covered it without a gap. A
@@ -297,7 +320,8 @@ def _read_filtered(
 
 
 def _is_gap(answer: Command, reply: PullMessageReply, offset: int) -> bool:
-    """Return True if a filtered answer skips offsets for a reason other than the filter."""
+    """Return True if the answer to a filtered pull skips offsets for a reason other than the
+    filter."""
     if reply.next_begin_offset <= offset or reply.min_offset > offset:
         return True
     if answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
@@ -307,15 +331,20 @@ def _is_gap(answer: Command, reply: PullMessageReply, offset: int) -> bool:
 
 
 def _all_good(body: bytes) -> int | None:
-    """Return the number of messages in an answer if all are good and none is a batch, which is
-    usual; else None. About 0.04 µs per 100 bytes."""
+    """Return the number of messages in the body of an answer if all are valid, as usual.
+
+    The result is None if a message is damaged or an inner batch. The check takes about 0.04 µs per
+    100 bytes.
+    """
     positions, end = good_positions(body)
     return len(positions) // 8 if end == len(body) else None
 
 
 def _undamaged_messages(wanted: OffsetRange, body: bytes, fail: bool) -> tuple[bytes, int]:
-    """Return the good messages of an answer, and their number. A damaged message counts as
-    lost."""
+    """Return the valid messages of an answer to a filtered pull, and their number.
+
+    A damaged message counts as lost.
+    """
     good = _all_good(body)
     if good is not None:
         return body, good
@@ -337,8 +366,10 @@ _NAMED_MAX: Final = 10
 
 
 def _good_messages(wanted: OffsetRange, begin: int, end: int, body: bytes, fail: bool) -> bytes:
-    """Return the good messages of an answer that covers ``begin`` to ``end``. Missing offsets count
-    as lost."""
+    """Return the valid messages of an answer that must have all offsets from ``begin`` to ``end``.
+
+    Missing offsets count as lost.
+    """
     if _all_good(body) == end - begin:
         return body
     damaged: list[DamagedEntry] = []
@@ -370,7 +401,8 @@ def _good_messages(wanted: OffsetRange, begin: int, end: int, body: bytes, fail:
 
 
 def _offsets_of(entry: bytes, unpacking: Unpacking) -> range:
-    """Return the queue offsets of an entry: several if the entry is a batch."""
+    """Return the queue offsets of a stored entry, which are several if the entry is an inner
+    batch."""
     first = queue_offset_of(entry)
     count = None
     if is_wrapped(entry[FLAG_BITS_AT]):
@@ -381,8 +413,11 @@ def _offsets_of(entry: bytes, unpacking: Unpacking) -> range:
 
 
 def _after_gap(wanted: OffsetRange, offset: int, reply: PullMessageReply, fail: bool) -> int:
-    """Return the next offset to read if there is no message at ``offset``. The answer's code is 19
-    (not stored yet), 20 (the whole queue was removed) or 21 (outside the queue)."""
+    """Report that messages are lost, and return the offset at which the read continues.
+
+    The broker has answered a pull at ``offset`` with code 19 (not stored yet), 20 (the whole queue
+    was removed) or 21 (outside the queue).
+    """
     go_on = max(reply.next_begin_offset, reply.min_offset)
     if go_on <= offset:
         go_on = wanted.end
@@ -400,8 +435,11 @@ def _after_gap(wanted: OffsetRange, offset: int, reply: PullMessageReply, fail: 
 
 
 def report_loss(fail: bool, what: str, advice: str, instead: str) -> None:
-    """Raise DataLossError with ``what`` and ``advice``; or, if not ``fail``, log a warning with
-    ``what`` and what is done ``instead``."""
+    """Raise DataLossError for a loss of messages, or log a warning if the user allows the loss.
+
+    The error has ``what`` and ``advice``. The warning has ``what``, and ``instead`` for what is
+    done about the loss.
+    """
     if fail:
         raise DataLossError(f"{what}{advice}")
     _log.warning("%s; %s, as failOnDataLoss is false", what, instead)

@@ -45,7 +45,7 @@ def rocketmq_session(
     conf: Mapping[str, str] | None = None,
     partitions_max: int | None = None,
 ) -> SparkSession:
-    """Return the running session, or start a new one, ready for RocketMQ.
+    """Return the running Spark session, or start a new one, with the sources for RocketMQ.
 
     - ``master``: Spark's master; default: Spark's own configuration, else ``local[*]``.
     - ``conf``: further Spark settings.
@@ -53,7 +53,7 @@ def rocketmq_session(
       ``defaultParallelism``.
 
     A new session starts a JVM, which takes some seconds. Raises ConfigError if there is no Java for
-    it.
+    the JVM.
     """
     workers = None
     if SparkSession.getActiveSession() is None:
@@ -88,8 +88,11 @@ def rocketmq_session(
 
 
 def end_session(spark: SparkSession) -> None:
-    """Stop Spark and wait until its JVM has ended. (``spark.stop()`` alone leaves the JVM running
-    until Python ends.) A new session may follow. A JVM that has already ended is no error."""
+    """Stop a Spark session, and wait until its JVM has ended.
+
+    (``spark.stop()`` alone leaves the JVM running until Python ends.) A new session may be started
+    afterwards. A JVM that has already ended is no error.
+    """
     gateway = SparkContext._gateway
     try:
         spark.stop()
@@ -112,8 +115,11 @@ def end_session(spark: SparkSession) -> None:
 
 
 def ended_jvm(patience_s: float = 10) -> int | None:
-    """Return the exit code of the JVM that this process started, waiting for at most ``patience_s``
-    seconds. Return None if it is still running or if there is none. A signal is a negative code."""
+    """Return the exit code of the JVM that this process has started, or None while the JVM runs.
+
+    The call waits for the end of the JVM for at most ``patience_s`` seconds. A negative code is the
+    number of a signal. The result is also None if there is no JVM.
+    """
     process = getattr(SparkContext._gateway, "proc", None)
     try:
         return None if process is None else int(process.wait(patience_s))
@@ -122,12 +128,14 @@ def ended_jvm(patience_s: float = 10) -> int | None:
 
 
 def worker_python(environment: Mapping[str, str] = os.environ) -> str | None:
-    """Return the program for Spark's workers on this machine, which finds PySpark compiled and runs
-    ``PYSPARK_PYTHON``. A worker then starts in 0.4 s of CPU instead of 1.4.
+    """Return a program that starts Spark's Python workers faster on this machine, or None.
 
-    Return None if the user has set a Python, or if spark-submit has started the JVM. Also return
-    None if PySpark comes from elsewhere than a package with its own Spark, because the compiled
-    code may then differ.
+    The program finds PySpark compiled and runs ``PYSPARK_PYTHON``. A worker then starts in 0.4 s of
+    CPU instead of 1.4.
+
+    The result is None if the user has set a Python, or if spark-submit has started the JVM. It is
+    also None if PySpark comes from elsewhere than a package with its own Spark, because the
+    compiled code may then differ.
     """
     program = Path(__file__).with_name("worker_python.sh")
     home = Path(pyspark.__file__).parent
@@ -145,12 +153,12 @@ def worker_python(environment: Mapping[str, str] = os.environ) -> str | None:
 
 
 def socket_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return environment variables that make a JVM talk to its Python workers through Unix sockets:
-    Spark's default for ``spark.python.unix.domain.socket.enabled``.
+    """Return environment variables that make a JVM talk to its Python workers through Unix sockets.
 
-    Spark sends a task in pieces. Over TCP, the kernel delays the second piece until the first is
-    acknowledged: 40 ms per task, a third of a small micro-batch. The result is ``{}`` if the user
-    has set this, if spark-submit has started the JVM, or if the system has no Unix sockets.
+    They change Spark's default for ``spark.python.unix.domain.socket.enabled``. Spark sends a task
+    in pieces. Over TCP, the kernel delays the second piece until the first is acknowledged, which
+    takes 40 ms per task, a third of a small micro-batch. The result is ``{}`` if the user has set
+    this, if spark-submit has started the JVM, or if the system has no Unix sockets.
     """
     if "PYSPARK_UDS_MODE" in environment or "PYSPARK_GATEWAY_PORT" in environment:
         return {}
@@ -173,10 +181,10 @@ exec {java} "$@"
 
 
 def java_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return environment variables that give Spark a usable Java: ``{}`` or a JAVA_HOME.
+    """Return the environment variables with which Spark finds a usable Java.
 
-    Raises ConfigError if there is none. A launcher made here lives in a temporary directory until
-    this process ends.
+    The result is ``{}`` or a JAVA_HOME. Raises ConfigError if there is no usable Java. A launcher
+    made here lives in a temporary directory until this process ends.
     """
     home = environment.get("JAVA_HOME")
     if home and _version(Path(home) / "bin" / "java") >= JAVA_VERSION_MIN:
@@ -198,8 +206,7 @@ def java_environment(environment: Mapping[str, str] = os.environ) -> dict[str, s
 
 
 def java_fault(environment: Mapping[str, str] = os.environ) -> str:
-    """Return the description of a Java that cannot start, from JAVA_HOME or PATH; "" if Java
-    works."""
+    """Return the reason why the Java of JAVA_HOME or PATH cannot start, or ``""`` if it starts."""
     home = environment.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else "java"
     try:
@@ -225,7 +232,7 @@ def _launcher_home(java: Path) -> Path:
 
 
 def _version(java: Path) -> int:
-    """Return the major version of a Java; 0 if it cannot be run."""
+    """Return the major version of a Java, or 0 if it cannot be run."""
     try:
         code, text = _run_version(str(java), os.environ)
     except (OSError, subprocess.TimeoutExpired):

@@ -76,11 +76,11 @@ PAUSES_S: Final = (0.1, 0.2, 0.4, 0.8, 1.6)
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """Result of one task.
+    """Result of one task that writes rows.
 
     - ``rows``: number of rows sent.
-    - ``skipped``: rows that were stored already.
-    - ``twice``: rows stored twice, because an older attempt was still running.
+    - ``skipped``: number of rows that were stored already.
+    - ``twice``: number of rows stored twice, because an older attempt was still running.
     """
 
     partition: int
@@ -90,7 +90,7 @@ class Written(WriterCommitMessage):
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Writer for ``df.write.format("rocketmq").mode("append")``."""
+    """Spark writer for ``df.write.format("rocketmq").mode("append")``."""
 
     def __init__(self, options: WriteOptions, layout: Layout) -> None:
         self._options = options
@@ -105,16 +105,17 @@ class BatchWriter(DataSourceArrowWriter):
             return write_task(iterator, self._options, self._layout, attempt)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Log the result. There is nothing to commit: the messages are stored already."""
+        """Log the rows that were sent again. There is nothing to commit, because the messages are
+        stored already."""
         _log_resent_rows(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Log the failure. A topic cannot remove messages."""
+        """Log that the write has failed. The rows that were sent stay stored."""
         _log.warning("the write failed; %d of its rows are stored", _count_rows(messages))
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Writer for ``df.writeStream.format("rocketmq")``."""
+    """Spark writer for ``df.writeStream.format("rocketmq")``."""
 
     def __init__(self, options: WriteOptions, layout: Layout) -> None:
         self._batches = BatchWriter(options, layout)
@@ -123,11 +124,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return self._batches.write(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Log the result. There is nothing to commit: the messages are stored already."""
+        """Log the rows that were sent again. There is nothing to commit, because the messages are
+        stored already."""
         _log_resent_rows(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Log the failure. A topic cannot remove messages."""
+        """Log that the micro-batch has failed. The rows that were sent stay stored."""
         _log.warning("batch %d failed; %d of its rows are stored", batchId, _count_rows(messages))
 
 
@@ -155,8 +157,10 @@ def refuse_overwrite() -> ConfigError:
 def write_task(
     batches: Iterator[pa.RecordBatch], options: WriteOptions, layout: Layout, attempt: TaskAttempt
 ) -> Written:
-    """Send all rows of one task's partition. Raises WriteError, or RouteNotFoundError if a topic
-    has no route."""
+    """Send all rows of one Spark task, and return their number.
+
+    Raises WriteError if a row cannot be sent, or RouteNotFoundError if a topic has no route.
+    """
     with Outbox(options, attempt) as outbox:
         for batch in batches:
             for part in parts(batch):
@@ -167,7 +171,7 @@ def write_task(
 
 
 def parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Split a record batch into slices of limited size."""
+    """Split a record batch into slices whose encoded rows have a limited size."""
     count = -(-batch.nbytes // ENCODED_SIZE_MAX)
     step = max(1, -(-batch.num_rows // max(count, 1)))
     for begin in range(0, batch.num_rows, step):
@@ -175,17 +179,22 @@ def parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 class PackedProducer(Producer):
-    """Producer for encoded messages."""
+    """Producer that sends messages which are already encoded."""
 
     async def deliver(self, outgoing: Outgoing, queue: MessageQueue, timeout: float) -> SendResult:
-        """Send once, without retries. Raises the errors of ``send``."""
+        """Send an encoded message to a queue once, without retries.
+
+        Raises the errors of ``send``.
+        """
         return await deliver(self._ready(), outgoing, queue, timeout)
 
 
 @dataclass(eq=False)
 class Outbox:
-    """Sender of a task's rows. Use this as a context manager, on one thread. No request is pending
-    when the block ends."""
+    """Sender of the rows of one task, for use as a context manager on one thread.
+
+    No request is pending when the block ends.
+    """
 
     options: WriteOptions
     attempt: TaskAttempt
@@ -228,8 +237,10 @@ class Outbox:
         self._loop.call(self._producer.close)
 
     def send_rows(self, batch: pa.RecordBatch, layout: Layout) -> None:
-        """Send these rows, and return when the last request was started. Raises WriteError for the
-        first row of the task that could not be sent."""
+        """Send the rows of a record batch, without waiting for the last answers.
+
+        Raises WriteError for the first row of the task that could not be sent.
+        """
         self._raise_failure()
         mark = self.attempt.mark if self._keyed else None
         try:
@@ -249,12 +260,18 @@ class Outbox:
         self._rows_taken += batch.num_rows
 
     def finish(self) -> None:
-        """Wait for pending requests. Raises WriteError if a row could not be sent."""
+        """Wait for the answers to all requests.
+
+        Raises WriteError if a row could not be sent.
+        """
         self._wait_for_requests()
         self._raise_failure()
 
     def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Return the queues for a topic's rows. Raises RouteNotFoundError."""
+        """Return the queues to which the rows for a topic can be sent.
+
+        Raises RouteNotFoundError if the topic has no route.
+        """
         found = self._queues.get(topic)
         if found is None:
             found = self._loop.call(self._find_queues, topic)
@@ -270,7 +287,8 @@ class Outbox:
             return SentKeys()
 
     def count_duplicates(self) -> int:
-        """Return the number of rows stored twice, because an older attempt was still sending."""
+        """Return the number of rows that are stored twice, because an older attempt was still
+        sending."""
         found = [one for one in self._found.values() if one.again or self.attempt.number]
         return sum(self._read_back.stray_keys(one).total() for one in found)
 
@@ -288,7 +306,7 @@ class Outbox:
         )
 
     def _mask_absent(self, encoded: Encoded) -> Mask | None:
-        """Return a mask of the rows that are not in their topic yet; None: all rows."""
+        """Return a mask of the rows that their topic does not have yet, or None if all are new."""
         if encoded.keys is None or not any(one.ids for one in self._found.values()):
             return None
         there = np.zeros(len(encoded), np.bool_)
@@ -320,8 +338,10 @@ class Outbox:
     # --- code that runs in the event loop
 
     async def _find_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Return the queues of a topic. Wait if there is none: a restarting broker is missing in
-        the route for a moment."""
+        """Return the writable queues of a topic, or wait for them if there are none.
+
+        A restarting broker is missing in the route for a moment.
+        """
         now = asyncio.get_running_loop().time
         deadline = now() + min(self.options.send_timeout_ms / 1000, ROUTE_PATIENCE_S)
         while True:
@@ -333,8 +353,11 @@ class Outbox:
             await asyncio.sleep(PAUSES_S[0])
 
     async def _send_packed(self, packed: PackedRows, first_row: int) -> None:
-        """Send packed rows, in order if they are for one queue. Errors are not raised but stored:
-        ``_failure`` has the first row that could not be sent."""
+        """Send rows in one request, after earlier rows for the same queue.
+
+        Rows without a queue do not wait for others. Errors are not raised but stored: ``_failure``
+        has the first row that could not be sent.
+        """
         try:
             if packed.queue is None:
                 await self._until_stored(packed, first_row)
@@ -351,8 +374,10 @@ class Outbox:
             self._failure = row, why, error
 
     async def _until_stored(self, packed: PackedRows, first_row: int) -> None:
-        """Send packed rows until they are stored or finally refused. If a broker refuses the
-        content of one row, halve the rows until that row is found."""
+        """Send rows again and again until they are stored or finally refused.
+
+        If a broker refuses the content of one row, the rows are halved until that row is found.
+        """
         # A lost answer leaves the rows in doubt: the broker may have stored them. With idempotency
         # keys, the queue is read from ``begin`` on, and only the absent rows are sent again.
         # ``begin`` is taken before the request: a later end of the queue could lie behind the rows
@@ -409,15 +434,17 @@ class Outbox:
                 return
 
     def _search_start(self, queue: MessageQueue) -> int:
-        """Return an offset before which the queue has no message of this task's next sends."""
+        """Return the offset from which a search finds all that this task sends next to a queue."""
         found = self._found.get(queue.topic)
         return self._sent_to.get(queue) or (0 if found is None else found.read_to.get(queue, 0))
 
     async def _drop_present(
         self, packed: PackedRows, queue: MessageQueue, begin: int
     ) -> PackedRows | None:
-        """Return the rows with lost answers that ``queue`` does not have from ``begin`` on; None if
-        it has all."""
+        """Return the rows that a queue lacks after the answer to their request was lost.
+
+        The queue is read from offset ``begin`` on. The result is None if the queue has all rows.
+        """
         await asyncio.sleep(SETTLE_S)
         try:
             present = await asyncio.to_thread(self._read_back.own_keys, queue, begin)
@@ -452,8 +479,10 @@ def may_be_stored(error: Exception) -> bool:
 
 
 def passes(error: Exception) -> bool:
-    """Return True if the same send may succeed later, because a broker is busy, offline, or
-    restarting."""
+    """Return True if the same send may succeed later.
+
+    A broker may be busy, offline, or restarting.
+    """
     return (
         not isinstance(error, SendError) or error.code is None or error.code in TEMPORARY_REFUSALS
     )

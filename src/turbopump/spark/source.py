@@ -34,12 +34,14 @@ _READ_ONLY: Final = (
 
 
 class RocketMQDataSource(DataSource):
-    """Spark data source of RocketMQ topics as rows. Options and columns: docs/guide/spark.md. An
-    invalid option raises ConfigError."""
+    """Spark data source that reads and writes RocketMQ topics as rows.
+
+    docs/guide/spark.md describes the options and columns. Raises ConfigError for an invalid option.
+    """
 
     partitions_max_default: ClassVar[int | None] = None
-    """Default of ``maxPartitions``; None: one task per queue. ``session.rocketmq_session`` sets
-    this."""
+    """Default of the option ``maxPartitions``, or None for one task per queue.
+    ``session.rocketmq_session`` sets this."""
 
     @classmethod
     def name(cls) -> str:
@@ -79,7 +81,7 @@ class RocketMQDataSource(DataSource):
         return StreamWriter(*self._write_plan(schema, overwrite))
 
     def _write_plan(self, schema: StructType, overwrite: bool) -> tuple[WriteOptions, Layout]:
-        """Return the options of a write, and the meaning of its columns."""
+        """Return the options of a write, and the index of the column for each purpose."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
         from turbopump.spark.sink import refuse_overwrite
@@ -91,8 +93,11 @@ class RocketMQDataSource(DataSource):
         return options, layout(to_arrow_schema(schema, timezone="UTC"), options)
 
     def _checked_options(self, schema: StructType) -> ReadOptions:
-        """Return the options with the columns that the query wants: those of ``.schema(...)``, if
-        given."""
+        """Return the options of a read, with the columns that the query wants.
+
+        These are the columns of ``.schema(...)``, if the user has called it. Raises ConfigError if
+        they contradict the option ``columns``.
+        """
         from turbopump.spark.options import arrow_schema, column_names, read_options
 
         options = read_options(self.options)
@@ -111,8 +116,11 @@ class RocketMQDataSource(DataSource):
 
 
 class CommitLogDataSource(DataSource):
-    """Spark data source of CommitLog segments as rows. Options and columns:
-    docs/guide/spark-commitlog.md. An invalid option raises ConfigError."""
+    """Spark data source that reads the files of a CommitLog as rows.
+
+    docs/guide/spark-commitlog.md describes the options and columns. Raises ConfigError for an
+    invalid option.
+    """
 
     partitions_default: ClassVar[int] = 1
     """Minimum number of tasks for a log of some MiB. ``session.rocketmq_session`` sets this."""
@@ -157,8 +165,10 @@ _COMPARED: Final = ("name", "dataType", "nullable")
 
 
 def _check_schema(given: StructType, offered: pa.Schema) -> None:
-    """Raise ConfigError if the given schema differs from the offered one, because Spark requires
-    batches to match it exactly."""
+    """Raise ConfigError if the given schema differs from the schema of the source.
+
+    Spark requires batches to match the given schema exactly.
+    """
     for wanted, there in zip(given.fields, _struct(offered).fields, strict=True):
         # metadata, such as a comment, may differ
         if any(getattr(wanted, part) != getattr(there, part) for part in _COMPARED):

@@ -52,8 +52,11 @@ _SAMPLE_ROWS: Final = 32
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reader of a streaming query. A new query begins at ``startingOffsets`` (default latest), a
-    restarted one at its checkpoint. ``now`` returns seconds since 1970."""
+    """Spark reader of a streaming query on RocketMQ topics.
+
+    A new query begins at ``startingOffsets`` (default ``latest``), and a restarted one at its
+    checkpoint. ``now`` returns seconds since 1970.
+    """
 
     def __init__(self, options: ReadOptions, now: Callable[[], float] = time.time) -> None:
         of_batches = options_of_mode(options, "batch")
@@ -88,8 +91,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return encode_offsets(planning.offsets_at(cluster, queues, begin, options))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return the read limit for Spark. Spark cannot combine limits, so any limit but
-        ReadAllAvailable stands for all options."""
+        """Return the read limit of the options for Spark.
+
+        Spark cannot combine limits, so any limit but ReadAllAvailable stands for all options.
+        """
         options = self._options
         if options.offsets_per_trigger_max is not None:
             return ReadMaxRows(options.offsets_per_trigger_max)
@@ -133,8 +138,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return reading.read_partition(partition, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Commit the offsets for ``commitGroup``, so that other tools can see the progress. Only
-        the checkpoint decides what was read."""
+        """Commit the offsets that were read for ``commitGroup``, so that other tools see the
+        progress.
+
+        Only the checkpoint decides what was read.
+        """
         self._commit_progress(decode_offsets(end))
 
     def stop(self) -> None:
@@ -143,7 +151,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._cluster = None
 
     def _next_ends(self, begins: Offsets) -> Offsets:
-        """Return the present end of each queue, as it will be in the checkpoint."""
+        """Return the present end of each queue, in the form in which the checkpoint stores it.
+
+        A queue that is missing or too short keeps its offset. A new queue begins at its first
+        message.
+        """
         seen = self._target
         if seen is None:
             seen = self._queue_ends(skip=self._options.broker_offline != "fail")
@@ -168,9 +180,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ends
 
     def _check_absent(self, queue: MessageQueue, begin: int) -> None:
-        """Handle a queue that was read before and is missing now. Usually the queue returns with
-        its broker, unless its topic now has fewer queues.
+        """Raise an error or log a warning for a queue that was read before and is missing now.
 
+        Usually the queue returns with its broker, unless its topic now has fewer queues.
         AvailableNow has no later batch, so a missing queue may be an error there. A queue that is
         no error is logged once.
         """
@@ -199,11 +211,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             _log.warning("%s %s; its offset %d is kept", queue, why, begin)
 
     def _check_not_shorter(self, queue: MessageQueue, begin: int) -> None:
-        """Check that a queue does not end before its read offset. Otherwise, the queue was deleted
-        and made again, or lost its end.
+        """Raise an error or log a warning for a queue that ends before the offset up to which it
+        was read.
 
-        The target of AvailableNow may be older than the batch that a restart repeats. So the queue
-        is asked for its present end.
+        Such a queue was deleted and made again, or lost its end. The target of AvailableNow may be
+        older than the batch that a restart repeats. So the queue is asked for its present end.
         """
         cluster = self._connected()
         end = cluster.offset_max(queue)
@@ -223,13 +235,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._warn_once(queue, f"{text}; the offset {begin} is kept")
 
     def _needs_brokers(self) -> bool:
-        """True if a missing broker is an error, because AvailableNow has no later batch."""
+        """Return True if a missing broker is an error.
+
+        With AvailableNow, this is the default, because there is no later batch.
+        """
         strategy = self._options.broker_offline
         return strategy == "fail" or (self._target is not None and strategy != "skip")
 
     def _warn_once(self, queue: MessageQueue, text: str) -> None:
-        """Log a warning about a queue once, until the queue is well again, because Spark asks every
-        10 ms."""
+        """Log a warning about a queue, unless this was done since the queue was last in order.
+
+        Spark asks every 10 ms.
+        """
         if queue not in self._warned_of:
             self._warned_of.add(queue)
             _log.warning("%s", text)
@@ -245,8 +262,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._warn_once(queue, f"{queue} {text}; {instead}")
 
     def _queue_ends(self, *, skip: bool) -> Offsets:
-        """Return the present end of each queue. With ``skip``, queues of unreachable brokers are
-        left out for now; without, they are an error."""
+        """Return the present end of each queue.
+
+        With ``skip``, queues of unreachable brokers are left out for now. Without ``skip``, an
+        unreachable broker is an error.
+        """
         is_fresh = self._now() >= self._route_until
         queues = planning.chosen(self._known_queues(lenient=skip), self._options)
         ends: Offsets = {}
@@ -277,8 +297,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ends
 
     def _known_queues(self, *, lenient: bool) -> list[MessageQueue]:
-        """Return all queues of the topics. The route is looked up again after ``ROUTE_S``, and
-        whenever a queue that was read is missing."""
+        """Return all queues of the topics, from a route that is at most ``ROUTE_S`` old.
+
+        The route is always looked up again while a queue that was read is missing.
+        """
         if self._now() >= self._route_until:
             queues = planning.queues_of(self._connected(), self._options, lenient=lenient)
             self._route = queues
@@ -287,11 +309,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # Size of a micro-batch.
     def _must_wait(self, begins: Offsets, ends: Offsets) -> bool:
-        """Return True if fewer than ``minOffsetsPerTrigger`` messages wait, and none of them for
-        ``maxTriggerDelay``.
+        """Return True if the micro-batch must wait for more messages.
 
-        The waiting time comes from the messages' store times, so that a restart does not reset it.
-        It also counts from when they were first seen, in case the broker's clock is ahead.
+        It waits until there are ``minOffsetsPerTrigger`` messages, or one of them has waited for
+        ``maxTriggerDelay``. The waiting time comes from the messages' store times, so that a
+        restart does not reset it. It also counts from when they were first seen, in case the
+        broker's clock is ahead.
         """
         least = self._options.offsets_per_trigger_min
         waiting = ranges_between(begins, ends)
@@ -317,7 +340,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return False
 
     def _rows_within(self, begins: Offsets, ends: Offsets, size_max: int) -> int:
-        """Estimate how many waiting messages have ``size_max`` stored bytes in all; at least one.
+        """Estimate how many waiting messages have ``size_max`` stored bytes together, at least one.
 
         The estimate reads the first waiting messages of each queue, and those near the resulting
         end of the batch. The larger average counts.
@@ -340,8 +363,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # Progress that other tools can see.
     def _commit_progress(self, done: Offsets) -> None:
-        """Commit the offsets that were read for ``commitGroup``. A failure is only a warning,
-        because the query does not depend on it."""
+        """Commit the offsets that were read for ``commitGroup``.
+
+        A failure is only a warning, because the query does not depend on these offsets.
+        """
         group = self._options.commit_group
         changed = {
             queue: offset for queue, offset in done.items() if self._committed.get(queue) != offset
@@ -365,8 +390,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class RefusedStream(DataSourceStreamReader):
-    """Stream reader that raises a given error at its first call. PySpark 4.3 hides an error of
-    ``streamReader`` itself behind an UnboundLocalError of its own."""
+    """Stream reader that raises a given error when Spark first calls it.
+
+    PySpark 4.3 hides an error of ``streamReader`` itself behind an UnboundLocalError of its own.
+    """
 
     def __init__(self, error: TurbopumpError) -> None:
         self._error = error
@@ -379,11 +406,14 @@ class RefusedStream(DataSourceStreamReader):
 
 
 def _ignore_damage(_damage: DamagedEntry) -> None:
-    """Leave a damaged message out of an estimate; the batch that reads it reports it."""
+    """Leave a damaged message out of an estimate. The batch that reads the message reports the
+    damage."""
 
 
 def _share_within(waiting: list[OffsetRange], averages: list[float], size_max: int) -> float:
-    """Return the share of each range that makes up ``size_max`` bytes, given the average size of
-    its messages."""
+    """Return the share of each range that has ``size_max`` bytes in all.
+
+    ``averages`` has the average size of the messages of each range.
+    """
     size = sum(piece.count * average for piece, average in zip(waiting, averages, strict=True))
     return min(1.0, size_max / size) if size else 1.0

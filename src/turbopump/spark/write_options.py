@@ -39,8 +39,10 @@ ORIGIN_COLUMNS: Final = ("brokerName", "topic", "queueId", "queueOffset")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """Options of a write. ``idempotency_key``: None, ``AUTO``, or the name of a column; times in
-    ms."""
+    """Typed options of a write to RocketMQ topics.
+
+    ``idempotency_key`` is None, ``AUTO``, or the name of a column. Times are in ms.
+    """
 
     name_servers: tuple[str, ...]
     topic: str | None = None
@@ -62,9 +64,11 @@ class WriteOptions:
 def write_options(
     options: Mapping[str, str], environment: Mapping[str, str] = os.environ
 ) -> WriteOptions:
-    """Parse the options as Spark passes them (names in any case). Credentials come from the
-    options, else from the file that they name, else from ``environment``. Raises ConfigError, one
-    sentence, for an invalid option."""
+    """Parse the options that Spark passes for a write to RocketMQ topics.
+
+    The case of names is ignored. Credentials come from the options, else from the file that they
+    name, else from ``environment``. Raises ConfigError with one sentence for an invalid option.
+    """
     given = given_values(
         {name: text for name, text in options.items() if name.lower() not in _SPARKS_OWN},
         WRITE_OPTIONS,
@@ -82,10 +86,10 @@ def write_options(
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Index of the column for each purpose. ``origin`` has the indexes of ``ORIGIN_COLUMNS``.
+    """Index of the column for each purpose, in the rows of a write.
 
-    ``received``: True if the rows were read from a topic, so their properties may contain those
-    that brokers add.
+    ``origin`` has the indexes of ``ORIGIN_COLUMNS``. ``received`` is True if the rows were read
+    from a topic, so that their properties may contain those that brokers add.
     """
 
     columns: Mapping[str, int]
@@ -97,8 +101,10 @@ class Layout:
 
 
 def layout(schema: pa.Schema, options: WriteOptions) -> Layout:
-    """Find the purpose of each column of ``schema``. Raises ConfigError for a column that is
-    missing, unknown or of the wrong type."""
+    """Find the purpose of each column of the rows of a write.
+
+    Raises ConfigError for a column that is missing, unknown or of the wrong type.
+    """
     columns: dict[str, int] = {}
     spelled = {name.lower(): name for name in (*WRITE_COLUMNS, *_PASSED_OVER)}
     own = {name.lower() for name in (options.idempotency_key, options.ordering_key) if name}

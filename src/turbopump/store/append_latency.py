@@ -21,8 +21,11 @@ SLOW_S: Final = 0.001
 
 
 class AppendLatency:
-    """Counts of append durations, from now on. ``appended()`` returns the number of appended
-    messages. ``on_slow`` gets the seconds of each append that took ``SLOW_S`` or longer."""
+    """Statistics of how long appends to the store took, by duration class.
+
+    - ``appended``: returns the total number of appended messages.
+    - ``on_slow``: gets the seconds of each append that took ``SLOW_S`` or longer.
+    """
 
     def __init__(self, appended: Callable[[], int], on_slow: Callable[[float], None]) -> None:
         self._appended = appended
@@ -30,18 +33,19 @@ class AppendLatency:
         self._before = appended()
         self._slow = [0] * len(NAMES)
         self.last_minute: dict[str, int] = dict.fromkeys(NAMES, 0)
-        """Counts by duration class, of the last complete minute."""
+        """Number of appends in each duration class during the last complete minute."""
         self.longest = 0.0
-        """Longest append in seconds."""
+        """Duration of the longest append in seconds."""
 
     def add_slow(self, seconds: float) -> None:
-        """Record an append that took ``SLOW_S`` or longer. A batch counts once."""
+        """Record one append that took ``SLOW_S`` or longer. The append of a batch counts once."""
         self._slow[bisect_right(BOUNDS_MS, int(seconds * 1000))] += 1
         self.longest = max(self.longest, seconds)
         self._on_slow(seconds)
 
     def end_minute(self) -> str:
-        """Close a minute and store its counts in ``last_minute``. Return the line for the log."""
+        """Store the counts of the past minute in ``last_minute``, and return them as a line for the
+        log."""
         now = self._appended()
         counts = [*self._slow]
         counts[0] += max(now - self._before - sum(self._slow), 0)

@@ -30,11 +30,11 @@ _EVERYTHING: Final = 1 << 62
 
 
 class Confirmed:
-    """Confirmed, durable and copied offsets of ``log``.
+    """Confirmed, durable and copied offsets of a log.
 
     - ``flushed_only``: an offset is confirmed only after it is durable.
-    - ``copied_only``: an offset is confirmed only after enough slaves have it, unless the broker is
-      alone.
+    - ``copied_only``: an offset is confirmed only after enough slaves have it, unless the
+      broker is alone.
     """
 
     def __init__(self, log: CommitLog, *, flushed_only: bool, copied_only: bool = False) -> None:
@@ -45,55 +45,66 @@ class Confirmed:
         self._copied = 0
         self._confirmed = Watermark() if copied_only else self.durable
         self.alone = copied_only
-        """True if too few slaves are in sync to wait for them."""
+        """True while too few slaves are in sync. Messages are then confirmed without them."""
         self.hidden: deque[tuple[int, ConsumeQueue, int]] | None = (
             deque() if flushed_only or copied_only else None
         )
-        """Units that readers do not see yet, in log order: (end of the entry in the log, queue, end
-        of the queue including the unit). None: readers see each unit at once."""
+        """Queue units that readers do not see yet, in log order. None if readers see each unit at
+        once.
+
+        Each item is the end of the entry in the log, the queue, and the end of the queue including
+        the unit.
+        """
 
     @property
     def value(self) -> int:
-        """Confirmed offset. Readers see only entries before this offset."""
+        """Confirmed offset of the log. Readers see only entries before this offset."""
         return self._log.end if self.hidden is None else self._confirmed.value
 
     @property
     def copied(self) -> int:
-        """Offset up to which enough slaves have the log. Without required slaves nothing limits
-        it."""
+        """Log offset up to which enough slaves have the log. It has no limit if no slaves are
+        required."""
         return self._copied if self._copied_only else _EVERYTHING
 
     @property
     def error(self) -> Exception | None:
-        """Error because of which nothing more will be confirmed, or None."""
+        """Error after which no more offsets will be confirmed, or None."""
         return self.durable.error
 
     def when(self, offset: int, wake: Callable[[], None]) -> Waiter:
-        """Call ``wake`` once ``offset`` is confirmed or ``error`` is set. ``offset`` must not be
-        confirmed yet."""
+        """Call ``wake`` when ``offset`` is confirmed, or when confirmation has failed for good.
+
+        ``wake`` must check ``error``. ``offset`` must not be confirmed yet.
+        """
         return self._confirmed.when(offset, wake)
 
     def note_flushed(self, end: int) -> None:
-        """Set the durable offset to ``end``, show readers the newly confirmed messages, and wake
-        waiters."""
+        """Set the durable offset of the log to ``end``.
+
+        The call shows readers the newly confirmed messages, and wakes their waiters.
+        """
         self.durable.advance(end)
         self.show_confirmed()
 
     def note_copied(self, end: int, *, alone: bool) -> None:
-        """Set the offset up to which enough slaves have the log. ``alone``: too few slaves are in
-        sync, so their progress is unknown."""
+        """Set the log offset up to which enough slaves have copied the log.
+
+        The call shows readers the newly confirmed messages. ``alone`` is True if too few slaves are
+        in sync. Then messages are confirmed without waiting for slaves.
+        """
         self._copied = max(self._copied, end)
         self.alone = alone
         self.show_confirmed()
 
     def fail(self, error: Exception) -> None:
-        """Stop ``durable`` for good, with this error."""
+        """Stop all confirmation for good, and pass this error to everything that waits for it."""
         self.durable.fail(error)
         if self._confirmed is not self.durable:
             self._confirmed.fail(error)
 
     def show_confirmed(self) -> None:
-        """Show readers the messages confirmed by now, and wake waiters."""
+        """Show readers the messages that are confirmed by now, and wake waiters."""
         end = self.durable.value
         if self._copied_only:
             end = end if self._flushed_only else self._log.end

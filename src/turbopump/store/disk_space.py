@@ -38,15 +38,15 @@ Offsets and other small files need it. At most 1 % of the file system."""
 
 
 def descriptor_advice(error: OSError) -> str | None:
-    """Return advice if a file could not be opened for lack of a descriptor; None for other
-    errors."""
+    """Return advice on how to get more file descriptors if this error reports a lack of them, else
+    None."""
     if error.errno not in _NO_DESCRIPTOR:
         return None
     return "raise the limit of open files (ulimit -n), or let fewer clients connect"
 
 
 class SpaceLevel(IntEnum):
-    """Urgency of a lack of space."""
+    """Level of urgency at which disk space must be freed."""
 
     NORMAL = 0
     CLEAN = 1
@@ -56,9 +56,12 @@ class SpaceLevel(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SpaceLimits:
-    """Limits of disk use: per cent of a file system used, or, if ``free_min`` is not 0, bytes free.
-    Values out of bounds become the nearest bound (10 to 95, 30 to 85, 35 to 90), as in Apache's
-    broker."""
+    """Limits of disk use at which files are deleted and sends are refused.
+
+    The limits are percentages of a file system in use. If ``free_min`` is not 0, it replaces them:
+    it is the number of bytes that must stay free. Percentages out of bounds become the nearest
+    bound (10 to 95, 30 to 85, 35 to 90), as in Apache's broker.
+    """
 
     used_max: int = 75
     clean_forcibly: int = 85
@@ -85,8 +88,8 @@ class SpaceLimits:
         return SpaceLevel.CLEAN if used > self.used_max else SpaceLevel.NORMAL
 
     def describe_limit(self) -> str:
-        """Return text that names the setting whose limit is reached, and the level at which the
-        refusal ends."""
+        """Return a text that names the exceeded limit, and the level at which sends are accepted
+        again."""
         if self.free_min:
             return (
                 f"it had less than diskFreeSpaceMin={self.free_min}, and sends are "
@@ -101,17 +104,19 @@ class SpaceLimits:
 
 @dataclass(eq=False)
 class SpaceWatch:
-    """Watch of the disk space; call ``check_space`` periodically.
+    """Watches the free disk space of a store, and decides when sends are refused.
 
-    - ``refusal``: the reason to refuse messages, or None.
-    - ``level``: the urgency.
-    - ``full_roots``: roots in which no new file should be made.
-    - ``figures``: the last numbers, by directory.
+    - ``refusal``: reason why messages are refused, or None.
+    - ``level``: urgency of a lack of space.
+    - ``full_roots``: directories of the log in which no new file should be made.
+    - ``figures``: last known space of each directory.
     - ``log_error``: gets a line when sends begin to be refused, and when the system does not
       report the space.
     - ``log_info``: gets a line when sends are accepted again.
-    - ``forcibly``: the oldest files are deleted while space is short, so the refusal does not
-      advise it.
+    - ``forcibly``: True if the oldest files are deleted while space is short. The refusal then
+      does not advise it.
+
+    The owner must call ``check_space`` periodically.
     """
 
     disk: Disk
@@ -133,8 +138,10 @@ class SpaceWatch:
     """True if a line was logged since the last ``check_space`` for a file that found no space."""
 
     def check_space(self, then: Callable[[], None] = lambda: None) -> None:
-        """Read the free space in a thread, then call ``then``. Does nothing while the last read is
-        still running."""
+        """Read the free disk space in a thread, update the levels, and then call ``then``.
+
+        While an earlier read is still running, the call does nothing, and ``then`` is not called.
+        """
         self._reported = False
         if self._busy:
             return
@@ -166,8 +173,7 @@ class SpaceWatch:
         self.disk.start(ask, done)
 
     def _space(self, path: Path) -> Space:
-        """Return the space in a directory. A missing directory counts as its nearest existing
-        parent."""
+        """Return the space on the file system of a directory, or of its nearest existing parent."""
         try:
             return self.disk.space(path)
         except FileNotFoundError:
@@ -176,8 +182,10 @@ class SpaceWatch:
             return self._space(path.parent)
 
     def update_levels(self, figures: dict[Path, Space]) -> None:
-        """Update ``level``, ``refusal`` and ``full_roots`` from these figures. A directory without
-        a new figure keeps its last one."""
+        """Update ``level``, ``refusal`` and ``full_roots`` from these figures.
+
+        A directory without a new figure keeps its last one.
+        """
         self.figures.update(figures)
         limits, known = self.limits, self.figures
         levels = {path: limits.level_of(space) for path, space in known.items()}
@@ -206,8 +214,10 @@ class SpaceWatch:
         self._update_refusal()
 
     def no_room(self, error: OSError, path: Path, size: int) -> Exception:
-        """Return the error to raise when ``path`` could not get ``size`` more bytes. If space is
-        short, refuse sends until ``check_space`` finds enough."""
+        """Return the error to raise when a file in ``path`` could not get ``size`` more bytes.
+
+        If the disk is full, sends are refused until ``check_space`` finds enough space.
+        """
         if error.errno not in NO_ROOM:
             if not self._reported:
                 self._reported = True
@@ -227,11 +237,11 @@ class SpaceWatch:
         return refusal
 
     def has_room_beside_reserve(self, log_size: int, queue_size: int) -> bool:
-        """Return True if these bytes in the log and in the queues leave the reserve free, as far as
-        known.
+        """Return True if writing these numbers of bytes leaves the reserve of disk space free.
 
-        Pass 0 for bytes in allocated blocks, which need no space. Queues grow by small steps and
-        may use half of the reserve: deliveries that find no space in them would stop all deletion.
+        The last known figures decide. Pass 0 for bytes in allocated blocks, which need no space.
+        Queues grow by small steps and may use half of the reserve: deliveries that find no space in
+        them would stop all deletion.
         """
         roots = [space for path in self.log_roots if (space := self.figures.get(path)) is not None]
         queues = self.figures.get(self.others[0]) if self.others else None
@@ -290,7 +300,8 @@ def _measured(space: Space | None) -> str:
 
 
 def with_free_bytes(error: OSError, disk: Disk) -> OSError:
-    """Return the error of a failed write, with the free space in its text if space was short."""
+    """Return the error of a failed write, and add the free space to its text if the disk was
+    full."""
     if error.errno not in NO_ROOM or error.filename is None:
         return error
     try:

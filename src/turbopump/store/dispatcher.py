@@ -33,10 +33,10 @@ _PREPARED: Final = int(SysFlag.TRANSACTION_PREPARED)
 
 
 class Dispatcher:
-    """Dispatcher of log entries. ``dispatched`` is the log offset up to which every entry is
-    dispatched.
+    """Writes a queue unit and index keys for each entry of the log.
 
-    ``index`` None: messages are not indexed by key.
+    ``dispatched`` is the log offset up to which every entry is dispatched. ``index`` is None if
+    messages are not indexed by key.
     """
 
     def __init__(
@@ -60,8 +60,11 @@ class Dispatcher:
         unique: str | None,
         keys: str | None,
     ) -> bool:
-        """Dispatch one entry; return False if its queue lacks the units before ``index``. Raises
-        OSError if a new file cannot be made."""
+        """Write the queue unit and the index keys of one entry.
+
+        Return False if the queue lacks the units before ``index``. Raises OSError if a new file
+        cannot be made.
+        """
         end = offset + size
         if not sys_flag & SysFlag.TRANSACTION_PREPARED:  # prepared, or both bits: rolled back
             if not queue.append(index, offset, size, tags):
@@ -84,11 +87,13 @@ class Dispatcher:
         sys_flag: int,
         store_timestamp: int,
     ) -> None:
-        """Dispatch adjacent entries just written, which end at ``end``.
+        """Write the queue units and index keys of adjacent entries that were just written to the
+        log.
 
         - ``queues``: for each queue, the packed units that follow its last unit. The caller has
           made room.
-        - ``keys``: the entries of the key index.
+        - ``keys``: entries for the key index.
+        - ``end``: log offset at which the last entry ends.
         """
         if not sys_flag & _PREPARED:
             for queue, units in queues:
@@ -104,8 +109,11 @@ class Dispatcher:
         self.last_store_timestamp = store_timestamp
 
     def dispatch_parsed(self, parsed: ParsedEntry, queue: ConsumeQueue | None) -> None:
-        """Dispatch an entry found by a walk over the log, with a checked queue offset. ``queue``
-        None: the queue no longer exists. Readers see no change."""
+        """Write the queue unit and the index keys of an entry that recovery has found in the log.
+
+        The queue offset must be checked before. ``queue`` is None if the queue no longer exists.
+        The call does not change what readers see.
+        """
         text = parsed.properties
         if queue is not None and not parsed.sys_flag & _PREPARED:
             queue.append(parsed.queue_offset, parsed.offset, parsed.size, self.unit_tags(parsed))
@@ -123,8 +131,10 @@ class Dispatcher:
         self.last_store_timestamp = parsed.store_timestamp
 
     def dispatch_copied(self, parsed: ParsedEntry, queue: ConsumeQueue | None) -> None:
-        """Dispatch an entry that a slave has just copied, as ``dispatch_parsed`` does. Readers see
-        it at once, or when it is confirmed."""
+        """Write the queue unit and the index keys of an entry that a slave has just copied.
+
+        Readers see the message at once, or when it is confirmed.
+        """
         self.dispatch_parsed(parsed, queue)
         if queue is None or parsed.sys_flag & _PREPARED:
             return
@@ -134,7 +144,10 @@ class Dispatcher:
             self._hidden.append((self.dispatched, queue, queue.max_index))
 
     def unit_tags(self, parsed: ParsedEntry) -> int:
-        """Return the tagsCode for the unit of an entry."""
+        """Return the tags code to write into the queue unit of an entry.
+
+        Units of the schedule topic get the delivery time in ms instead.
+        """
         if parsed.topic == SCHEDULE_TOPIC:
             due = self._delay_levels.due_ms(parsed.properties, parsed.store_timestamp)
             if due is not None:
@@ -143,6 +156,7 @@ class Dispatcher:
         return tags_code(tags) if tags else 0
 
     def delayed_tags(self, message: NewMessage, now_ms: int) -> int:
-        """Return the tagsCode of a message in the schedule topic: its delivery time."""
+        """Return the delivery time in ms of a message in the schedule topic, or its tags code
+        without a delay."""
         due = self._delay_levels.due_ms(message.properties.decode(errors="replace"), now_ms)
         return message.tags_code if due is None else due

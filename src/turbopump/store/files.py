@@ -31,8 +31,10 @@ from turbopump.errors import StoreError
 
 @dataclass(frozen=True, slots=True)
 class StorePaths:
-    """Paths of a store, below ``root`` unless set otherwise. No new segment is made in
-    ``read_only_commit_logs``."""
+    """Paths of a store's files, below ``root`` unless set otherwise.
+
+    Segments in ``read_only_commit_logs`` are read, but no new segment is made there.
+    """
 
     root: Path
     commit_log_directories: tuple[Path, ...] = ()
@@ -108,8 +110,10 @@ class StorePaths:
         return self.config / "timercheck"
 
     def consume_queue(self, topic: str, queue_id: int) -> Path:
-        """Return the directory of one queue. Raises StoreError for a topic name that would lead out
-        of the store."""
+        """Return the directory of one queue.
+
+        Raises StoreError for a topic name that would lead out of the store.
+        """
         if not is_directory_name(topic):
             raise StoreError(f"topic name {topic!r} cannot be a directory name")
         return self.consume_queues / topic / str(queue_id)
@@ -120,7 +124,7 @@ class StorePaths:
 
 
 def is_directory_name(topic: str) -> bool:
-    """Return True if a topic can have a directory of its own inside the store."""
+    """Return True if a topic name can be the name of a directory inside the store."""
     return "/" not in topic and "\0" not in topic and topic not in ("", ".", "..")
 
 
@@ -130,12 +134,12 @@ def segment_name(offset: int) -> str:
 
 
 def segment_offset(name: str) -> int | None:
-    """Return the offset in a segment's file name; None if the name is not one."""
+    """Return the offset in the name of a segment file, or None for other names."""
     return int(name) if len(name) == 20 and name.isascii() and name.isdigit() else None
 
 
 class StoreFile(NamedTuple):
-    """File of a row. ``start`` is the offset of its first byte in the row."""
+    """File of a row of files. ``start`` is the offset of its first byte in the row."""
 
     start: int
     size: int

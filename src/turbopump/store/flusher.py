@@ -25,8 +25,10 @@ from turbopump.store.recovery.checkpoint import StoreCheckpoint
 
 @dataclass(slots=True, eq=False)
 class Flusher:
-    """Flushes the log and the queues. The owner of the clock calls ``flush_log`` and
-    ``flush_queues`` periodically."""
+    """Writes the log and the queues of a store to the disk in the background.
+
+    The owner of the clock calls ``flush_log`` and ``flush_queues`` periodically.
+    """
 
     disk: Disk
     log: CommitLog
@@ -57,8 +59,10 @@ class Flusher:
         return min(self.queues_synced, self.confirmed.durable.value)
 
     def flush_log(self) -> None:
-        """Start a sync of the log. While one sync runs, the next begins when it ends (group
-        commit)."""
+        """Start to write the log to the disk in a thread.
+
+        While one sync runs, the next one begins when it ends (group commit).
+        """
         if self.confirmed.durable.error is not None or self.confirmed.durable.value >= self.log.end:
             return
         if self.log_busy:
@@ -91,10 +95,11 @@ class Flusher:
         self.disk.start_sync(segments, done)
 
     def check_files(self) -> None:
-        """Check that the files of the log still exist; call twice a second.
+        """Check that the files of the log still exist, and report a missing one.
 
-        If the file being written is lost, the store stops accepting messages. The other files are
-        checked one at a time. Their loss is only logged, because open files can still be read.
+        The caller repeats the call twice a second. If the file being written is lost, the store
+        stops accepting messages. The other files are checked one at a time. Their loss is only
+        logged, because open files can still be read.
         """
         files = self.log.files.files
         if not files or self.confirmed.durable.error is not None:
@@ -117,7 +122,7 @@ class Flusher:
                 )
 
     def _lost_file(self, segments: list[Segment], *, by_name: bool = False) -> str | None:
-        """Return a description of damage because of which log files do not keep written bytes, or
+        """Describe a damage because of which files of the log do not keep written bytes, or return
         None."""
         for segment in segments:
             if (lost := segment.lost(by_name=by_name)) is not None:
@@ -141,8 +146,11 @@ class Flusher:
         self.log_error(text)
 
     def flush_queues(self) -> None:
-        """Start a sync of the queues and the checkpoint. An error is reported and final; the next
-        start rebuilds from the log."""
+        """Start to write the queues, the index and the checkpoint to the disk in a thread.
+
+        An error is logged. After it, queues are no longer synced, and the next start rebuilds them
+        from the log.
+        """
         if self._queues_busy or self.queues_failed or self.confirmed.durable.error is not None:
             return
         segments = self._dirty_derived()
@@ -180,7 +188,10 @@ class Flusher:
         self.disk.start_sync(segments, done)
 
     def flush_all_now(self) -> None:
-        """Sync everything in this thread, at a clean stop. Raises OSError."""
+        """Write all changes to the disk, and wait until that is done.
+
+        The call blocks the thread, at a clean stop. Raises OSError if a sync fails.
+        """
         checkpoint, durable = self.checkpoint, self.confirmed.durable
         if durable.error is None:
             self.disk.sync(self.log.files.dirty_segments())
@@ -199,7 +210,7 @@ class Flusher:
         self.disk.sync([checkpoint.segment])
 
     def _dirty_derived(self) -> list[Segment]:
-        """Return the segments of queues and indexes written since the last call."""
+        """Return the segments of queues and indexes that were written since the last call."""
         segments = self.queues.take_dirty()
         if self.index is not None:
             segments.extend(self.index.dirty_segments())

@@ -24,7 +24,7 @@ from turbopump.errors import StoreDamagedError
 from turbopump.store.files import segment_name, segment_offset
 
 STEP: Final = 1 << 20
-"""Bytes examined in one step."""
+"""Number of bytes examined at a time."""
 _ZEROS: Final = bytes(STEP)
 _STEPS_AHEAD: Final = 32
 PAGE: Final = 4096
@@ -42,15 +42,16 @@ class HasData(Protocol):
 
 
 class MappedFile:
-    """One file of a row.
+    """One mapped file of a row of files.
 
     - ``start``, ``end``: offsets in the row.
-    - ``buffer``: the map.
+    - ``buffer``: the map, or None if the file is not mapped.
     - ``room``: offset in the row before which bytes may be written. For a whole file, this is
-      ``end``. For a sparse file, ``MappedFiles.make_room`` sets it; without a map there is no room.
-    - ``dirty``: written and not yet synced.
-    - ``is_warm``: used since the last search for cold files.
-    - ``reported_lost``: a log line has reported the file as missing.
+      ``end``. For a sparse file, ``MappedFiles.make_room`` sets it; without a map there is no
+      room.
+    - ``dirty``: True if the file was written and is not synced yet.
+    - ``is_warm``: True if the file was used since the last search for cold files.
+    - ``reported_lost``: True if a log line has reported the file as missing.
     """
 
     __slots__ = ("buffer", "dirty", "end", "is_warm", "reported_lost", "room", "segment", "start")
@@ -66,7 +67,7 @@ class MappedFile:
         self.is_warm = False
 
     def unmap(self) -> bool:
-        """Unmap a sparse file; return False if its map is in use."""
+        """Unmap a sparse file. Return False if other code still uses the map."""
         if not cast(SparseSegment, self.segment).unmap():
             return False
         self.buffer = None
@@ -74,8 +75,11 @@ class MappedFile:
         return True
 
     def read_at_start(self, at: int, size: int) -> bytes:
-        """Read bytes with ``segment.read_cold`` at a start. The OSError names the unreadable part
-        and the fix, because a start cannot continue without the bytes."""
+        """Read bytes of the file while the store is being opened.
+
+        A start cannot continue without these bytes, so the text of the OSError names the unreadable
+        part and the ways to go on.
+        """
         try:
             return self.segment.read_cold(at, size)
         except OSError as error:
@@ -90,7 +94,7 @@ class MappedFile:
 
 
 class OpenFiles:
-    """Sparse files of many rows: the mapped ones, about ``limit`` at most, and the dirty ones.
+    """Sparse files of many rows, of which about ``limit`` stay mapped.
 
     Above the limit, the files with the oldest write are unmapped. A dirty file stays mapped,
     because otherwise a failed write-back would go unnoticed.
@@ -110,13 +114,15 @@ class OpenFiles:
             self._unmap_cold(_LOOKED_AT)
 
     def written(self, file: MappedFile) -> None:
-        """Record the first write to a clean file."""
+        """Record that a clean file was written and must be synced."""
         file.dirty = True
         self._dirty.append(file)
 
     def take_dirty(self) -> list[Segment]:
-        """Return the segments written since the last call. They count as clean from now on and must
-        be synced at once."""
+        """Return the segments that were written since the last call.
+
+        They count as clean from now on, so the caller must sync them at once.
+        """
         if len(self._mapped) > self._limit:
             self._unmap_cold(len(self._mapped))
         written = self._dirty
@@ -128,7 +134,7 @@ class OpenFiles:
         return [file.segment for file in dirty]
 
     def close(self, file: MappedFile) -> None:
-        """Forget a file that is removed or whose row is closed."""
+        """Close a file that is removed, or whose row is closed."""
         file.segment.close()
         file.buffer = None
         file.room = file.start
@@ -147,16 +153,19 @@ class OpenFiles:
 
 
 class MappedFiles:
-    """Row of files in the directories ``roots``, each of ``file_size`` bytes.
+    """Row of equally sized files that hold one long run of bytes.
 
-    - ``read_only``: roots whose files are used, and in which no new file is made.
-    - ``ahead``: keep a spare next file beside its root, which may contain only complete
-      names. If the root is a file system of its own, the spare lies in it under its final
-      name, as with Apache's broker.
-    - ``full_roots``: returns the roots in which no file should be made.
-    - ``aligned``: the row begins at a multiple of ``file_size``, as Apache's broker assumes.
-      An existing unaligned row continues.
-    - ``open_files``: the row is sparse, and written in units of ``unit_size`` bytes.
+    - ``roots``: directories of the files, each of which has ``file_size`` bytes.
+    - ``read_only``: directories whose files are used, and in which no new file is made.
+    - ``ahead``: True to keep a spare next file. It lies beside its directory, which may
+      contain only complete names. If the directory is a file system of its own, the spare lies
+      in it under its final name, as with Apache's broker.
+    - ``full_roots``: returns the directories in which no file should be made.
+    - ``aligned``: True if the row begins at a multiple of ``file_size``, as Apache's broker
+      assumes. An existing unaligned row continues.
+    - ``open_files``: mapped files of all sparse rows; None if the files of this row are not
+      sparse.
+    - ``unit_size``: size in bytes of the units that are written to a sparse row.
 
     ``load`` raises StoreDamagedError if a file other than the last has another size, or if files do
     not follow each other.
@@ -189,13 +198,19 @@ class MappedFiles:
         self.spare: Segment | None = None
         self._spare_in_making = False
         self.on_spare: Callable[[], None] | None = None
-        """Called when the spare file exists or could not be made. None: a needed file is made at
-        once, in the caller's thread."""
+        """Called when the spare file exists or could not be made.
+
+        If it is None, a needed file is made at once, in the caller's thread.
+        """
         self._closed = False
 
     def load(self) -> None:
-        """Map the existing files. A short and blank last file (a create that was cut short) is
-        removed. A short last file of the log is filled up with zeros."""
+        """Open the existing files of the row.
+
+        A short and blank last file is removed, because its creation was interrupted. A short last
+        file of the log is filled up with zeros. Raises StoreDamagedError if the files do not belong
+        together.
+        """
         if self._open_files is not None and self._load_sparse():
             return
         found = self._found()
@@ -233,8 +248,10 @@ class MappedFiles:
             self.files.append(file)
 
     def _load_sparse(self) -> bool:
-        """Load an intact row in one directory, in a third of the time. Return False and change
-        nothing for any other row."""
+        """Load an undamaged row that lies in one directory, in a third of the usual time.
+
+        For any other row, change nothing and return False.
+        """
         (root,) = self.roots
         disk = self._disk
         size = self.file_size
@@ -252,8 +269,10 @@ class MappedFiles:
         return True
 
     def read_ahead(self, *, enabled: bool) -> None:
-        """Allow or forbid read-ahead by the system in these files and in later ones. The default is
-        to allow it."""
+        """Allow or forbid the operating system to read ahead in the files of this row.
+
+        The setting holds for later files too. Reading ahead is allowed by default.
+        """
         self._read_ahead = enabled
         for file in self.files:
             file.segment.read_ahead(enabled=enabled)
@@ -266,11 +285,11 @@ class MappedFiles:
 
     @property
     def start(self) -> int:
-        """Offset of the first byte of the row; 0 if there is no file."""
+        """Offset of the first byte of the row, or 0 if there is no file."""
         return self.files[0].start if self.files else 0
 
     def at(self, offset: int) -> MappedFile | None:
-        """Return the file that holds the byte at ``offset``, or None."""
+        """Return the file that contains the byte at ``offset``, or None."""
         files = self.files
         if not files:
             return None
@@ -281,8 +300,10 @@ class MappedFiles:
         return files[number] if 0 <= number < len(files) else None
 
     def append_file(self, start: int) -> MappedFile:
-        """Add the file that begins at ``start``, and use the spare file if it is ready. Raises
-        OSError, for example on a full disk."""
+        """Add the file that begins at ``start`` to the end of the row.
+
+        The spare file is used if it is ready. Raises OSError, for example on a full disk.
+        """
         assert not self.files or self.files[-1].end == start
         if self.spare is not None and self.spare.lost(by_name=True) is not None:
             self._discard_spare()  # the spare file, which is empty, was deleted or cut
@@ -301,8 +322,11 @@ class MappedFiles:
         return file
 
     def make_room(self, begin: int, end: int) -> MappedFile:
-        """Allocate and map the range ``begin`` to ``end`` of a sparse row; return the file of its
-        first byte. Raises OSError, for example on a full disk."""
+        """Make the range from ``begin`` to ``end`` of a sparse row writable.
+
+        Missing files are made, and the range is allocated and mapped. Return the file with the
+        first byte of the range. Raises OSError, for example on a full disk.
+        """
         if not self.files:
             self.append_file(begin - begin % self.file_size)
         while self.files[-1].end < end:
@@ -315,8 +339,11 @@ class MappedFiles:
         return first
 
     def room_missing(self, end: int) -> int:
-        """Return an upper bound of the disk space in bytes that ``make_room`` up to ``end`` needs,
-        in a sparse row."""
+        """Return the largest number of bytes of disk space that ``make_room`` up to ``end`` may
+        need.
+
+        The row must be sparse.
+        """
         last = self.files[-1] if self.files else None
         if last is not None and end <= last.room:
             return 0
@@ -325,7 +352,7 @@ class MappedFiles:
         return grown(end - start, self.file_size) - there
 
     def note_written(self, file: MappedFile) -> None:
-        """Record a write to a clean file."""
+        """Record that a clean file was written and must be synced."""
         if self._open_files is None:
             file.dirty = True
         else:
@@ -333,16 +360,19 @@ class MappedFiles:
 
     @property
     def has_spare(self) -> bool:
-        """True if the next file needs no more space: it exists, or is being made."""
+        """True if the next file exists or is being made, and so needs no more disk space."""
         return self.spare is not None or self._spare_in_making
 
     @property
     def wait_for_spare(self) -> bool:
-        """Return True if a spare file will soon exist and ``on_spare`` will be called."""
+        """True if a spare file is being made, and ``on_spare`` will be called afterwards."""
         return self._spare_in_making and self.on_spare is not None
 
     def prepare_next(self) -> None:
-        """Start to make a spare file in a thread, unless one exists or is being made."""
+        """Start to make a spare file in a thread.
+
+        The call does nothing if a spare file exists or is being made.
+        """
         if not self._ahead or self.spare is not None or self._spare_in_making or not self.files:
             return
         # The root is chosen now, and kept for ``append_file``: a spare file can only be renamed
@@ -369,8 +399,11 @@ class MappedFiles:
         self._disk.start(make, done)
 
     def truncate(self, offset: int) -> None:
-        """Drop every file that begins at or after ``offset`` and zero the rest of the one that
-        holds it."""
+        """Cut the row off at ``offset``.
+
+        Files that begin there or later are deleted, except the first file of the row. The rest of
+        the file that contains ``offset`` is filled with zeros.
+        """
         while self.files and self.files[-1].start >= offset and len(self.files) > 1:
             self._drop(self.files.pop())
         if self.files:
@@ -379,13 +412,16 @@ class MappedFiles:
                 self._zero_rest(last, offset - last.start)
 
     def forget_first(self, file: MappedFile | None = None) -> None:
-        """Forget the oldest file, which was removed. With ``file``, do so only if it is the
-        oldest."""
+        """Take the oldest file, which was deleted from the disk, out of the row.
+
+        With ``file``, the call does so only if this is the oldest file.
+        """
         if file is None or self.files[:1] == [file]:
             self._close(self.files.pop(0))
 
     def dirty_segments(self) -> list[Segment]:
-        """Return the segments written since the last call. They count as clean from now on."""
+        """Return the segments that were written since the last call. They count as clean from now
+        on."""
         segments = []
         for file in reversed(self.files):
             if file.dirty:
@@ -404,7 +440,8 @@ class MappedFiles:
         self.files.clear()
 
     def remove_all(self) -> None:
-        """Close and delete every file and the directory."""
+        """Close and delete every file of the row, and delete its directories if they are then
+        empty."""
         self._closed = True
         self._discard_spare()
         while self.files:
@@ -417,7 +454,7 @@ class MappedFiles:
                 self._disk.remove(root)
 
     def emptied(self) -> MappedFiles:
-        """Return an empty row with the settings of this one."""
+        """Return a row without files that has the settings of this row."""
         return MappedFiles(
             self._disk,
             self.roots,
@@ -429,8 +466,10 @@ class MappedFiles:
         )
 
     def _found(self) -> list[tuple[int, Path]]:
-        """Return (offset, path) of every existing file, in order. Raises StoreDamagedError for an
-        offset with two files."""
+        """Return offset and path of every existing file, ordered by offset.
+
+        Raises StoreDamagedError for an offset with two files.
+        """
         found: dict[int, Path] = {}
         for root in self.roots:
             for name in self._disk.list_directory(root):
@@ -452,8 +491,10 @@ class MappedFiles:
         return roots[start // self.file_size % len(roots)]
 
     def _create(self, start: int) -> Segment:
-        """Make a file in its root, or in another root if that has no space. If all fail, raises the
-        first OSError."""
+        """Make a file in its directory, or in another directory if there is no space.
+
+        If no directory has space, the error of the first one is raised.
+        """
         first = self._root_for(start)
         if not self._ahead:
             self._disk.make_directory(first)
@@ -469,15 +510,17 @@ class MappedFiles:
         raise failure
 
     def _beside(self, root: Path) -> Path | None:
-        """Return the path beside a root for files that are not a complete part of it; None if it
-        would be on another disk."""
+        """Return a path beside a directory, for a file that is not yet part of the row.
+
+        Return None if that path would be on another disk.
+        """
         if not self._disk.same_file_system(root, root.parent):
             return None
         return root.with_name(root.name + ".spare")
 
     def _is_unfinished(self, path: Path, size: int) -> bool:
-        """Return True for a file whose creation was interrupted: it is shorter than the others, and
-        blank."""
+        """Return True if the creation of this file was interrupted. Such a file is short and
+        contains only zeros."""
         if not 0 < size < self.file_size:
             return size == 0
         segment = self._disk.open_segment(path)
@@ -487,7 +530,7 @@ class MappedFiles:
             segment.close()
 
     def _lengthen(self, path: Path, size: int) -> None:
-        """Replace a file that lost its end by a copy of full size."""
+        """Replace a file that is too short by a copy of full size, filled up with zeros."""
         # The copy gets the final name only after it is synced. A crash before that leaves the short
         # file, and the next start copies it again. The original is never written.
         spare = self._beside(path.parent) or path.with_name(path.name + ".whole")
@@ -515,8 +558,11 @@ class MappedFiles:
             file.room = file.start + goal - goal % self._unit_size
 
     def _zero_rest(self, file: MappedFile, at: int) -> None:
-        """Zero the bytes from ``at`` on, except holes. Reading a whole segment through its map
-        would fill the memory."""
+        """Overwrite the bytes from ``at`` to the end of the file with zeros.
+
+        Holes are left alone. The call examines the file without its map, because reading a whole
+        segment through the map would fill the memory.
+        """
         if self._open_files is None:
             for start in data_steps(file.segment, at):
                 piece = min(STEP, file.segment.size - start)
@@ -552,8 +598,10 @@ class MappedFiles:
 
 
 def grown(size: int, size_max: int) -> int:
-    """Return the number of allocated bytes for a sparse file of ``size`` bytes: the size is doubled
-    until it grows by ``GROWTH_MAX``."""
+    """Return the number of bytes to allocate for a sparse file that must hold ``size`` bytes.
+
+    The allocation doubles until it grows by ``GROWTH_MAX``. It never exceeds ``size_max``.
+    """
     step = PAGE
     while step <= size and step < GROWTH_MAX:
         step *= 2
@@ -561,10 +609,10 @@ def grown(size: int, size_max: int) -> int:
 
 
 def data_steps(segment: HasData, at: int) -> Iterator[int]:
-    """Yield the offsets from ``at`` on of ``STEP`` bytes that may not all be zero.
+    """Yield the starts of pieces of ``STEP`` bytes that may contain data, from ``at`` on.
 
-    Ask well ahead of the caller's reads: the system reads ahead too, and cached pages of a hole
-    count as data.
+    The search for data stays well ahead of the caller's reads. The system reads ahead too, and
+    cached pages of a hole count as data.
     """
     ahead: deque[int] = deque()
     following: int | None = at
@@ -580,8 +628,10 @@ def data_steps(segment: HasData, at: int) -> Iterator[int]:
 
 
 def data_runs(segment: Segment, at: int) -> Iterator[tuple[int, int]]:
-    """Yield start and end of each run of bytes from ``at`` on that may not all be zero. A run has
-    at most ``STEP`` bytes."""
+    """Yield start and end of each run of bytes from ``at`` on that may contain data.
+
+    A run has at most ``STEP`` bytes.
+    """
     while (start := segment.data_from(at)) is not None:
         at = min(segment.data_until(start), start + STEP)
         yield start, at
@@ -589,7 +639,7 @@ def data_runs(segment: Segment, at: int) -> Iterator[tuple[int, int]]:
 
 @contextmanager
 def kept_open(segment: Segment) -> Iterator[None]:
-    """Keep one descriptor open for several reads of a sparse segment."""
+    """Keep the file of a sparse segment open for several reads."""
     segment.hold(reading=True)
     try:
         yield

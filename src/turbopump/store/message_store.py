@@ -38,13 +38,13 @@ COPY_REFUSAL: Final = (
 
 
 class MessageStore:
-    """Open store directory. Create it with ``MessageStore.open``.
+    """Store of messages in an open directory. Create it with ``MessageStore.open``.
 
     - ``recovery``: result of the recovery at the start.
     - ``unchanged``: log offset up to which the log is unchanged since our last run ended.
-    - ``copied``: appends the master's bytes; only a slave has it.
-    - ``properties_size_max``: largest property text of a message in bytes. The CRC needs some of
-      the space, as one more property.
+    - ``copied``: appends bytes of the master's log. None unless this broker is a slave.
+    - ``properties_size_max``: largest property text of a message in bytes. The CRC needs some
+      of the space, as one more property.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class MessageStore:
         ends: ExitStack,
         on_slow_append: Callable[[float], None],
     ) -> None:
-        """Take over the opened parts, and close them with ``ends``, in reverse order."""
+        """Take over the opened parts of a store. ``ends`` closes them later, in reverse order."""
         files = opened.files
         writing = opened.writing
         reading = opened.reading
@@ -113,14 +113,17 @@ class MessageStore:
         log_info: Callable[[str], None] = lambda _text: None,
         on_slow_append: Callable[[float], None] = lambda _seconds: None,
     ) -> MessageStore:
-        """Lock the directory, recover it, and leave an abort file until ``close``.
+        """Open a store directory and recover it from a crash.
+
+        The directory is locked. An abort file stays in it until ``close``, so that the next start
+        recognizes a crash.
 
         - ``log_error``, ``log_info``, ``on_progress``, ``is_batch``: see ``StoreHooks``.
         - ``on_slow_append``: gets the seconds of each append that took ``SLOW_S`` or longer.
 
         Raises StoreLockedError if another store has locked the directory. Raises StoreDamagedError
-        for missing files, or files that cannot belong together. Raises StoreError for an unusable
-        directory, and OSError.
+        if files are missing or cannot belong together. Raises StoreError for an unusable directory,
+        and OSError.
         """
         hooks = StoreHooks(log_error, log_info, on_progress, is_batch)
         with ExitStack() as ends:
@@ -131,8 +134,10 @@ class MessageStore:
             return cls(config, disk, clock, opened, ends.pop_all(), on_slow_append)
 
     def finish_background(self) -> None:
-        """Wait for running syncs and saves of tables, and start no more. This is the first step of
-        closing."""
+        """Wait until the work of other threads has ended, and start no more of it.
+
+        Other threads sync files and save tables. This is the first step of closing.
+        """
         self.cold_reads.close()
         self.rebuild.reads.close()
         if self.index is not None:
@@ -140,8 +145,10 @@ class MessageStore:
         self._disk.close()
 
     def close(self) -> None:
-        """Sync everything, mark the stop as clean, and release the directory. Raises OSError if a
-        sync failed."""
+        """Write everything to the disk, mark the stop as clean, and release the directory.
+
+        Raises OSError if a sync fails.
+        """
         self._closed = self._sealed = True
         self._ends.close()
 
@@ -153,8 +160,11 @@ class MessageStore:
     def _note_clean_stop(
         self, kind: type[BaseException] | None, _error: BaseException | None, _trace: object
     ) -> None:
-        """Record a clean stop and remove the abort file, unless closing a part failed with the
-        exception type ``kind``."""
+        """Record a clean stop and remove the abort file.
+
+        The call does nothing if a part could not be closed, and ``kind`` is the type of that
+        exception.
+        """
         if kind is None and self.durable.error is None and not self.flusher.queues_failed:
             self.queue_ends.end_notes(self.log.end, all_read=self.log.is_young)
             self.provenance.end_run(self.log.end)
@@ -175,19 +185,19 @@ class MessageStore:
         own: bool = False,
         as_stored: bool = False,
     ) -> PutResult:
-        """Append one message and dispatch it.
+        """Append one message to the log and to its queue.
 
-        - ``own``: the broker itself delivers the message (an elapsed delay, a half message to
-          check). Own messages are accepted while sends are refused for lack of space, if they fit
-          into existing files, or new files leave the reserve free (``disk_space.py``).
-        - ``as_stored``: the properties come from an older entry, perhaps one without a CRC. If
-          they leave no space for a CRC, the entry gets none, and that is first recorded on the
-          disk.
+        - ``own``: True if the broker itself delivers the message (an elapsed delay, a half message
+          to check). Own messages are accepted while sends are refused for lack of space, if they
+          fit into existing files, or new files leave the reserve free (``disk_space.py``).
+        - ``as_stored``: True if the properties come from an older entry, perhaps one without a
+          CRC. If they leave no space for a CRC, the entry gets none, and that is first recorded on
+          the disk.
+        - ``born_host``, ``store_host``: bytes from ``codec.encode_host``.
 
         Raises StoreClosedError if the store accepts no writes, for example on a full disk. Raises
         MessageError if no file can hold the message, and OSError if a new file cannot be made.
-        Hosts have the form of ``codec.encode_host``. Cost: about 6 µs, including 1 for the CRC and
-        2 for the key index.
+        Cost: about 6 µs, including 1 µs for the CRC and 2 µs for the key index.
         """
         is_short = self.space.refusal is not None
         if self._sealed or self.durable.error is not None or (is_short and not own):
@@ -271,8 +281,9 @@ class MessageStore:
         born_host: bytes,
         store_host: bytes,
     ) -> tuple[PutResult, bytes]:
-        """Append all messages of a batch side by side in one segment, or none. Return the position
-        of the first, and the packed units of all.
+        """Append all messages of a batch to one segment of the log, or none of them.
+
+        Return the position of the first message, and the packed queue units of all.
 
         Raises the same errors as ``put``. Cost: about 0.9 µs a message of 1 KiB in a batch of 32,
         with CRC and key index.
@@ -336,31 +347,36 @@ class MessageStore:
         count_max: int,
         accept: Callable[[int], bool] | None = None,
     ) -> GetResult:
-        """Return messages of a queue from ``offset`` on whose tag codes pass ``accept``. Waits for
-        the disk if they are not in memory."""
+        """Return messages of a queue from ``offset`` on whose tags codes ``accept`` takes.
+
+        The call waits for the disk if the messages are not in memory.
+        """
         return self.reader.get(topic, queue_id, offset, count_max, accept)
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         return self.queues.find(topic, queue_id)
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """Return the offset after the last visible message of a queue; 0 if it is empty."""
+        """Return the offset after the last visible message of a queue, or 0 if the queue is
+        empty."""
         queue = self.queues.find(topic, queue_id)
         return queue.end.value if queue is not None else 0
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """Return the offset of the first message of a queue; 0 if it is empty."""
+        """Return the offset of the first message of a queue, or 0 if the queue is empty."""
         queue = self.queues.find(topic, queue_id)
         return queue.min_index if queue is not None else 0
 
     def delete_queues(self, topic: str, then: DeletionDone, until: int | None = None) -> None:
-        """Delete a topic's queues with their files, and pass their number to ``then``. Messages
-        stay in the log until it is trimmed. ``until``: keep queues with a message after that log
-        offset."""
+        """Delete all queues of a topic with their files.
+
+        ``then`` gets the number of deleted queues, or the error. The messages stay in the log until
+        it is trimmed. With ``until``, queues with a message after that log offset stay.
+        """
         self._deletions.delete(topic, then, until)
 
     def is_hot(self, topic: str, queue_id: int, index: int) -> bool:
-        """Return True if a read of this message would be served from memory, or if there is no
+        """Return True if a read of this message is served from memory, or if there is no
         message."""
         queue = self.queues.find(topic, queue_id)
         unit = queue.unit(index) if queue is not None else None
@@ -373,23 +389,27 @@ class MessageStore:
 
     @property
     def refusal(self) -> str | None:
-        """Reason why clients' messages are refused, or None."""
+        """Reason why messages of clients are refused, or None if they are accepted."""
         if self._sealed and not self._closed and self.durable.error is None:
             return COPY_REFUSAL
         return self.fault
 
     @property
     def fault(self) -> str | None:
-        """Reason why the store accepts no writes, from clients or from a master, or None. Being a
-        slave is no fault."""
+        """Reason why the store accepts no writes from clients or from a master, or None.
+
+        That the broker is a slave is no such reason.
+        """
         if self.durable.error is not None:
             return str(self.durable.error)
         return "the store is closed" if self._closed else self.space.refusal
 
     def _storable(self, properties: bytes, *, as_stored: bool) -> tuple[bytes, bool]:
-        """Return the property text for an entry, without a CRC from an older entry, and True if a
-        new CRC follows. Text before a CRC ends with its separator. Raises MessageError if the text
-        is too long."""
+        """Return the property text for an entry, and True if a new CRC follows it.
+
+        A CRC from an older entry is left out. A text before a new CRC ends with its separator.
+        Raises MessageError if the text is too long.
+        """
         if CRC_NAME in properties:
             properties = without_crc(properties)
         ended = properties
@@ -402,7 +422,8 @@ class MessageStore:
         raise self._too_long(len(ended))
 
     def _require_reserve(self, queue: ConsumeQueue, size: int) -> None:
-        """Raise StoreClosedError if a message of the broker's own would use up the reserve."""
+        """Raise StoreClosedError if a message of the broker itself would use up the reserve of disk
+        space."""
         if not self.space.has_room_beside_reserve(
             self.log.new_file_for(size), queue.room_missing(1)
         ):
@@ -415,7 +436,7 @@ class MessageStore:
         )
 
     def _no_room(self, error: OSError) -> Exception:
-        """Return the error to raise for a new file that cannot be made."""
+        """Return the error to raise when a new file cannot be made."""
         if (
             error.filename is not None
             and Path(error.filename).parent in self._config.paths.commit_logs

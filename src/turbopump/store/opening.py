@@ -38,7 +38,7 @@ from turbopump.store.store_config import StoreConfig
 
 @dataclass(frozen=True, slots=True)
 class StoreHooks:
-    """Functions that a store calls.
+    """Functions of the caller that a store calls.
 
     - ``log_error``: gets a line when something is wrong.
     - ``log_info``: gets a line when files were deleted or an error is over.
@@ -55,7 +55,7 @@ class StoreHooks:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoreFiles:
-    """Files of a store. ``index`` is None if messages are not indexed by key."""
+    """Files of an open store. ``index`` is None if messages are not indexed by key."""
 
     space: SpaceWatch
     start_reserve: StartReserve
@@ -70,7 +70,7 @@ class StoreFiles:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Writing:
-    """Parts that dispatch, flush and delete messages."""
+    """Parts of a store that dispatch, flush and delete messages."""
 
     confirmed: Confirmed
     dispatcher: Dispatcher
@@ -80,7 +80,7 @@ class Writing:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reading:
-    """Parts that read messages, and rebuild damaged queues."""
+    """Parts of a store that read messages and rebuild damaged queues."""
 
     cold_reads: ColdReads
     rebuild: QueueRebuild
@@ -92,9 +92,9 @@ class Reading:
 class Opened:
     """Parts of an open store, and the result of its recovery.
 
-    - ``unchanged``: log offset up to which the log is unchanged since our last run ended; 0 if
+    - ``unchanged``: log offset up to which the log is unchanged since our last run ended. 0 if
       another program has used the directory since.
-    - ``copied``: appends the master's bytes; only a slave has it.
+    - ``copied``: appends bytes of the master's log. None unless this broker is a slave.
     """
 
     files: StoreFiles
@@ -108,9 +108,9 @@ class Opened:
 def open_parts(
     config: StoreConfig, disk: Disk, clock: Clock, hooks: StoreHooks, ends: ExitStack
 ) -> Opened:
-    """Lock the directory, and open and recover every part. ``ends`` releases the lock.
+    """Lock a store directory, and open and recover all its parts.
 
-    Raises the errors of ``MessageStore.open``.
+    ``ends`` releases the lock later. Raises the errors of ``MessageStore.open``.
     """
     lock = StoreLock(disk, config.paths)
     ends.callback(lock.release)
@@ -280,8 +280,10 @@ def _recover(
     known: NotedQueueEnds,
     known_end: KnownLogEnd,
 ) -> RecoveryReport:
-    """Bring all parts to one consistent end, return a report of faults, and start the notes for the
-    next start."""
+    """Bring log, queues and index to one consistent end, and report what was wrong with them.
+
+    The call also starts the records that the next start needs.
+    """
     log = files.log
     index = files.index
     recovery = Recovery(

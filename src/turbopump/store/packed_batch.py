@@ -34,10 +34,12 @@ KEYS_MAX: Final = 65_536
 
 
 class PackedBatch(msgspec.Struct, frozen=True, gc=False):
-    """Batch ready to be stored.
+    """Parsed batch of messages, ready to be stored.
 
-    ``size`` is the size of all bodies and property texts in bytes, and ``properties_size_max`` that
-    of the longest text. Both include ``added``, but no CRC.
+    - ``size``: size of all bodies and property texts in bytes.
+    - ``properties_size_max``: size of the longest property text in bytes.
+
+    Both sizes include ``added``, but no CRC.
     """
 
     data: bytes
@@ -48,19 +50,22 @@ class PackedBatch(msgspec.Struct, frozen=True, gc=False):
     size: int
     properties_size_max: int
     special: list[str]
-    """Property texts that may need more than plain storing, such as a delay."""
+    """Property texts that ask for more than plain storing, for example for a delay."""
     added: bytes
-    """Property text appended to each message's own."""
+    """Property text that is appended to the text of each message."""
 
     @property
     def count(self) -> int:
-        """Number of messages."""
+        """Number of messages in the batch."""
         return len(self.spans) // SPAN.size
 
 
 def pack_batch(data: bytes, topic: str, added: bytes) -> PackedBatch:
-    """Return the batch in the body of a request. Raises ProtocolError as ``read_batch`` does, and
-    for too many keys."""
+    """Parse the batch of messages in the body of a request.
+
+    ``added`` is a property text to append to each message. Raises ProtocolError for inconsistent
+    lengths, too many messages, or too many keys.
+    """
     batch = PackedBatch(*read_batch(data, topic, added), added)
     if len(batch.keys) > KEYS_MAX:
         raise ProtocolError(
@@ -73,10 +78,10 @@ def pack_batch(data: bytes, topic: str, added: bytes) -> PackedBatch:
 def read_batch(
     data: bytes, topic: str, added: bytes
 ) -> tuple[bytes, bytes, list[int], int, int, list[str]]:
-    """Return the fields of a ``PackedBatch``. Reading stops at more than ``KEYS_MAX`` keys. About
-    2.5 µs a message, compiled 0.14.
+    """Parse a batch of messages, and return the fields of a ``PackedBatch`` without ``added``.
 
-    Raises ProtocolError for inconsistent lengths in a batch, or too many messages.
+    Parsing stops at more than ``KEYS_MAX`` keys. Raises ProtocolError for inconsistent lengths or
+    too many messages. Cost: about 2.5 µs a message, 0.14 µs when compiled.
     """
     spans: list[bytes] = []
     keys: list[int] = []
@@ -138,14 +143,14 @@ def write_batch(
     topic: bytes,
     with_crc: bool,
 ) -> tuple[bytes, list[tuple[int, int, int]]]:
-    """Write all entries of a batch from byte ``at`` of a map on, each as ``encode_entry`` makes it.
-    On an error, write none.
+    """Write the entries of all messages of a batch into a map of the log.
 
-    The first entry gets ``queue_offset`` and ``physical_offset``. Return the packed queue units,
-    and for the key index a list of (hash, offset, store time). About 2.3 µs a message of 1 KiB,
-    compiled 0.6.
+    The first entry begins at byte ``at`` of the map, and gets ``queue_offset`` and
+    ``physical_offset``. Each entry is as ``encode_entry`` makes it. Return the packed queue units,
+    and for the key index a list of (hash, offset, store time).
 
-    Raises ValueError if the entries do not fit there, and the errors of ``encode_entry``.
+    On an error nothing is written. Raises ValueError if the entries do not fit there, and the
+    errors of ``encode_entry``. Cost: about 2.3 µs a message of 1 KiB, 0.6 µs when compiled.
     """
     entries: list[bytes] = []
     units: list[bytes] = []

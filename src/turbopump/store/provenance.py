@@ -23,16 +23,18 @@ from turbopump.disk.disk import Disk
 from turbopump.struct_decoders import decoder_of
 
 ABORT_MARK: Final = b" turbopump"
-"""Text after the process id in our abort files; those of Apache's 5.x have only the id, those of
-4.9 are empty."""
+"""Text after the process id in our abort files. Abort files of Apache's 5.x have only the id, those
+of 4.9 are empty."""
 APACHE_LOCK_MARK: Final = b"lock"
 LOCK_MARK: Final = b"turbopump"
 """Content of our lock files. Every other broker's lock file begins with ``lock``."""
 
 
 class Provenance:
-    """Record of our ranges, stored in ``path``. Call ``load`` before recovery, ``begin_run`` after
-    it, ``end_run`` at a clean stop."""
+    """Record of the ranges of the log that this program wrote, stored in ``path``.
+
+    Call ``load`` before recovery, ``begin_run`` after it, and ``end_run`` at a clean stop.
+    """
 
     def __init__(self, disk: Disk, path: Path) -> None:
         self._disk = disk
@@ -40,9 +42,9 @@ class Provenance:
         self._written: list[list[int | None]] = []
         self._saving = Lock()  # because threads save the record, too
         self.index_names: list[str] | None = None
-        """Names of the index files of the last run; None if unknown."""
+        """Names of the index files of the last run, or None if they are unknown."""
         self.roots: dict[str, int] = {}
-        """One segment of each directory of the log, by directory (``roots.py``)."""
+        """Start of one segment in each directory of the log, by directory (``roots.py``)."""
         self.crashed_here = False
         self._running = False
         self.index_incomplete = False
@@ -50,15 +52,20 @@ class Provenance:
         failure."""
 
     def unfinished(self) -> bool:
-        """Return True if our last run did not record a clean stop. The lock file shows if another
-        broker ran since."""
+        """Return True if the last run of this program did not record a clean stop.
+
+        Another broker may have run since. The lock file shows that.
+        """
         known = self._read()
         written = known.get("written")
         return bool(known.get("running", written and written[-1][1] is None))
 
     def load(self, *, crashed_here: bool, clean: bool) -> None:
-        """Read the file. ``crashed_here``: the last run was ours and crashed. ``clean``: the last
-        run of any broker stopped cleanly."""
+        """Read the record from its file.
+
+        - ``crashed_here``: True if the last run was ours and crashed.
+        - ``clean``: True if the last run of any broker stopped cleanly.
+        """
         self.crashed_here = crashed_here
         known = self._read()
         self._written = known.get("written", [])
@@ -73,15 +80,21 @@ class Provenance:
             self.index_names = None
 
     def requires_crc(self, offset: int) -> bool:
-        """Return True if this program wrote the entry at this offset of the log."""
+        """Return True if this program wrote the entry at this offset of the log with a whole-entry
+        CRC."""
         for start, end in reversed(self._written):
             if start is not None and start <= offset and (end is None or offset < end):
                 return True
         return False
 
     def begin_run(self, log_end: int, index_names: list[str] | None, *, with_crc: bool) -> None:
-        """Record that our entries begin at ``log_end``, with or without whole-entry CRCs.
-        ``index_names`` None: there is no index. Raises OSError."""
+        """Record that this program writes the log from ``log_end`` on.
+
+        - ``index_names``: names of the index files; None if messages are not indexed.
+        - ``with_crc``: True if the new entries have a whole-entry CRC.
+
+        Raises OSError if the record cannot be saved.
+        """
         kept: list[list[int | None]] = [
             [start, min(end, log_end) if end is not None else log_end]
             for start, end in self._written
@@ -97,9 +110,11 @@ class Provenance:
         self.note_indexes(index_names)
 
     def note_without_crc(self, flushed: int) -> None:
-        """Record that from ``flushed`` on, until the next start, our entries may lack a CRC.
-        ``flushed`` is an offset that survives a crash. Raises OSError, and then nothing is
-        recorded."""
+        """Record that entries from ``flushed`` on may lack a CRC, until the next start.
+
+        ``flushed`` is an offset that survives a crash. Raises OSError if the record cannot be
+        saved, and then nothing has changed.
+        """
         before = self._written
         if not before or before[-1][1] is not None:
             return
@@ -111,23 +126,30 @@ class Provenance:
             raise
 
     def note_indexes(self, names: list[str] | None) -> None:
-        """Record the names of the present index files. None: messages are not indexed from now on.
-        Raises OSError."""
+        """Record the names of the index files. None records that messages are no longer indexed.
+
+        Raises OSError if the record cannot be saved.
+        """
         self.index_names = list(names) if names is not None else None
         self._save()
 
     def note_roots(self, roots: dict[str, int]) -> None:
-        """Record these roots. Raises OSError."""
+        """Record one segment of each directory of the log. Raises OSError if that cannot be
+        saved."""
         self.roots = roots
         self._save()
 
     def read_roots(self) -> dict[str, int]:
-        """Return the last recorded roots. Works before ``load``."""
+        """Return the last recorded segment of each directory of the log. This works before
+        ``load``."""
         roots: dict[str, int] = self._read().get("roots", {})
         return roots
 
     def end_run(self, log_end: int) -> None:
-        """Record that our entries end at ``log_end`` with a clean stop. Raises OSError."""
+        """Record a clean stop, at which the log ends at ``log_end``.
+
+        Raises OSError if the record cannot be saved.
+        """
         if self._written and self._written[-1][1] is None:
             self._written[-1][1] = log_end
         self._running = False
@@ -159,12 +181,12 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class LastRun:
-    """Last run in the directory.
+    """Owner and outcome of the last run of a broker in the directory.
 
-    - ``ours``: it was our broker.
-    - ``apache``: it was Apache's broker.
-    - ``clean``: it stopped cleanly.
-    - ``crashed_here``: it was ours and was killed.
+    - ``ours``: True if it was this broker.
+    - ``apache``: True if it was Apache's broker.
+    - ``clean``: True if it stopped cleanly.
+    - ``crashed_here``: True if it was this broker and was killed.
     """
 
     ours: bool
@@ -174,8 +196,11 @@ class LastRun:
 
     @classmethod
     def of(cls, lock_mark: bytes, abort: bytes | None, provenance: Provenance) -> LastRun:
-        """Identify the last run from the content of the lock file and of the abort file (None: no
-        such file)."""
+        """Find out which broker used the directory last, and if it stopped cleanly.
+
+        - ``lock_mark``: content of the lock file.
+        - ``abort``: content of the abort file; None if there is none.
+        """
         ours = lock_mark == LOCK_MARK
         apache = lock_mark.startswith(APACHE_LOCK_MARK)
         clean = abort is None and (apache or not provenance.unfinished())
@@ -188,7 +213,7 @@ class LastRun:
 
 
 class _Known(msgspec.Struct):
-    """Schema of the file."""
+    """Schema of ``turbopump.json``."""
 
     written: list[tuple[int, int | None]]
     indexes: list[str] | None = None

@@ -42,14 +42,14 @@ MANUAL_ROUNDS: Final = 20
 """Number of rounds that delete expired files after a manual request. RocketMQ:
 ``MAX_MANUAL_DELETE_FILE_TIMES``."""
 QUEUES_AT_ONCE: Final = 32
-"""Number of queues trimmed in one step. A step lasts under 1 ms, or about 10 ms if their first
-units must be read from the disk."""
+"""Number of queues trimmed at a time. That lasts under 1 ms, or about 10 ms if their first units
+must be read from the disk."""
 QUEUE_FILES_AT_ONCE: Final = 50
-"""Number of queue files deleted in one step."""
+"""Number of queue files deleted at a time."""
 
 
 class NextStep(Enum):
-    """Next step of a deletion."""
+    """Time at which the caller continues a deletion."""
 
     NOTHING = 0
     AT_ONCE = 1
@@ -61,11 +61,13 @@ StepDone = Callable[[NextStep], None]
 
 @dataclass(frozen=True, slots=True)
 class RetentionRules:
-    """Rules of deletion.
+    """Rules that decide which old files are deleted, and when.
 
+    - ``reserved_ms``: time in ms for which a segment is kept after its last write.
     - ``hours``: hours of the local day at which deletion starts.
-    - ``forcibly``: if space is short, the oldest segments may be deleted before their time.
-    - ``batch_max``: segments deleted in a round.
+    - ``forcibly``: True if the oldest segments may be deleted before their time when space is
+      short.
+    - ``batch_max``: largest number of segments deleted in one round.
     """
 
     reserved_ms: int = 72 * 3_600_000
@@ -76,8 +78,10 @@ class RetentionRules:
 
 @dataclass(slots=True, eq=False)
 class Retention:
-    """Deletion of old files. ``log_error`` gets a line for each failed deletion, ``log_info`` for
-    each deleted segment."""
+    """Deletes old segments of the log, and the queue and index files that point only into them.
+
+    ``log_error`` gets a line for each failed deletion, ``log_info`` for each deleted segment.
+    """
 
     disk: Disk
     clock: Clock
@@ -104,12 +108,14 @@ class Retention:
     _trim_again: bool = False
 
     def request_deletion(self) -> None:
-        """Delete expired files in the next rounds, at any hour. RocketMQ:
-        ``executeDeleteFilesManually``."""
+        """Let the next rounds of deletion delete expired files at any hour.
+
+        RocketMQ: ``executeDeleteFilesManually``.
+        """
         self._manual_rounds = MANUAL_ROUNDS
 
     def begin_round(self) -> bool:
-        """Begin a round; return False if nothing is due to be deleted."""
+        """Begin a round of deletion. Return False if nothing should be deleted now."""
         self._deleted = 0
         if self._trim_again:
             self._trim_again = False
@@ -120,7 +126,7 @@ class Retention:
         return asked or hour in self.rules.hours or self.space.level >= SpaceLevel.CLEAN
 
     def delete_next(self, then: StepDone) -> None:
-        """Delete the first segment of the log if the rules allow it."""
+        """Delete the first segment of the log if the rules allow it, and then call ``then``."""
         # The file's time of last write decides, not the times of its messages, as in Apache's
         # broker. It comes from the file system, which may hang, so a thread reads it and writes the
         # record in ``turbopump.json``. The log may change meanwhile, so the first segment is
@@ -176,8 +182,11 @@ class Retention:
         )
 
     def trim_next(self, then: StepDone) -> None:
-        """Trim a few queues to the start of the log, or delete a few of their files. In the last
-        step trim the indexes."""
+        """Adapt some queues to the new start of the log, or delete some of their files.
+
+        Each call does a part of the work, and then calls ``then``. The last one deletes index
+        files.
+        """
         # Each call does one step, in this order: set the starts of queues, save them, delete files.
         # A start that finds a queue without its first file, and no record of that, takes it for a
         # loss and writes all queues again. If the save fails, no file goes, and the next round

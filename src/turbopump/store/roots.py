@@ -21,12 +21,17 @@ from turbopump.store.provenance import Provenance
 
 
 class StoreLock:
-    """Locks on a store: its lock file, as with Apache's broker, and each of its directories. They
-    keep out our other brokers, even if these have another root or the lock file was removed."""
+    """Locks that keep other brokers out of a store.
+
+    The lock file keeps out Apache's brokers. Locks on each directory keep out our other brokers,
+    even if these have another root or the lock file was removed.
+    """
 
     def __init__(self, disk: Disk, paths: StorePaths) -> None:
-        """Create the store's directory if it is missing, and lock it. Raises StoreLockedError,
-        StoreError."""
+        """Create the directory of the store if it is missing, and lock it.
+
+        Raises StoreLockedError if another broker has locked it, and StoreError if it is unusable.
+        """
         self._disk = disk
         self._release: Callable[[], None] = lambda: None
         try:
@@ -41,7 +46,7 @@ class StoreLock:
 
     @property
     def found_mark(self) -> bytes:
-        """Content of the lock file before it was locked."""
+        """Content of the lock file before it was locked, which identifies the last broker."""
         return self._file.found
 
     def mark(self, data: bytes) -> None:
@@ -49,7 +54,10 @@ class StoreLock:
         self._file.mark(data)
 
     def lock_directories(self, paths: StorePaths) -> None:
-        """Lock the existing directories that hold messages. Raises StoreLockedError."""
+        """Lock the existing directories that contain messages.
+
+        Raises StoreLockedError if another broker has locked one of them.
+        """
         logs = (*paths.commit_logs, *paths.read_only_commit_logs)
         there = filter(self._disk.is_directory, (paths.root, *logs, paths.consume_queues))
         self._release = self._disk.lock_directories(there)
@@ -60,8 +68,11 @@ class StoreLock:
 
 
 def make_directories(disk: Disk, paths: StorePaths) -> None:
-    """Create the missing directories. Raises StoreError for a directory that is unusable, or must
-    already exist."""
+    """Create the missing directories of a store.
+
+    Raises StoreError for a directory that is unusable, or that should exist already. Raises
+    StoreDamagedError if a directory that had segments is missing.
+    """
     _refuse_left_behind(disk, paths)
     known = Provenance(disk, paths.provenance).read_roots()
     for root in paths.read_only_commit_logs:
@@ -97,8 +108,10 @@ def _make(disk: Disk, directory: Path, key: str) -> None:
 
 
 def _refuse_left_behind(disk: Disk, paths: StorePaths) -> None:
-    """Raise an error if files remain in Apache's usual directory although the configuration names
-    another. Their content still counts."""
+    """Raise StoreError if a setting names a new directory, but files remain in the usual one.
+
+    Apache's default directory is the usual one. Its files still belong to the store.
+    """
     usual = StorePaths(paths.root)
     for key, given, before in (
         ("storePathConsumeQueue", paths.consume_queues, usual.consume_queues),
@@ -134,14 +147,14 @@ def _is_there(disk: Disk, path: Path) -> bool:
 
 @dataclass(slots=True, eq=False)
 class LogRoots:
-    """Checks and records the roots of the log ``files``."""
+    """Checks and records the directories in which segments of the log lie."""
 
     _disk: Disk
     _files: MappedFiles
     _provenance: Provenance
 
     def check(self) -> None:
-        """Raise StoreDamagedError if a part of the loaded log is missing."""
+        """Raise StoreDamagedError if a recorded part of the log is missing."""
         there = self._segments()
         for root, start in self._provenance.roots.items():
             if root not in there and all(file.start != start for file in self._files):
@@ -153,13 +166,16 @@ class LogRoots:
                 )
 
     def segment_begun(self) -> None:
-        """Record a root that has got its first file, in a thread."""
+        """Start to record the new segment in a thread, if it is the first in its directory."""
         parents = [file.segment.path.parent for file in self._files]
         if parents.count(parents[-1]) == 1:
             self._disk.start(self.note_segments, lambda _error: None)
 
     def note_segments(self, without: MappedFile | None = None) -> None:
-        """Record a segment of each root. Blocks; raises OSError."""
+        """Record the newest segment of each directory of the log.
+
+        The call blocks the thread. Raises OSError if the record cannot be saved.
+        """
         there = self._segments(without)
         if there != self._provenance.roots:
             for root in self._files.roots:
@@ -168,12 +184,15 @@ class LogRoots:
             self._provenance.note_roots(there)
 
     def before_deleting(self, file: MappedFile) -> None:
-        """Record other segments before this one is deleted. Blocks; raises OSError."""
+        """Record another segment of the directory if a recorded segment is about to be deleted.
+
+        The call blocks the thread. Raises OSError if the record cannot be saved.
+        """
         if file.start in self._provenance.roots.values():
             self.note_segments(without=file)
 
     def _segments(self, without: MappedFile | None = None) -> dict[str, int]:
-        """Return the newest segment of each root that has one."""
+        """Return the start of the newest segment of each directory that has segments."""
         return {
             str(file.segment.path.parent): file.start
             for file in list(self._files.files)

@@ -14,24 +14,26 @@ START_RESERVE_MAX: Final = 4 * 1024 * 1024
 
 @dataclass(slots=True, eq=False)
 class StartReserve:
-    """File of blanks at ``path`` that keeps space for the small files written at a start.
+    """File that reserves disk space for the small files written at a start.
 
     Its size is ``START_RESERVE_MAX`` bytes, or 1 % of the file system if that is less. A broker
-    that was killed on a full disk deletes it, starts, and makes it again from the space that is
-    left. Sends are refused until there is more space.
+    that was killed on a full disk deletes the file, starts, and makes it again from the space that
+    is left. Sends are refused until there is more space.
     """
 
     disk: Disk
     path: Path
     log_info: Callable[[str], None]
     _given_up: int = 0
-    """Size of the reserve when it was given up, in bytes."""
+    """Size in bytes of the reserve that this start has deleted."""
     _there: bool = False
     _making: bool = False
 
     def use_if_full(self) -> None:
-        """Delete the reserve if less space is free than its size. Call at a start, before anything
-        is written. Raises OSError."""
+        """Delete the reserve if less disk space is free than its size.
+
+        Call this at a start, before anything is written. Raises OSError.
+        """
         size = self.disk.file_size(self.path)
         if size and self.disk.space(self.path.parent).free < size:
             self.disk.remove(self.path)
@@ -42,8 +44,10 @@ class StartReserve:
             )
 
     def make_missing(self) -> None:
-        """Make the missing reserve in a thread, if ten times its size is free or this start has
-        deleted it. Call every few seconds."""
+        """Start to make the reserve in a thread if it is missing. Call this every few seconds.
+
+        The reserve is made if ten times its size is free, or if this start has deleted it.
+        """
         if not self._there and not self._making:
             self._making = True
             self.disk.start(self._make_file, self._note_made)

@@ -17,13 +17,15 @@ QUEUE_FILE_SIZE: Final = 6_000_000
 
 @dataclass(frozen=True, slots=True)
 class StoreConfig:
-    """Settings of a store; sizes are in bytes.
+    """Settings of a store, with sizes in bytes.
 
-    - ``flushed_only``: readers see a message only after it is on the disk (SYNC_FLUSH).
-    - ``copied_only``: readers see a message only after enough slaves have it.
-    - ``is_copy``: the log is a copy of the master's log, so ``put`` is refused.
-    - ``index_entries``: 0 if messages are not indexed by key.
-    - ``with_crc``: entries are written with a whole-entry CRC.
+    - ``flushed_only``: True if readers see a message only after it is on the disk
+      (SYNC_FLUSH).
+    - ``copied_only``: True if readers see a message only after enough slaves have it.
+    - ``is_copy``: True if the log is a copy of a master's log, so that ``put`` is refused.
+    - ``index_slots``, ``index_entries``: size of an index file. 0 entries if messages are not
+      indexed by key.
+    - ``with_crc``: True if entries are written with a whole-entry CRC.
     - ``delay_levels``: delays from which the units of the schedule topic get their delivery
       times.
     """
@@ -44,5 +46,6 @@ class StoreConfig:
 
     @property
     def writes_crc(self) -> bool:
-        """True if ``put`` writes CRCs. A copied entry has one if its master wrote it."""
+        """True if ``put`` writes entries with a CRC. A copied entry has one if its master wrote
+        it."""
         return self.with_crc and not self.is_copy

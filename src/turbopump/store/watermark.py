@@ -16,7 +16,7 @@ CANCELLED_KEPT: Final = 32
 
 
 class Waiter:
-    """Registered callback; ``cancel`` removes it."""
+    """Callback that waits for a watermark to reach a threshold."""
 
     __slots__ = ("_watermark", "order", "threshold", "wake")
 
@@ -38,7 +38,10 @@ class Waiter:
 
 
 class Watermark:
-    """``value`` grows by ``advance``; ``error`` is set, once and for good, by ``fail``."""
+    """Offset that only grows, and the callbacks that wait for it.
+
+    ``advance`` raises ``value``. ``fail`` sets ``error`` once and for good.
+    """
 
     __slots__ = ("_cancelled", "_order", "_waiters", "error", "value")
 
@@ -50,16 +53,20 @@ class Watermark:
         self._cancelled = 0
 
     def when(self, threshold: int, wake: Callable[[], None]) -> Waiter:
-        """Call ``wake`` once ``value >= threshold``, or once the watermark has failed (check
-        ``error``). Never calls ``wake`` immediately."""
+        """Call ``wake`` when ``value`` reaches ``threshold``, or when the watermark fails.
+
+        ``wake`` must check ``error``. It is never called before this method returns.
+        """
         self._order += 1
         waiter = Waiter(self, threshold, self._order, wake)
         heapq.heappush(self._waiters, waiter)
         return waiter
 
     def advance(self, value: int) -> None:
-        """Raise ``value`` (never lower it) and wake the waiters it reaches, lowest threshold
-        first."""
+        """Raise ``value`` to this offset, and wake the waiters whose threshold is reached.
+
+        The waiter with the lowest threshold comes first. A lower offset does not change ``value``.
+        """
         if value > self.value:
             self.value = value
         waiters = self._waiters
@@ -67,7 +74,7 @@ class Watermark:
             _wake(heapq.heappop(waiters))
 
     def fail(self, error: Exception) -> None:
-        """Wake all waiters with an error: the watermark will not grow any more."""
+        """Record that ``value`` will not grow any more, and wake all waiters."""
         self.error = error
         waiters, self._waiters = self._waiters, []
         for waiter in sorted(waiters):
@@ -79,8 +86,11 @@ class Watermark:
         return len(self._waiters)
 
     def _one_cancelled(self) -> None:
-        """Remove cancelled waiters once they outnumber the others. Polls on a queue that never
-        grows are cancelled endlessly."""
+        """Count a cancelled waiter, and remove the cancelled waiters once they outnumber the
+        others.
+
+        Polls on a queue that never grows are cancelled endlessly.
+        """
         self._cancelled += 1
         if self._cancelled > CANCELLED_KEPT and self._cancelled > len(self._waiters) // 2:
             self._waiters[:] = [waiter for waiter in self._waiters if waiter.wake is not None]

@@ -1,7 +1,7 @@
-"""Assignment of queues to consumers (400), and an operator's choice between pull and pop for a
-group (401).
+"""Handler of requests for the queues that a consumer reads (400), and for the choice of pull or pop
+(401).
 
-Order of checks and codes: apache/rocketmq ``QueryAssignmentProcessor``.
+The order of checks and the codes are those of apache/rocketmq ``QueryAssignmentProcessor``.
 """
 
 from __future__ import annotations
@@ -34,21 +34,23 @@ from turbopump.remoting.router import RequestContext, Router
 
 @dataclass(eq=False)
 class AssignmentHandler:
-    """Handler of queue assignments."""
+    """Handler of requests about the assignment of queues to consumers."""
 
     stored: Stored
     routes: TopicRoutes
 
     def add_to(self, router: Router) -> None:
-        """Register the handlers of these requests."""
+        """Register the methods of this handler with a router."""
         router.add_with_body(QueryAssignment, self.query)
         router.add_with_body(SetMessageRequestMode, self.set_mode)
 
     async def query(
         self, _request: QueryAssignment, body: QueryAssignmentRequestBody, _context: RequestContext
     ) -> Response[QueryAssignmentResponseBody]:
-        """Return the queues of one client, and how to read each. Return nothing if they cannot be
-        computed; the client then keeps its queues."""
+        """Return the queues that a consumer must read, and whether to pull or to pop each of them.
+
+        If the queues cannot be computed, the answer has none, and the consumer keeps its queues.
+        """
         topic = body.topic or ""
         group = body.consumer_group or ""
         mode = self.stored.request_modes.find(topic, group)
@@ -87,7 +89,10 @@ class AssignmentHandler:
         body: SetMessageRequestModeRequestBody,
         _context: RequestContext,
     ) -> Response[None]:
-        """Store how a group reads a topic. Its consumers learn it with their next query."""
+        """Choose for an operator whether a group pulls or pops the messages of a topic.
+
+        The consumers of the group learn of the choice with their next request for their queues.
+        """
         topic = body.topic or ""
         group = body.consumer_group or ""
         if topic.startswith(RETRY_PREFIX):
@@ -106,7 +111,7 @@ STRATEGIES: Final[dict[str, Strategy]] = {
     "AVG": allocate_average,
     "AVG_BY_CIRCLE": allocate_by_circle,
 }
-"""Strategies by their names at Apache."""
+"""Strategies of assignment, by Apache's names."""
 
 
 def allocate_for_pop(
@@ -116,11 +121,11 @@ def allocate_for_pop(
     client_id: str,
     share: int,
 ) -> list[MessageQueue]:
-    """Return the queues that a client pops: those that ``strategy`` assigns to it and to the
-    ``share`` clients after it.
+    """Return the queues that a client pops.
 
-    Return all queues of every broker if that is every client, or if ``share`` is not a number of
-    clients.
+    They are the queues that ``strategy`` assigns to the client itself and to the next ``share``
+    clients. If these are all clients, or ``share`` is not a number of clients, the result is all
+    queues of every broker.
     """
     if share <= 0 or share >= len(clients) - 1:
         return list(

@@ -1,9 +1,9 @@
-"""Deletions requested by an operator (306, 316 and 329).
+"""Handler of deletions that an operator requests (306, 316 and 329).
 
-The broker deletes files by itself (``store/retention.py``); these requests start a round now.
-Source: apache/rocketmq ``AdminBrokerProcessor.cleanExpiredConsumeQueue`` and its neighbours. Unlike
-Apache's broker, this one keeps the last file of a queue, so that an empty queue still knows its
-next offset.
+The broker deletes files by itself (``store/retention.py``), and these requests start a deletion
+now. Source: apache/rocketmq ``AdminBrokerProcessor.cleanExpiredConsumeQueue`` and its neighbours.
+Unlike Apache's broker, this one keeps the last file of a queue, so that an empty queue still knows
+its next offset.
 """
 
 from __future__ import annotations
@@ -25,20 +25,21 @@ from turbopump.remoting.response import Response, refusal
 from turbopump.remoting.router import RequestContext, Router
 
 ROUND_WAIT_S: Final = 2.0
-"""Seconds that an answer waits for the end of the round; tools wait 3 to 5 s for it."""
+"""Maximum seconds that an answer waits for the end of a deletion. Tools wait 3 to 5 s for an
+answer."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
 class CleaningHandler:
-    """Handler of requests that delete expired files and the remains of topics."""
+    """Handler of requests to delete expired files and the remains of deleted topics."""
 
     records: TopicRecords
     cleaning: Cleaning
 
     def add_to(self, router: Router) -> None:
-        """Register the handlers of these requests."""
+        """Register the methods of this handler with a router."""
         router.add(CleanExpiredConsumeQueue, self.queues)
         router.add(DeleteExpiredCommitLog, self.commit_log)
         router.add(CleanUnusedTopic, self.unused_topics)
@@ -53,7 +54,10 @@ class CleaningHandler:
     async def commit_log(
         self, _request: DeleteExpiredCommitLog, context: RequestContext
     ) -> Response[None]:
-        """Delete expired files of the commit log in this round and the following ones."""
+        """Start to delete the expired files of the commit log.
+
+        The deletion goes on after the answer if it takes long.
+        """
         log.info("expired files of the log are deleted by=%s", context.peer.peer)
         self.records.store.retention.request_deletion()
         await self.cleaning.finish_round(ROUND_WAIT_S)

@@ -1,8 +1,8 @@
-"""Questions of an operator that the broker passes to consumers (223, 307, 309): it sends them 221,
-307 or 309.
+"""Handler of an operator's questions that the broker passes to consumers (223, 307 and 309).
 
-One rule: a consumer that does not answer holds up only the caller, and that for a bounded time.
-Source: apache/rocketmq ``Broker2Client.getConsumeStatus``, ``AdminBrokerProcessor.callConsumer``.
+The broker sends 221, 307 or 309 to the consumers. A consumer that does not answer delays only the
+operator, for a bounded time. Source: apache/rocketmq ``Broker2Client.getConsumeStatus``,
+``AdminBrokerProcessor.callConsumer``.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ CALL_TIMEOUT_S: Final = 10.0
 
 @dataclass(eq=False)
 class ClientQuestionsHandler:
-    """Handler of an operator's questions that the broker passes to consumers."""
+    """Handler of questions by an operator that the broker passes to consumers."""
 
     stored: Stored
 
     def add_to(self, router: Router) -> None:
-        """Register the handlers of these requests."""
+        """Register the methods of this handler with a router."""
         router.add(GetConsumerStatus, self.status)
         router.add(GetConsumerRunningInfo, self.running_info)
         router.add(ConsumeMessageDirectly, self.consume_directly)
@@ -61,8 +61,10 @@ class ClientQuestionsHandler:
     async def status(
         self, request: GetConsumerStatus, _context: RequestContext
     ) -> Response[GetConsumerStatusBody]:
-        """Return the offsets of each consumer of a group; consumers that do not answer are left
-        out."""
+        """Return the offsets of each consumer in a group, as the consumers report them.
+
+        Consumers that do not answer are left out.
+        """
         group = self.stored.clients.groups.get(request.group)
         if group is None:
             remark = f"No Any Consumer online in the consumer group: [{request.group}]"
@@ -96,7 +98,7 @@ class ClientQuestionsHandler:
     async def consume_directly(
         self, request: ConsumeMessageDirectly, context: RequestContext
     ) -> Response[ConsumeMessageDirectlyResult]:
-        """Let one consumer process a message now, and return its result."""
+        """Let a consumer process a stored message now, and return the consumer's result."""
         try:
             _, _, offset = decode_offset_msg_id(request.msg_id or "")
         except ProtocolError as error:

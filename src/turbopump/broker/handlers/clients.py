@@ -1,4 +1,4 @@
-"""Heartbeats and the table of clients (34, 35, 38, 46).
+"""Handler of heartbeats and of requests about the members of a group (34, 35, 38 and 46).
 
 Source: apache/rocketmq ``ClientManageProcessor``, ``ConsumerManageProcessor``.
 """
@@ -43,13 +43,13 @@ _another_s = RepeatedLine(
 
 @dataclass(eq=False)
 class ClientsHandler:
-    """Handler of heartbeats and of questions about the members of a group."""
+    """Handler of heartbeats and of requests about the members of a group."""
 
     stored: Stored
     membership: Membership
 
     def add_to(self, router: Router) -> None:
-        """Register the handlers of these requests."""
+        """Register the methods of this handler with a router."""
         router.add(requests.Heartbeat, self.heartbeat)
         router.add(requests.UnregisterClient, self.unregister)
         router.add(requests.GetConsumerListByGroup, self.consumer_list)
@@ -58,8 +58,11 @@ class ClientsHandler:
     def heartbeat(
         self, _request: requests.Heartbeat, context: RequestContext
     ) -> Steps[Response[requests.HeartbeatReply]]:
-        """Record a client and its groups. Return conflicts in the remark beside code 0, which only
-        our clients read. RocketMQ reports no conflicts."""
+        """Record a client and its groups, and return the conflicts in these groups.
+
+        The conflicts are in the remark beside code 0, which only our clients read. RocketMQ reports
+        no conflicts.
+        """
         yield  # thousands may come at once
         try:
             data = requests.read_heartbeat(context.body)
@@ -71,7 +74,7 @@ class ClientsHandler:
         return (yield from self._note_heartbeat(data, context, producing=producing))
 
     def _may_produce(self, client_id: str, context: RequestContext) -> bool:
-        """Return True if the client may act for the producer groups of its heartbeat.
+        """Return True if a client may act for the producer groups in its heartbeat.
 
         The broker sends checks of half messages to members of these groups, and replies to their
         client ids. RocketMQ: every producer may.
@@ -90,7 +93,7 @@ class ClientsHandler:
         *,
         producing: bool,
     ) -> Steps[Response[requests.HeartbeatReply]]:
-        """Record the contents of a heartbeat, one step for each group."""
+        """Record the contents of a heartbeat, with a yield after each group."""
         peer = context.peer
         now = context.peer.now()
         language = int(context.command.language)
@@ -171,7 +174,7 @@ class ClientsHandler:
         body: requests.CheckClientRequestBody,
         _context: RequestContext,
     ) -> Response[None]:
-        """Check that a consumer's subscription is valid."""
+        """Check that the subscription of a consumer is valid."""
         data = body.subscription_data
         if data is None or data.expression_type in (None, "", TAG):
             return Response()
@@ -183,8 +186,10 @@ class ClientsHandler:
         return refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, fault)
 
     def _prepare_group(self, consumer: requests.ConsumerData) -> Refusal | None:
-        """Create the settings and the retry topic of a group at its first heartbeat. Return a
-        refusal if its name is invalid."""
+        """Create the settings and the retry topic of a group at its first heartbeat.
+
+        Return a refusal if the name of the group is invalid, else None.
+        """
         fault = group_fault(consumer.group_name or "")
         if fault is not None:
             return refusal(ResponseCode.SYSTEM_ERROR, fault)

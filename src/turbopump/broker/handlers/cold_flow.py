@@ -1,4 +1,4 @@
-"""Thresholds of cold reads for groups (2001, 2002, 2003), and reading ahead (2004).
+"""Handler of limits on the reads of cold data (2001, 2002 and 2003), and of reading ahead (2004).
 
 Source: apache/rocketmq ``AdminBrokerProcessor``, which ignores thresholds that it cannot read, and
 only logs them.
@@ -34,13 +34,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class ColdFlowHandler:
-    """Handler of thresholds for cold reads, and of the read mode of ``commit_log``."""
+    """Handler of requests to limit the reads of cold data, and to turn reading ahead on or off."""
 
     cold: ColdFlow
     commit_log: CommitLog
 
     def add_to(self, router: Router) -> None:
-        """Register the handlers of these requests."""
+        """Register the methods of this handler with a router."""
         router.add(UpdateColdFlow, self.update)
         router.add(RemoveColdFlow, self.remove)
         router.add(GetColdFlow, self.info)
@@ -82,7 +82,7 @@ class ColdFlowHandler:
         return Response(self.cold.info())
 
     def read_mode(self, request: SetCommitLogReadMode, context: RequestContext) -> Response[None]:
-        """Set the read mode of the commit log, until the next start."""
+        """Turn reading ahead in the commit log on or off, until the broker stops."""
         try:
             mode = int(request.mode or "")
         except ValueError:

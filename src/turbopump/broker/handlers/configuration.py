@@ -1,4 +1,4 @@
-"""Configuration of a running broker: read (26) and changed (25).
+"""Handler of requests to read (26) and change (25) the configuration of a running broker.
 
 A change is in force before it is answered. Source: apache/rocketmq
 ``AdminBrokerProcessor.updateBrokerConfig``, which can change nearly every key.
@@ -31,8 +31,10 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class ConfigurationHandler:
-    """Handler of requests to read and change the configuration. ``on_change`` is called after each
-    change, for the parts that keep a copy of a setting."""
+    """Handler of requests to read and change the configuration of a running broker.
+
+    ``on_change`` is called after each change, for the parts that keep a copy of a setting.
+    """
 
     running: RunningConfiguration
     disk: Disk

@@ -1,7 +1,7 @@
-"""Connected clients, and the progress of consumer groups (203, 204, 328, 345, 208, 317, 300, 343
-and 303).
+"""Handler of requests about connected clients and the progress of consumer groups.
 
-Source: apache/rocketmq ``AdminBrokerProcessor.getConsumeStats`` and its neighbours.
+The requests are 203, 204, 208, 300, 303, 317, 328, 343 and 345. Source: apache/rocketmq
+``AdminBrokerProcessor.getConsumeStats`` and its neighbours.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class ConsumersHandler:
-    """Handler of questions about consumers and producers."""
+    """Handler of requests about connected clients and the progress of consumer groups."""
 
     stored: Stored
     address: str
     membership: Membership
 
     def add_to(self, router: Router) -> None:
-        """Register the handlers of these requests."""
+        """Register the methods of this handler with a router."""
         router.add(GetConsumerConnectionList, self.consumers)
         router.add(GetProducerConnectionList, self.producers)
         router.add(QueryTopicConsumeByWho, self.groups_of)
@@ -156,7 +156,7 @@ class ConsumersHandler:
     def group_progress(
         self, request: GetConsumeStats, context: RequestContext
     ) -> Outcome[ConsumeStats]:
-        """Return the group's offset in each queue, and the end of each queue."""
+        """Return the offset of a consumer group in each queue, and the end of each queue."""
         return answer(self.stored.store.cold_reads, self._read_progress(request), Response, context)
 
     def _read_progress(self, request: GetConsumeStats) -> ReadSteps[ConsumeStats]:
@@ -172,8 +172,10 @@ class ConsumersHandler:
     def all_progress(
         self, request: GetBrokerConsumeStats, context: RequestContext
     ) -> Outcome[ConsumeStatsList]:
-        """Return the offsets of every group in each of its topics, without topics that the group no
-        longer subscribes to. RocketMQ: the same."""
+        """Return the offsets of every consumer group in each of its topics.
+
+        Topics to which a connected group no longer subscribes are left out, as with RocketMQ.
+        """
         return answer(
             self.stored.store.cold_reads, self._read_all_progress(request), Response, context
         )
@@ -197,8 +199,10 @@ class ConsumersHandler:
     def _topic_progress(
         self, group: str, name: str, topic: TopicConfig | None
     ) -> ReadSteps[ConsumeStats]:
-        """Return the group's offset in each queue of one topic. Return none for a topic that is
-        unknown, or not served."""
+        """Return the offset of a consumer group in each queue of one topic.
+
+        The result is empty for a topic that is unknown or not served.
+        """
         body = ConsumeStats()
         if topic is None or is_batch_cq(topic):
             return body
@@ -233,8 +237,11 @@ class ConsumersHandler:
     def time_span(
         self, request: QueryConsumeTimeSpan, context: RequestContext
     ) -> Outcome[QueryConsumeTimeSpanBody]:
-        """Return the store times of the first, the last and the last consumed message of each
-        queue, and the delay of the next message."""
+        """Return times that show how far a consumer group has read each queue of a topic.
+
+        They are the store times of the first, the last and the last consumed message, and the age
+        of the next message.
+        """
         topic = self.stored.tables.topics.find(request.topic)
         if topic is None:
             return refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{request.topic}] not exist")
@@ -274,7 +281,7 @@ class ConsumersHandler:
         )
 
     def _stored_at(self, topic: str, queue_id: int, index: int) -> ReadSteps[int]:
-        """Return the time (ms) when the message at a queue offset was stored; −1 if there is no
+        """Return the time when the message at a queue offset was stored, in ms, or −1 without a
         message."""
         if index < 0:
             return -1

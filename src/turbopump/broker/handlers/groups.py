@@ -1,4 +1,5 @@
-"""Settings of consumer groups, and bans (200, 225, 207, 201, 352 and 353).
+"""Handler of requests about the settings and bans of consumer groups (200, 201, 207, 225, 352 and
+353).
 
 Source: apache/rocketmq ``AdminBrokerProcessor.updateAndCreateSubscriptionGroup`` and its
 neighbours.
@@ -27,14 +28,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class GroupsHandler:
-    """Handler of requests to create, change, list and delete groups."""
+    """Handler of requests to create, change, list, ban and delete consumer groups."""
 
     tables: Tables
     held_pulls: HeldPulls
     held_pops: HeldPops
 
     def add_to(self, router: Router) -> None:
-        """Register the handlers of these requests."""
+        """Register the methods of this handler with a router."""
         router.add(requests.UpdateGroupForbidden, self.ban)
         router.add_with_body(requests.CreateGroup, self.create)
         router.add_with_body(requests.CreateGroupList, self.create_list)
@@ -56,13 +57,16 @@ class GroupsHandler:
         body: requests.SubscriptionGroupList,
         context: RequestContext,
     ) -> Response[None]:
-        """Create all of the groups. Create none if one has an invalid name or too many queues."""
+        """Create several consumer groups, or none if any of them is invalid.
+
+        A group is invalid if its name is, or if it has too many queues.
+        """
         return await self._create_groups(body.group_config_list, context)
 
     async def delete(
         self, request: requests.DeleteGroup, context: RequestContext
     ) -> Response[None]:
-        """Delete a group. An unknown group is no error, as with Apache's broker."""
+        """Delete a consumer group. An unknown group is no error, as with Apache's broker."""
         self.tables.groups.delete(request.group_name)
         if request.clean_offset:
             await context.in_turns(self.tables.offsets.forget_group(request.group_name))
@@ -86,8 +90,11 @@ class GroupsHandler:
     async def ban(
         self, request: requests.UpdateGroupForbidden, context: RequestContext
     ) -> Response[requests.GroupForbidden]:
-        """Return a group's permission for a topic, after banning or allowing it if requested. A ban
-        also ends the waiting requests of the group."""
+        """Ban a consumer group from a topic or end the ban, and return the group's permission.
+
+        A request without a change only returns the permission. A ban also ends the waiting requests
+        of the group.
+        """
         group = request.group
         topic = request.topic
         if request.readable is not None:

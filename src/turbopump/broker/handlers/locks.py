@@ -1,6 +1,6 @@
-"""Locks on queues for ordered consumption (41 and 42).
+"""Handler of requests to lock and unlock queues for ordered consumption (41 and 42).
 
-A client gets a lock only after it is on the disk. Source: apache/rocketmq
+A client gets a lock only after the lock is on the disk. Source: apache/rocketmq
 ``AdminBrokerProcessor.lockBatchMQ``.
 """
 
@@ -26,21 +26,24 @@ from turbopump.remoting.router import Outcome, RequestContext, Router
 from turbopump.remoting.turns import Steps
 
 SAVE_PATIENCE_S: Final = 0.7
-"""Maximum seconds to wait for the disk. Java's clients wait a second for the answer."""
+"""Maximum seconds that an answer waits for the disk. Java's clients wait a second for the
+answer."""
 CLIENT_ID_MAX: Final = 1024
 NAME_MAX: Final = 255
-"""Maximum characters of a broker's name in a stored lock."""
+"""Maximum characters of the broker name in a saved lock."""
 
 
 @dataclass(eq=False)
 class LocksHandler:
-    """Handler of requests to lock and unlock queues. RocketMQ: ``lockInStrictMode`` also asks the
-    replicas; this broker has none to ask."""
+    """Handler of requests to lock and unlock queues for ordered consumption.
+
+    RocketMQ: ``lockInStrictMode`` also asks the replicas. This broker has none to ask.
+    """
 
     stored: Stored
 
     def add_to(self, router: Router) -> None:
-        """Register the handlers of these requests."""
+        """Register the methods of this handler with a router."""
         router.add_with_body(LockBatchMq, self.lock)
         router.add_with_body(UnlockBatchMq, self.unlock)
 
@@ -104,7 +107,10 @@ class LocksHandler:
     async def _when_saved(
         self, granted: dict[MessageQueue, int]
     ) -> Response[LockBatchResponseBody]:
-        """Return the locks that are on the disk in time. The client requests the others again."""
+        """Wait for the disk, and return the granted locks that are saved in time.
+
+        The client requests the other locks again.
+        """
         saved = self.stored.tables.locks.saved_change
         await wait_for((saved, max(granted.values())), seconds=SAVE_PATIENCE_S)
         return _answer(

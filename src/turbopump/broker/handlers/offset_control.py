@@ -1,9 +1,8 @@
-"""Offsets that an operator sets or compares: reset (222), copy (314), and comparison with other
-groups (308).
+"""Handler of requests by an operator to reset (222), copy (314) and compare (308) consumer offsets.
 
 A reset is recorded in ``broker/offsets.py`` and sent to each reader with the answer to its next
-pull, which comes at once. Readers that keep their own offsets (broadcasting) are pushed the new
-ones (220). With ``useServerSideResetOffset=false`` all readers are. Source: apache/rocketmq
+pull, which comes at once. Readers that keep their own offsets (broadcasting) are sent the new
+offsets with 220. With ``useServerSideResetOffset=false`` all readers are. Source: apache/rocketmq
 ``AdminBrokerProcessor.resetOffset``, ``Broker2Client.resetOffset``.
 """
 
@@ -48,19 +47,20 @@ QUEUES_LOGGED: Final = 100
 
 @dataclass(eq=False)
 class OffsetControlHandler:
-    """Handler of requests to reset, copy and compare offsets."""
+    """Handler of requests by an operator to reset, copy and compare consumer offsets."""
 
     stored: Stored
     held: HeldPulls
 
     def add_to(self, router: Router) -> None:
-        """Register the handlers of these requests."""
+        """Register the methods of this handler with a router."""
         router.add(ResetOffset, if_served(self.stored.tables.topics, self.reset))
         router.add(CloneGroupOffset, self.clone)
         router.add(QueryCorrectionOffset, self.correction)
 
     def reset(self, request: ResetOffset, context: RequestContext) -> Outcome[ResetOffsetBody]:
-        """Reset a group's offsets. Return every queue with its new offset."""
+        """Reset the offsets of a consumer group in a topic, and return the new offset of each
+        queue."""
         topic = self.stored.tables.topics.find(request.topic)
         if topic is None:
             return refusal(ResponseCode.TOPIC_NOT_EXIST, f"Topic {request.topic} does not exist")
@@ -95,8 +95,10 @@ class OffsetControlHandler:
     def _offsets_at_time(
         self, request: ResetOffset, queue_ids: Sequence[int]
     ) -> ReadSteps[dict[int, int]]:
-        """Return the offset of each queue at the requested time, or the queue's end for a later
-        time."""
+        """Return the offset of each queue at the requested time.
+
+        For a time after the last message of a queue, the offset is the end of the queue.
+        """
         found: dict[int, int] = {}
         for queue_id in queue_ids:
             yield []
@@ -179,8 +181,10 @@ class OffsetControlHandler:
             yield
 
     async def clone(self, request: CloneGroupOffset, context: RequestContext) -> Response[None]:
-        """Copy the offsets of one group to another, which need not exist yet. RocketMQ 5.3.3 copies
-        nothing if the request names no topic."""
+        """Copy the offsets of one consumer group to another, which need not exist yet.
+
+        RocketMQ 5.3.3 copies nothing if the request names no topic.
+        """
         fault = group_fault(request.dest_group)
         if fault is not None:
             return refusal(ResponseCode.INVALID_PARAMETER, fault)
@@ -215,7 +219,11 @@ class OffsetControlHandler:
     def correction(
         self, request: QueryCorrectionOffset, _context: RequestContext
     ) -> Steps[Response[QueryCorrectionOffsetBody]]:
-        """Return the lowest offsets of the other groups, for comparison with those of one group."""
+        """Return the lowest offset of other consumer groups in each queue of a topic.
+
+        An operator compares them with the offsets of one group. If that group is behind all others
+        in a queue, the offset is the largest 64-bit number.
+        """
         without = frozenset((request.filter_groups or "").split(","))
         lowest = yield from self.stored.tables.offsets.lowest(request.topic, without)
         for queue_id, offset in self.stored.tables.offsets.of_group(

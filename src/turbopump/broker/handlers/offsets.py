@@ -1,4 +1,4 @@
-"""Offsets of groups (14, 15), the ends of a queue (30, 31), and the offset at a time (29).
+"""Handler of requests about the offsets of groups (14 and 15) and of queues (29, 30 and 31).
 
 Source: apache/rocketmq ``ConsumerManageProcessor``, ``AdminBrokerProcessor``.
 """
@@ -28,12 +28,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class OffsetsHandler:
-    """Handler of requests to read and commit offsets."""
+    """Handler of requests to read and commit consumer offsets, and to find offsets of a queue."""
 
     stored: Stored
 
     def add_to(self, router: Router) -> None:
-        """Register the handlers of these requests."""
+        """Register the methods of this handler with a router."""
         router.add(QueryConsumerOffset, if_served(self.stored.tables.topics, self.query))
         router.add(UpdateConsumerOffset, if_served(self.stored.tables.topics, self.update))
         router.add(GetMaxOffset, if_served(self.stored.tables.topics, self.maximum))
@@ -43,11 +43,11 @@ class OffsetsHandler:
     def query(
         self, request: QueryConsumerOffset, _context: RequestContext
     ) -> Response[OffsetReply]:
-        """Return the group's offset. If the group has none, return 0 while the queue's first
-        message is still in memory, else "not found".
+        """Return the next offset of a consumer group in a queue.
 
-        RocketMQ: a new group of a young queue therefore begins at 0 and ignores its
-        consumeFromWhere.
+        If the group has no offset, return 0 while the first message of the queue is still in
+        memory, else "not found". RocketMQ does the same: a new group of a young queue begins at 0
+        and ignores its consumeFromWhere.
         """
         offset = self.stored.tables.offsets.find(
             request.consumer_group, request.topic, request.queue_id
@@ -97,8 +97,8 @@ class OffsetsHandler:
         return Response()
 
     def _has_offset(self, request: UpdateConsumerOffset) -> bool:
-        """Return True if the group has an offset in the queue, even if the topic has fewer queues
-        now."""
+        """Return True if a consumer group has an offset in a queue, even if the queue was removed
+        since."""
         assert request.queue_id is not None
         stands = self.stored.tables.offsets.find(
             request.consumer_group, request.topic, request.queue_id

@@ -1,8 +1,8 @@
-"""Pop (200050), peek (200052), notification of messages to pop (200054) and the number of waiting
-pops (200055).
+"""Handler of requests to pop messages (200050), and of related requests.
 
-Order of checks and codes: apache/rocketmq ``PopMessageProcessor``, ``PeekMessageProcessor``,
-``NotificationProcessor``, ``PollingInfoProcessor``.
+The others are peek (200052), a notice of messages to pop (200054), and the number of waiting pops
+(200055). The order of checks and the codes are those of apache/rocketmq ``PopMessageProcessor``,
+``PeekMessageProcessor``, ``NotificationProcessor``, ``PollingInfoProcessor``.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ from turbopump.store.queues.consume_queue_table import unserved_text
 HeaderT = TypeVar("HeaderT", bound=Reply)
 
 LATE_MS: Final = 500
-"""Milliseconds after its deadline from which a pop is not read, because its client no longer
+"""Milliseconds after its deadline from which a pop gets no messages, because its client no longer
 waits."""
 EARLY_S: Final = 0.05
-"""Seconds before its deadline at which a waiting pop is answered."""
+"""Seconds before its deadline at which a waiting pop is answered without messages."""
 HOLD_MAX_S: Final = 120.0
-"""Maximum seconds for which a pop is held."""
+"""Maximum seconds for which a pop waits for messages."""
 _POP_AT_SLAVE: Final = (
     "this broker is a slave (brokerRole=SLAVE) and cannot record pops; pop from its "
     "master, or pull from here"
@@ -69,7 +69,7 @@ _QueueRequest = PopMessage | PeekMessage | Notification | PollingInfo
 
 
 class PopHandler:
-    """Handler of pops."""
+    """Handler of requests to pop or peek messages, or to be notified of them."""
 
     def __init__(self, stored: Stored, pop: Pop, forwarding: Forwarding) -> None:
         self._config = stored.config
@@ -83,14 +83,17 @@ class PopHandler:
         self._woken: set[asyncio.Task[None]] = set()
 
     def add_to(self, router: Router) -> None:
-        """Register the handlers of these requests."""
+        """Register the methods of this handler with a router."""
         router.add(PopMessage, self.pop)
         router.add(PeekMessage, self.peek)
         router.add(Notification, self.notify)
         router.add(PollingInfo, self.waiting)
 
     async def pop(self, request: PopMessage, context: RequestContext) -> Ready[PopMessageReply]:
-        """Return messages, or hold the pop."""
+        """Return messages and make them invisible to other consumers for a while.
+
+        If there are no messages, the request waits.
+        """
         born_ms = request.born_time or self._clock.now_ms()
         if self._clock.now_ms() - born_ms - request.poll_time > LATE_MS:
             remark = f"the broker[{self._config.broker_ip1}] pop message is timeout too much"
@@ -138,7 +141,7 @@ class PopHandler:
         *,
         expired: bool,
     ) -> Ready[PopMessageReply]:
-        """Return messages, an empty answer, or HELD if the pop waits."""
+        """Return messages, an empty answer, or HELD if the request waits for messages."""
         if self._groups.is_banned(query.group, query.topic):  # perhaps while it waited
             remark = ban_remark(query.group, query.topic)
             return Response(PopMessageReply(), code=ResponseCode.NO_PERMISSION, remark=remark)
@@ -175,8 +178,10 @@ class PopHandler:
     def _hold_pop(
         self, query: PopQuery, queue_id: int, context: RequestContext, deadline: float, left: float
     ) -> bool:
-        """Hold the pop until messages arrive or its time is up. Return False if too many pops
-        wait."""
+        """Let a pop wait until messages arrive, for ``left`` seconds at most.
+
+        Return False if too many pops wait already.
+        """
         held = self._pop.held
         line = TopicGroup(query.topic, query.group)
 
@@ -198,8 +203,11 @@ class PopHandler:
         return held.hold_pop(line, queue_id, left, again, context.served, ordered=query.ordered)
 
     def _drawn_queues(self, line: TopicGroup, queue_id: int, *, retries: bool) -> list[GroupQueue]:
-        """Return the queues to read, in random order. With ``retries`` the queues of the retry
-        topic come first or last."""
+        """Return the queues that a pop reads, in random order.
+
+        With ``retries``, the queues of the retry topic come before or after the queues of the
+        topic.
+        """
         draw = self._random.randrange(100)
         queues = self._pop.view.topic_queues(line, queue_id, draw)
         if not retries:
@@ -215,7 +223,7 @@ class PopHandler:
     async def peek(
         self, request: PeekMessage, context: RequestContext
     ) -> Response[PopMessageReply]:
-        """Return messages that a pop would find, without a checkpoint."""
+        """Return messages that a pop would return, without making them invisible."""
         refused = self._refusal(request, request.max_msg_nums, "peeking", PopMessageReply())
         if refused is not None:
             return refused
@@ -237,7 +245,7 @@ class PopHandler:
         )
 
     def notify(self, request: Notification, context: RequestContext) -> Outcome[NotificationReply]:
-        """Notify the client of messages to pop, now or when they arrive."""
+        """Return True if there are messages to pop, or wait until messages arrive."""
         refused = self._refusal(request, 1, "notification", NotificationReply())
         return refused or self._notify_or_hold(request, context)
 
@@ -274,7 +282,7 @@ class PopHandler:
         return Response(NotificationReply(has_msg=found))
 
     def _look_for_messages(self, line: TopicGroup, queue_id: int, *, ordered: bool) -> Steps[bool]:
-        """Return True if a pop would find a message."""
+        """Return True if a pop would find a message, with a yield after each queue."""
         for queue in self._pop.view.queues(line, queue_id, ordered=ordered):
             if self._pop.view.has_more(queue):
                 return True
@@ -282,7 +290,7 @@ class PopHandler:
         return False
 
     def waiting(self, request: PollingInfo, _context: RequestContext) -> Response[PollingInfoReply]:
-        """Return the number of waiting pops."""
+        """Return the number of pops that wait for messages of a group in a topic."""
         refused = self._refusal(request, 1, "polling info", PollingInfoReply())
         line = TopicGroup(request.topic, request.consumer_group)
         return refused or Response(
@@ -296,7 +304,10 @@ class PopHandler:
     def _refusal(
         self, request: _QueueRequest, count: int, what: str, header: HeaderT
     ) -> Response[HeaderT] | None:
-        """Return a refusal if the request is not allowed, else None."""
+        """Return a refusal if a request is not allowed, else None.
+
+        ``header`` is the header of the refusal, and ``what`` names the request in its remark.
+        """
         config = self._config
         group_name = request.consumer_group
         topic_name = request.topic
@@ -345,8 +356,10 @@ class PopHandler:
         return None
 
     def _time_refusal(self, request: PopMessage) -> Response[PopMessageReply] | None:
-        """Return a refusal if the pop's times are too long for a timer. RocketMQ accepts the pop,
-        and loses the messages if they are not acknowledged."""
+        """Return a refusal if the invisible time of a pop is too long for a timer, else None.
+
+        RocketMQ accepts such a pop, and loses the messages if they are not acknowledged.
+        """
         most = self._config.timer_max_delay_sec * 1000
         if 0 <= request.invisible_time <= most:
             return None

@@ -1,10 +1,10 @@
-"""Acknowledgement of popped messages (200051 and 200151), and change of their invisible time
-(200053).
+"""Handler of requests about popped messages: acknowledgements (200051 and 200151) and changes of
+the invisible time (200053).
 
-Order of checks and codes: apache/rocketmq ``AckMessageProcessor``,
+The order of checks and the codes are those of apache/rocketmq ``AckMessageProcessor``,
 ``ChangeInvisibleTimeProcessor``. Unlike Apache's broker, this one does not change the time of a
-message that is visible again, which would deliver it twice. It never reports success for a change
-that was not stored.
+message that is visible again, which would deliver the message twice. It never reports success for a
+change that was not stored.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ from turbopump.remoting.router import RequestContext, Router
 
 OFFSETS_MAX = 1024
 BITS_SIZE_MAX = 8 * 1024
-"""Maximum messages in one acknowledgement, and maximum bytes of its bit set. A pop returns 32
-messages at most."""
+"""Maximum bytes of the bit set in an acknowledgement, which names at most OFFSETS_MAX messages. A
+pop returns 32 messages at most."""
 
 
 @dataclass(eq=False)
 class PopAcksHandler:
-    """Handler of acknowledgements and changes of popped messages."""
+    """Handler of requests to acknowledge popped messages, or to change their invisible time."""
 
     stored: Stored
     pop: Pop
     forwarding: Forwarding
 
     def add_to(self, router: Router) -> None:
-        """Register the handlers of these requests."""
+        """Register the methods of this handler with a router."""
         router.add(AckMessage, self.acknowledge)
         router.add_with_body(BatchAckMessage, self.acknowledge_batch)
         router.add(ChangeInvisibleTime, self.change)
 
     async def acknowledge(self, request: AckMessage, _context: RequestContext) -> Response[None]:
-        """Acknowledge one message. A repeated acknowledgement gets the same answer."""
+        """Acknowledge a popped message. A repeated acknowledgement gets the same answer."""
         refused = self._refusal(request, past_end=True)
         if refused is not None:
             return refused
@@ -70,8 +70,10 @@ class PopAcksHandler:
     async def acknowledge_batch(
         self, _request: BatchAckMessage, body: BatchAckBody, context: RequestContext
     ) -> Response[None]:
-        """Acknowledge many messages. RocketMQ: entries for unknown queues or messages are
-        ignored."""
+        """Acknowledge several popped messages.
+
+        RocketMQ: entries for unknown queues or messages are ignored.
+        """
         if not body.acks:
             return Response(code=ResponseCode.NO_MESSAGE)
         answer = Response()
@@ -119,7 +121,11 @@ class PopAcksHandler:
     async def _change_checkpoint(
         self, group_queue: GroupQueue, request: ChangeInvisibleTime, handle: PopHandle, now: int
     ) -> Response[ChangeInvisibleTimeReply]:
-        """Store a new checkpoint for the one message, then acknowledge it in the old one."""
+        """Set the time at which one message of a pop becomes visible again.
+
+        A new checkpoint is stored for the message, then the message is acknowledged in the old
+        checkpoint.
+        """
         # so that it is another checkpoint than the one before
         pop_time = max(now, handle.pop_time_ms + 1)
         checkpoint = Checkpoint(

@@ -1,8 +1,8 @@
-"""Pulls (11 and 361): messages of one queue, or a wait for them.
+"""Handler of requests to pull messages from a queue (11 and 361).
 
-Order of checks and codes: apache/rocketmq ``PullMessageProcessor``. A pull that finds nothing and
-may be suspended is held until its queue grows (``held_pulls.py``). Messages that the pull's filter
-rejects advance its offset without waking the client.
+The order of checks and the codes are those of apache/rocketmq ``PullMessageProcessor``. A pull that
+finds no message and may be suspended waits until its queue grows (``held_pulls.py``). If the filter
+of a waiting pull rejects a message, the pull continues after it without an answer to the client.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from turbopump.store.queues.checked_entries import REBUILDING
 from turbopump.store.queues.read_result import GetResult, GetStatus
 
 SUSPEND_MAX_S: Final = 120.0
-"""Maximum seconds for which a pull is held."""
+"""Maximum seconds for which a pull waits for messages."""
 
 COLD_HOLD_S: Final = 3.0
-"""Seconds for which a pull of cold data is held (``coldHoldTimeoutMillis``). At most COLD_HELD_MAX
-pulls are held."""
+"""Seconds for which a pull of cold data is delayed (``coldHoldTimeoutMillis``). At most
+COLD_HELD_MAX pulls are delayed."""
 COLD_HELD_MAX: Final = 10_000
 
 log = logging.getLogger(__name__)
@@ -73,12 +73,13 @@ _ONLY_A_MASTER_KNOWS: Final = (
     GetStatus.NO_MATCHED_LOGIC_QUEUE,
     GetStatus.NO_MESSAGE_IN_QUEUE,
 )
-"""Results that a slave cannot judge: its log may end before its master's, or start after it."""
+"""Results that a slave cannot judge, because its log may end before the master's, or start after
+it."""
 _NOTHING: Final = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
 
 
 _DECODED: Final = Frame(JSON, b"", b"")
-"""Replacement for the frame of a held pull, which saves half a KiB of memory."""
+"""Replacement for the frame of a waiting pull, which saves half a KiB of memory."""
 
 _BUSY: Final = refusal(
     ResponseCode.FLOW_CONTROL, "too many reads wait for the broker's disk; ask again in a moment"
@@ -86,13 +87,15 @@ _BUSY: Final = refusal(
 
 
 class _Pull:
-    """A pull in progress or held. There may be tens of thousands, so the object is small.
+    """Pull that is being read or waits for messages.
 
-    - ``deadline``: end of the hold (event loop's seconds); None until the pull finds nothing.
-    - ``is_cold``: the bytes read are counted as cold.
-    - ``rebuilt_by``: end of the wait for the rebuild of its queue (event loop's seconds). Then the
-      pull is answered with the error, and its client asks again. None until it meets damage.
-    - ``revocations``: number of revocations of held pulls when the pull arrived.
+    - ``deadline``: the end of the waiting time, as a time of the event loop in seconds. None
+      until a read has found nothing.
+    - ``is_cold``: True if the bytes of the next read count as cold data.
+    - ``rebuilt_by``: the end of the wait for the rebuild of a damaged queue, as a time of the
+      event loop in seconds. After that the client gets an error and repeats the pull. None
+      until a read meets damage.
+    - ``revocations``: the number of ``HeldPulls.revocations`` when the pull arrived.
     """
 
     __slots__ = (
@@ -125,14 +128,14 @@ class _Pull:
         self.revocations = handler.held.revocations
 
     def __call__(self, expired: bool) -> None:
-        """Read again, after a wake-up or at the end of the hold."""
+        """Read the queue again, because it has grown or the waiting time is over."""
         if expired:
             self.deadline = -inf
         self.handler.read_held(self)
 
 
 class PullHandler:
-    """Handler of pulls."""
+    """Handler of requests to pull messages from a queue."""
 
     def __init__(self, stored: Stored, held: HeldPulls, cold: ColdFlow, repair: LogRepair) -> None:
         self.config = stored.config
@@ -149,13 +152,12 @@ class PullHandler:
         self._cold_held = 0
 
     def add_to(self, router: Router) -> None:
-        """Register the handlers of these requests."""
+        """Register the methods of this handler with a router."""
         router.add(PullMessage, self.pull)
         router.add(LitePullMessage, self.pull)
 
     def pull(self, request: PullMessage, context: RequestContext) -> Outcome[PullMessageReply]:
-        """Check the pull and read; return messages, or hold the pull. A woken pull reads again, and
-        is answered or held again."""
+        """Return messages of a queue, or let the pull wait for them."""
         refused = self._checks.refusal(request)
         if refused is not None:
             return refused
@@ -179,8 +181,11 @@ class PullHandler:
         return self._read(pull)
 
     def _pull_cold(self, pull: _Pull) -> Outcome[PullMessageReply]:
-        """Read data that may not be in memory. If the group has read too much cold data, refuse a
-        push consumer, and give a pull consumer one message after COLD_HOLD_S seconds."""
+        """Read data that may not be in memory, unless the group has read too much of such data.
+
+        In that case a push consumer is refused, and a pull consumer gets one message after
+        COLD_HOLD_S seconds.
+        """
         pull.is_cold = True
         if not self.cold.must_wait(pull.request.consumer_group):
             return self._read(pull)
@@ -288,7 +293,7 @@ class PullHandler:
         return self._answer(pull, offset, result)
 
     def read_held(self, pull: _Pull) -> None:
-        """Read again for a held pull."""
+        """Read the queue again for a pull that has waited."""
         if not pull.request.sys_flag & PullSysFlag.SUBSCRIPTION:
             # The group may want others by now. RocketMQ: ``executeRequestWhenWakeup`` asks anew.
             wants = self._checks.wants(pull.request)
@@ -297,7 +302,7 @@ class PullHandler:
         self.read_later(pull)
 
     def read_later(self, pull: _Pull) -> None:
-        """Read for a pull that waits until its client has received earlier answers."""
+        """Read the queue for a pull once its client has received earlier answers."""
         served = pull.context.served
         if served.wire.closed:
             return
@@ -307,7 +312,7 @@ class PullHandler:
         pull.context.settle_call(self._read, pull)
 
     def _answer(self, pull: _Pull, offset: int, result: GetResult) -> Outcome[PullMessageReply]:
-        """Return the answer to a pull, and log skipped messages."""
+        """Return the answer to a pull, and log messages that cannot be read."""
         request = pull.request
         if result.unreadable is not None:
             _unreadable(
@@ -351,9 +356,11 @@ class PullHandler:
         return _found(pull.context.opaque, result)
 
     def _code_of(self, result: GetResult, offset: int) -> int:
-        """Return the response code. A slave does not correct an offset outside of its queue,
-        because the master may have the message. RocketMQ: the same, unless
-        ``offsetCheckInSlave``."""
+        """Return the response code for the result of a read.
+
+        A slave does not correct an offset outside of its queue, because the master may have the
+        message. RocketMQ does the same, unless ``offsetCheckInSlave`` is set.
+        """
         if self._is_slave and result.status in _ONLY_A_MASTER_KNOWS:
             return ResponseCode.PULL_RETRY_IMMEDIATELY
         if result.status in (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE):
@@ -363,9 +370,11 @@ class PullHandler:
         return _CODES[result.status]
 
     def _suggested(self, request: PullMessage, result: GetResult) -> int:
-        """Return the id of the broker to ask next. That is another broker if the next messages may
-        not be in memory here (accessMessageInMemoryMaxRatio). RocketMQ:
-        ``isSuggestPullingFromSlave``."""
+        """Return the id of the broker from which the client should pull next.
+
+        The id is that of another broker if the next messages may not be in memory here
+        (accessMessageInMemoryMaxRatio). RocketMQ: ``isSuggestPullingFromSlave``.
+        """
         read_at = physical_offset_of(result.data)  # where the first message lies in the log
         group = self._groups.find_or_create(request.consumer_group)
         if group is None:
@@ -376,8 +385,10 @@ class PullHandler:
         return group.broker_id
 
     def _moved(self, request: PullMessage, offset: int) -> Response[PullMessageReply]:
-        """Return the answer after an operator has reset the group's offset. RocketMQ:
-        ``GetMessageStatus.OFFSET_RESET``."""
+        """Return the answer that redirects a pull to the offset of an operator's reset.
+
+        RocketMQ: ``GetMessageStatus.OFFSET_RESET``.
+        """
         first = self.store.min_offset(request.topic, request.queue_id)
         end = self.store.max_offset(request.topic, request.queue_id)
         reply = PullMessageReply(next_begin_offset=offset, min_offset=first, max_offset=end)
@@ -392,7 +403,7 @@ class PullHandler:
 
 
 def _nothing_of(result: GetResult, offset: int) -> GetResult:
-    """Return the empty result of a queue that ends at ``offset``."""
+    """Return the empty result of a read at ``offset``, as if the queue ended there."""
     return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, result.min_offset, result.max_offset)
 
 
@@ -418,11 +429,11 @@ _HEADER: Final = re.split(
         ),
     )[8:].decode(),
 )
-"""Constant parts of the header of an answer with messages, between its numbers."""
+"""Constant parts of the header of an answer with messages. The numbers stand between them."""
 
 
 def _found(opaque: int, result: GetResult) -> bytes:
-    """Return a complete frame for messages that were found."""
+    """Return the encoded answer to a pull that has found messages."""
     begin, low, high, ident, end = _HEADER
     header = (
         f"{begin}{result.next_offset}{low}{result.min_offset}{high}{result.max_offset}"

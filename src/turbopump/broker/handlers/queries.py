@@ -1,5 +1,5 @@
-"""Queries: messages by key or unique id (12), a message by its log offset (33), the age of a queue
-(32) and its units (321).
+"""Handler of queries by key (12), by log offset (33), and for the age (32) and the units (321) of a
+queue.
 
 Source: apache/rocketmq ``QueryMessageProcessor``, ``AdminBrokerProcessor.getEarliestMsgStoretime``.
 RocketMQ returns everything that the index points to, hash collisions included. This broker returns
@@ -36,7 +36,7 @@ from turbopump.store.queues.consume_queue import EXTENDED_TAGS_MAX
 from turbopump.store.queues.lookup import ByKey, StoredEntry, StoredUnits
 
 UNITS_MAX: Final = 4096
-"""Maximum units in one answer."""
+"""Maximum number of units in one answer."""
 
 log = logging.getLogger(__name__)
 _damaged = RepeatedLine(
@@ -51,20 +51,23 @@ _index_unreadable = RepeatedLine(
 
 @dataclass(eq=False)
 class QueriesHandler:
-    """Handler of queries for single messages."""
+    """Handler of queries for single messages and for units of a queue."""
 
     stored: Stored
     repair: LogRepair
 
     def add_to(self, router: Router) -> None:
-        """Register the handlers of these requests."""
+        """Register the methods of this handler with a router."""
         router.add(QueryMessage, self.by_key)
         router.add(ViewMessageById, self.by_offset)
         router.add(GetEarliestMsgStoreTime, if_served(self.stored.tables.topics, self.earliest))
         router.add(QueryConsumeQueue, if_served(self.stored.tables.topics, self.units))
 
     def by_key(self, request: QueryMessage, context: RequestContext) -> Outcome[QueryMessageReply]:
-        """Return the newest messages with a key, oldest first; code 22 if there are none."""
+        """Return the newest messages that have a key, from the oldest to the newest.
+
+        Without such a message the answer has code 22.
+        """
         unique = request.unique_key is True
         wanted = self.stored.config.default_query_max_num if unique else request.max_num
         question = self.stored.store.lookup.by_key(
@@ -109,7 +112,7 @@ class QueriesHandler:
         return answer(self.stored.store.cold_reads, question, respond, context)
 
     def by_offset(self, request: ViewMessageById, context: RequestContext) -> Outcome[None]:
-        """Return the message at an offset of the log."""
+        """Return the message at an offset of the commit log."""
 
         def respond(entry: StoredEntry | None) -> Response[None]:
             if entry is not None and entry.fault is None:
@@ -142,7 +145,7 @@ class QueriesHandler:
     def units(
         self, request: QueryConsumeQueue, context: RequestContext
     ) -> Outcome[QueryConsumeQueueResponseBody]:
-        """Return units of a queue as stored, and the group's subscription to the topic."""
+        """Return the stored units of a queue, and the subscription of a group to the topic."""
         question = self.stored.store.lookup.units(
             request.topic, request.queue_id, request.index, min(request.count, UNITS_MAX)
         )

@@ -1,11 +1,12 @@
-"""Recall of a timer message before its delivery (370).
+"""Handler of requests to recall a timer message before its delivery (370).
 
-A recall is a message of its own (TIMER_DEL_UNIQKEY) in the slot of its target. A recall that is
-stored before that slot's time prevents the delivery; a later one is refused.
+A recall is stored as a message of its own (TIMER_DEL_UNIQKEY) in the time slot of its target. If
+the recall is stored before the time of that slot, the target is not delivered. A later recall is
+refused.
 
 Source: apache/rocketmq ``RecallMessageProcessor``. This broker accepts a recall up to the moment of
-delivery; RocketMQ refuses in the last second. This broker also refuses a recall if the target is
-known not to exist.
+delivery, while RocketMQ refuses in the last second. This broker also refuses a recall if the target
+is known not to exist.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from turbopump.store.timers.pending_timers import TIMER_TOPIC
 
 RECALL_TAG: Final = "_RECALL_TAG_"
 ROOM_PAUSE_S: Final = 0.01
-"""Seconds before the next attempt while the log creates a file."""
+"""Seconds between two attempts to store a recall while a new file of the log is made."""
 _TIME_MAX: Final = 1 << 60
 
 
 class RecallHandler:
-    """Handler of recalls."""
+    """Handler of requests to recall a timer message before its delivery."""
 
     def __init__(self, stored: Stored, forwarding: Forwarding, timers: Timers) -> None:
         self._config = stored.config
@@ -48,13 +49,13 @@ class RecallHandler:
         self._forwarding = forwarding
 
     def add_to(self, router: Router) -> None:
-        """Register the handlers of these requests."""
+        """Register the methods of this handler with a router."""
         router.add(RecallMessage, self.recall)
 
     def recall(
         self, request: RecallMessage, context: RequestContext
     ) -> Outcome[RecallMessageReply]:
-        """Recall the message that a handle names."""
+        """Recall the timer message that a handle names."""
         if not self._config.recall_message_enable or not self._config.timer_wheel_enable:
             return self._refuse(
                 ResponseCode.NO_PERMISSION,
@@ -113,8 +114,11 @@ class RecallHandler:
         return refused or self._answer(Response(RecallMessageReply(msg_id=handle.unique_id)))
 
     async def _find_timer(self, handle: RecallHandle, out: int) -> TimerMessage | Refusal | None:
-        """Find the message in the slot ``out`` through the index. Return the message or a refusal;
-        None if the index cannot tell."""
+        """Find a timer message through the index, by the unique id in its handle.
+
+        ``out`` is the time slot of the message. Return a refusal if there is no such message, or
+        None if the index cannot tell.
+        """
         lookup = self._store.lookup
         if lookup.no_index_because is not None:
             return None
@@ -144,7 +148,7 @@ class RecallHandler:
         due: int,
         born_host: tuple[str, int],
     ) -> Response[RecallMessageReply] | None:
-        """Store the recall. Return the reason if that fails."""
+        """Store a recall, and return None, or a refusal if it is too late."""
         while True:
             if not self._timers.may_recall(due):
                 return self._too_late(due)

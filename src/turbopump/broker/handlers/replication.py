@@ -1,7 +1,8 @@
-"""Data for slaves (43, 45, 402, 60 and 61), the HA port (906), the state of replication (907), and
-requests of Apache's slaves (905 and 908).
+"""Handler of requests by slaves, and of requests about the state of replication.
 
-Source: apache/rocketmq ``AdminBrokerProcessor``.
+Slaves request tables (43, 45, 402, 60 and 61). The others are 906 for the HA port, 907 for the
+state of replication, and 905 and 908, which Apache's slaves send. Source: apache/rocketmq
+``AdminBrokerProcessor``.
 """
 
 from __future__ import annotations
@@ -36,8 +37,10 @@ from turbopump.remoting.router import RequestContext, Router
 
 @dataclass(eq=False)
 class ReplicationHandler:
-    """Handler of requests from slaves and tools about a broker's state. Tables are sent as in their
-    files."""
+    """Handler of requests by slaves, and of requests about the state of replication.
+
+    Tables are sent in the form of their files.
+    """
 
     stored: Stored
     listening: Listening
@@ -45,7 +48,7 @@ class ReplicationHandler:
     copying: Copying
 
     def add_to(self, router: Router) -> None:
-        """Register the handlers of these requests."""
+        """Register the methods of this handler with a router."""
         router.add(GetAllConsumerOffset, self.all_offsets)
         router.add(GetAllDelayOffset, self.all_delays)
         router.add(GetAllMessageRequestMode, self.all_modes)
@@ -96,8 +99,11 @@ class ReplicationHandler:
     def exchange(
         self, request: ExchangeHAInfo, _context: RequestContext
     ) -> Response[ExchangeHAInfoReply]:
-        """Return the addresses of a master, or set a slave's new master. RocketMQ: the reported
-        flushed offset is that of the start, and a slave keeps the new address."""
+        """Return the addresses of a master, or set the address of a slave's new master.
+
+        RocketMQ: the reported flushed offset is that of the start, and a slave keeps the new
+        address.
+        """
         if request.master_ha_address is not None:
             follow_master(
                 self.listening, self.copying, request.master_address, request.master_ha_address
@@ -120,11 +126,16 @@ class ReplicationHandler:
     def nothing_to_do(
         self, _request: NotifyMinBrokerIdChange | ResetMasterFlushOffset, _context: RequestContext
     ) -> Response[None]:
-        """Accept the request without effect. Slaves find their master through name servers, and
-        check each entry themselves."""
+        """Accept a request that needs no action here.
+
+        Our slaves find their master through name servers, and check each entry themselves.
+        """
         return Response()
 
     def _log_span(self) -> dict[str, str]:
-        """Return the offsets of the log. Messages delivered before this call lie before the end."""
+        """Return the start and the end of the commit log, as header fields.
+
+        The entries of messages delivered before this call lie before the end.
+        """
         log = self.stored.store.log
         return {LOG_START: str(log.start), LOG_END: str(log.end)}

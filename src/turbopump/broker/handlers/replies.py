@@ -1,9 +1,9 @@
-"""Replies (324 and 325): the broker pushes a reply to the waiting producer (326), and stores a copy
-in its topic.
+"""Handler of replies to messages (324 and 325).
 
-The answer reports if the reply reached the producer, not if the copy is stored. So the answer does
-not wait for the disk, and a refusal by the store is only counted. Source: apache/rocketmq
-``ReplyMessageProcessor``.
+The broker sends a reply to the producer that waits for it (326), and stores a copy in the topic of
+the reply. The answer reports if the reply reached the producer, not if the copy is stored. So the
+answer does not wait for the disk, and a refusal by the store is only counted. Source:
+apache/rocketmq ``ReplyMessageProcessor``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from turbopump.remoting.response import Refusal, Response, refusal
 from turbopump.remoting.router import Outcome, RequestContext, Router
 
 PUSH_TIMEOUT_S: Final = 10.0
-"""Maximum seconds to wait for the producer to confirm a reply. RocketMQ:
+"""Maximum seconds to wait until the producer confirms a reply. RocketMQ:
 ``Broker2Client.callClient``."""
 PUSHES_MAX: Final = 10_000
 PUSHED_BYTES_MAX: Final = 256 * 1024 * 1024
@@ -46,7 +46,10 @@ PUSHED_BYTES_MAX: Final = 256 * 1024 * 1024
 
 
 class RepliesHandler:
-    """Handler of replies. ``check`` returns the queue id for a send, or a refusal."""
+    """Handler of replies, which the broker sends to the waiting producers.
+
+    ``check`` is a function that returns the queue id for a send, or a refusal.
+    """
 
     def __init__(
         self,
@@ -64,12 +67,12 @@ class RepliesHandler:
         self._pushed_bytes = 0
 
     def add_to(self, router: Router) -> None:
-        """Register the handlers of these requests."""
+        """Register the methods of this handler with a router."""
         router.add(SendReplyMessage, self.reply)
         router.add(SendReplyMessageV2, self.reply)
 
     def reply(self, request: SendMessage, context: RequestContext) -> Outcome[SendMessageReply]:
-        """Push one reply to the producer that waits for it."""
+        """Send a reply to the producer that waits for it, and store a copy."""
         checked = self._check(request, self._topics.find(request.topic))
         if isinstance(checked, Response):
             return checked
@@ -114,7 +117,7 @@ class RepliesHandler:
     # --- to the producer
 
     async def _push_reply(self, request: SendMessage, context: RequestContext) -> str | None:
-        """Push a reply to its producer. Return None on success, else the reason."""
+        """Send a reply to its producer, and return None, or the reason if that fails."""
         client_id = property_value(request.properties or "", REPLY_TO_CLIENT)
         if client_id is None:
             return (
@@ -167,8 +170,10 @@ class RepliesHandler:
     async def _store_reply(
         self, request: SendMessage, queue_id: int, context: RequestContext, reply: SendMessageReply
     ) -> None:
-        """Store the reply, and set the offsets of ``reply``. RocketMQ stores a reply without its
-        sysFlag, so a compressed one cannot be read."""
+        """Store a copy of a reply, and set the message id and offset in the answer ``reply``.
+
+        RocketMQ stores a reply without its sysFlag, so that a compressed reply cannot be read.
+        """
         message = ReceivedMessage(
             topic=request.topic,
             stored_body=context.body,
@@ -198,5 +203,5 @@ class RepliesHandler:
 
 
 def _host_text(host: tuple[str, int]) -> str:
-    """Format a socket address like Java: without brackets around an IPv6 address."""
+    """Format a socket address like Java, without brackets around an IPv6 address."""
     return f"{host[0]}:{host[1]}"

@@ -1,8 +1,9 @@
-"""Sends (10, 310, 320): check, store, return the position. This is the hottest path of the broker:
-everything here runs once for each message.
+"""Handler of requests to send messages (10, 310 and 320).
 
-The checks of a send are in ``send_checks.py``. Order of checks and codes: apache/rocketmq
-``SendMessageProcessor``, ``HookUtils.checkBeforePutMessage``.
+This is the most frequently run code of the broker. Each request is checked, its messages are
+stored, and their positions are returned. The checks are in ``send_checks.py``. The order of checks
+and the codes are those of apache/rocketmq ``SendMessageProcessor``,
+``HookUtils.checkBeforePutMessage``.
 """
 
 from __future__ import annotations
@@ -58,16 +59,21 @@ from turbopump.store.message_store import NewMessage, PutResult
 from turbopump.store.packed_batch import pack_batch
 
 ANNOUNCE_WAIT_S: Final = 1.0
-"""Maximum seconds that the answer to a topic's first send waits for name servers."""
+"""Maximum seconds that the answer to the first send to a new topic waits for name servers."""
 
 _NOT_HOSTS: Final = ~(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
-"""Mask of the flags that clients may set. The broker sets the bits for the size of hosts itself."""
+"""Mask of the flags that clients may set. The broker itself sets the two bits for the size of host
+addresses."""
 
 _DO_NOT_WAIT = f"{WAIT_STORE_MSG_OK}{NAME_END}false"
 
 
 class SendHandler:
-    """Handler of sends. ``announce`` returns a future for each name server that lacks topics."""
+    """Handler of requests to send messages.
+
+    ``announce`` is a function that returns a future for each name server that does not know all
+    topics yet.
+    """
 
     def __init__(
         self,
@@ -99,7 +105,7 @@ class SendHandler:
         self.read_settings()
 
     def read_settings(self) -> None:
-        """Read the settings again, at the start and after a change."""
+        """Read the settings of the broker again."""
         config = self._config
         self._body_size_max = config.max_message_size
         self._guarded = self._checks.read_settings()
@@ -108,7 +114,7 @@ class SendHandler:
         self._reply_head, self._reply_tail = reply_ends(config.region_id, config.trace_on)
 
     def add_to(self, router: Router) -> None:
-        """Register the handlers of these requests."""
+        """Register the methods of this handler with a router."""
         router.add(SendMessage, self.send, may_wait=True)
         router.add(SendMessageV2, self.send, may_wait=True)
         router.add(SendBatchMessage, self.send, may_wait=True)
@@ -116,8 +122,11 @@ class SendHandler:
     def send(
         self, request: SendMessage, context: RequestContext, fresh: bool = False
     ) -> Outcome[SendMessageReply]:
-        """Store one message or one batch. ``fresh``: its topic has just been created, and the
-        caller announces it."""
+        """Store a message or a batch, and return the answer or HELD.
+
+        ``fresh`` is True if the topic has just been created and the caller waits for its
+        registration.
+        """
         topic = self._topics.find(request.topic)
         queue_id = request.queue_id
         # Sends to a queue of a known topic that is not watched would pass the checks, and skip them
@@ -207,7 +216,7 @@ class SendHandler:
         unique: str,
         recall_handle: str,
     ) -> bytes:
-        """Return the answer to a send of a timer message, with which it can be recalled."""
+        """Return the answer to a send of a timer message, with a handle to recall the message."""
         reply = SendMessageReply(
             msg_id=f"{self._msg_id_host}{stored.offset:016X}",
             queue_id=queue_id,
@@ -220,12 +229,12 @@ class SendHandler:
     def _to_new_topic(
         self, request: SendMessage, context: RequestContext
     ) -> Outcome[SendMessageReply]:
-        """Store the message at once, and answer when its new topic is on the disk and routed by the
-        name servers.
+        """Store a message in a new topic, and answer once the topic is saved and registered.
 
-        Without the topic on the disk its messages would be lost. Without the route a client that
-        learns of the topic could not find it. RocketMQ:
-        ``TopicConfigManager.createTopicInSendMessageMethod`` registers before it returns.
+        The message is stored at once. If the topic were not on the disk, a crash would lose its
+        messages. If the name servers did not know the topic, a client that learns of it could not
+        find it. RocketMQ: ``TopicConfigManager.createTopicInSendMessageMethod`` registers before it
+        returns.
         """
         context.served.took_long()  # a topic, its directories, and its queue's file are made
         outcome = self.send(request, context, fresh=True)
@@ -311,8 +320,11 @@ class SendHandler:
         return HELD
 
     def _late_answer(self, frame: bytes, copied: bool) -> bytes:
-        """Return the answer for a stored message that is not confirmed in time. ``copied``: False
-        if too few slaves have the message, which the answer reports. RocketMQ: the same."""
+        """Return the answer for a stored message that is not confirmed in time.
+
+        ``copied`` is False if too few slaves have the message. The answer then reports that, as
+        with RocketMQ.
+        """
         config = self._config
         if copied:
             code = ResponseCode.FLUSH_DISK_TIMEOUT

@@ -1,9 +1,9 @@
-"""Messages that a consumer could not process (36): each comes again later, or becomes a dead
-letter.
+"""Handler of messages that a consumer could not process and sends back (36).
 
-Order of checks and codes: apache/rocketmq ``AbstractSendMessageProcessor.consumerSendMsgBack``.
-RocketMQ answers before the copy is on the disk. This broker does so only under ASYNC_FLUSH, because
-the consumer drops the message after the answer.
+Each message is delivered again later, or becomes a dead letter. The order of checks and the codes
+are those of apache/rocketmq ``AbstractSendMessageProcessor.consumerSendMsgBack``. RocketMQ answers
+before the copy is on the disk. This broker does so only under ASYNC_FLUSH, because the consumer
+drops the message after the answer.
 """
 
 from __future__ import annotations
@@ -36,8 +36,11 @@ from turbopump.remoting.router import Outcome, RequestContext, Router
 
 @dataclass(eq=False)
 class SendBackHandler:
-    """Handler of messages that consumers return. If members of a group have different maxima of
-    attempts, that of the member started last counts."""
+    """Handler of messages that a consumer could not process and sends back.
+
+    If the members of a group have different maximum numbers of attempts, the number of the member
+    that started last counts.
+    """
 
     stored: Stored
     forwarding: Forwarding
@@ -46,11 +49,11 @@ class SendBackHandler:
         self._levels = DelayLevels(self.stored.config.delay_levels_ms)
 
     def add_to(self, router: Router) -> None:
-        """Register the handlers of these requests."""
+        """Register the methods of this handler with a router."""
         router.add(ConsumerSendMsgBack, self.send_back)
 
     def send_back(self, request: ConsumerSendMsgBack, context: RequestContext) -> Outcome[None]:
-        """Store a copy of the message for its next delivery."""
+        """Store a copy of a message that a consumer could not process, for a later delivery."""
         if self.stored.config.is_slave:  # before it makes a topic
             return refusal(
                 ResponseCode.SYSTEM_ERROR,
@@ -164,8 +167,11 @@ class SendBackHandler:
         )
 
     def _level_of(self, group: SubscriptionGroupConfig, attempts: int) -> int:
-        """Return the delay level from the group's retry policy; 0 without a policy. RocketMQ: its
-        proxy obeys the policy, its broker does not."""
+        """Return the delay level that the retry policy of a group gives for an attempt.
+
+        Return 0 if the group has no policy. RocketMQ: its proxy obeys the policy, its broker does
+        not.
+        """
         policy = group.group_retry_policy
         wait = policy.wait_ms(attempts) if policy is not None else None
         if wait is None:

@@ -1,5 +1,7 @@
-"""Statistics: one figure (315), and the table of runtime figures (28). Source: apache/rocketmq
-``AdminBrokerProcessor``."""
+"""Handler of requests for a statistic (315) and for the runtime information (28).
+
+Source: apache/rocketmq ``AdminBrokerProcessor``.
+"""
 
 from __future__ import annotations
 
@@ -21,19 +23,19 @@ from turbopump.store.queues.lookup import StoredEntry
 
 @dataclass(eq=False)
 class StatisticsHandler:
-    """Handler of questions about statistics."""
+    """Handler of requests for statistics and runtime information."""
 
     stored: Stored
 
     def add_to(self, router: Router) -> None:
-        """Register the handlers of these requests."""
+        """Register the methods of this handler with a router."""
         router.add(ViewBrokerStatsData, self.view)
         router.add(GetBrokerRuntimeInfo, self.runtime)
 
     def view(
         self, request: ViewBrokerStatsData, _context: RequestContext
     ) -> Response[BrokerStatsData]:
-        """Return one statistic over the last minute, hour and day."""
+        """Return a statistic over the last minute, hour and day."""
         found = self.stored.statistics.find(request.stats_name, request.stats_key)
         if found is None:
             name = request.stats_name[:128]
@@ -47,7 +49,7 @@ class StatisticsHandler:
         return Response(BrokerStatsData(stats_minute=minute, stats_hour=hour, stats_day=day))
 
     def runtime(self, _request: GetBrokerRuntimeInfo, context: RequestContext) -> Outcome[KVTable]:
-        """Return the table of runtime figures."""
+        """Return the runtime information of the broker, as a table of texts."""
 
         def respond(oldest: StoredEntry | None) -> Response[KVTable]:
             earliest = (

@@ -1,9 +1,9 @@
-"""Topics: create or change (17 and 18), delete (215), read one or all (351 and 21), list the
-broker's own (305), and list queues (202).
+"""Handler of requests about topics.
 
-Source: apache/rocketmq ``AdminBrokerProcessor``. Unlike Apache's broker, this one answers a change
-once it is on the disk and the name servers know it. A list of topics is created completely or not
-at all.
+They create or change topics (17 and 18), delete them (215), return one (351) or all (21), list the
+broker's own topics (305), and return the offsets of a topic's queues (202). Source: apache/rocketmq
+``AdminBrokerProcessor``. Unlike Apache's broker, this one answers a change once it is on the disk
+and the name servers know it. A list of topics is created completely or not at all.
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ from turbopump.store.log.cold_reads import ReadSteps
 from turbopump.store.message_store import MessageStore
 
 ANNOUNCE_WAIT_S: Final = 2.0
-"""Maximum seconds that the answer waits for name servers."""
+"""Maximum seconds that an answer waits for name servers."""
 _NEEDED: Final = ("readQueueNums", "writeQueueNums", "perm")
 """Required fields of request 17. RocketMQ: a NullPointerException without them."""
 LIST_MAX: Final = 10_000
-"""Maximum topics in one request."""
+"""Maximum number of topics in one request."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRecords:
-    """All tables in which a broker keeps data of a topic."""
+    """All tables in which a broker keeps data about topics."""
 
     topics: TopicTable
     offsets: ConsumerOffsets
@@ -75,10 +75,11 @@ class TopicRecords:
     held: HeldPulls
 
     async def forget(self, name: str, until: int | None = None) -> OSError | None:
-        """Delete a topic and its data in all tables, after the store has recorded the deletion.
-        Return the error if its queues cannot be deleted.
+        """Delete a topic and its data in all tables.
 
-        - ``until``: keep queues that have a message after this offset of the log.
+        The tables change after the store has recorded the deletion. ``until`` is a log offset, or
+        None. Queues with a message after that offset are kept. Return the error if the queues
+        cannot be deleted, else None.
         """
         done: asyncio.Future[OSError | None] = asyncio.get_running_loop().create_future()
 
@@ -98,8 +99,11 @@ class TopicRecords:
 
 @dataclass(eq=False)
 class TopicsHandler:
-    """Handler of requests to create, delete and list topics. ``announce`` returns a future for each
-    name server that lacks topics."""
+    """Handler of requests to create, change, list and delete topics.
+
+    ``announce`` is a function that returns a future for each name server that does not know all
+    topics yet.
+    """
 
     config: BrokerConfig
     records: TopicRecords
@@ -109,7 +113,7 @@ class TopicsHandler:
         self._topics = self.records.topics
 
     def add_to(self, router: Router) -> None:
-        """Register the handlers of these requests."""
+        """Register the methods of this handler with a router."""
         router.add(CreateTopic, self.create)
         router.add_with_body(CreateTopicList, self.create_list)
         router.add(DeleteTopic, self.delete)
@@ -121,7 +125,7 @@ class TopicsHandler:
     def create(
         self, request: CreateTopic, context: RequestContext
     ) -> Steps[Response[None] | Awaitable[Response[None]]]:
-        """Create or change a topic."""
+        """Create a topic or change its settings."""
         yield  # thousands may come at once
         missing = [name for name in _NEEDED if name not in (context.command.ext or {})]
         if missing:
@@ -155,7 +159,7 @@ class TopicsHandler:
     def _create_by_sending(
         self, request: CreateTopic
     ) -> Response[None] | Awaitable[Response[None]]:
-        """Create a topic for a producer that is about to send to an unknown one."""
+        """Create a topic for a producer that is about to send to an unknown topic."""
         name = request.topic
         fault = topic_name_fault(name) or self._system_fault(name)
         if fault is not None:
@@ -174,8 +178,10 @@ class TopicsHandler:
     async def create_list(
         self, _request: CreateTopicList, body: CreateTopicListRequestBody, context: RequestContext
     ) -> Response[None]:
-        """Create several topics: all or none. RocketMQ: after one that changes nothing, the rest
-        are skipped."""
+        """Create several topics, or none if any of them is invalid.
+
+        RocketMQ: the topics after an unchanged one are skipped.
+        """
         wanted = body.topic_config_list
         if len(wanted) > LIST_MAX:
             remark = (
@@ -199,14 +205,16 @@ class TopicsHandler:
         return await self._answer_when_saved(self._topics)
 
     async def _answer_when_saved(self, *tables: SavedTable[Any]) -> Response[None]:
-        """Answer when these tables are on the disk and the name servers have the topic."""
+        """Return the answer once these tables are saved and the name servers know the topics."""
         return await not_saved(*tables, announced=self.announce()) or Response()
 
     def _changed_topic(
         self, topic: TopicConfig, changes: Mapping[str, str] | str
     ) -> TopicConfig | Refusal:
-        """Return the topic with its changes, or a refusal. Codes and their order:
-        ``AdminBrokerProcessor.updateAndCreateTopic``."""
+        """Return the settings of a topic after changes to its attributes, or a refusal.
+
+        The codes and their order are those of ``AdminBrokerProcessor.updateAndCreateTopic``.
+        """
         name = topic.topic_name or ""
         fault = topic_name_fault(name) or self._system_fault(name) or _number_fault(topic)
         if fault is not None:
@@ -226,8 +234,10 @@ class TopicsHandler:
         return msgspec.structs.replace(topic, attributes=attributes)
 
     async def delete(self, request: DeleteTopic, _context: RequestContext) -> Response[None]:
-        """Delete a topic. An unknown topic is no error. Its messages disappear when the files of
-        the log are deleted."""
+        """Delete a topic. An unknown topic is no error.
+
+        The messages of the topic disappear when the files of the log are deleted.
+        """
         topic = request.topic
         fault = topic_name_fault(topic) or self._system_fault(topic)
         if fault is not None:
@@ -263,7 +273,7 @@ class TopicsHandler:
     async def list_all(
         self, request: GetAllTopicConfig, _context: RequestContext
     ) -> Response[GetAllTopicConfigReply]:
-        """Return the settings of every topic, or of those that have changed."""
+        """Return the settings of all topics, or only those that have changed."""
         body, ext = await table_answer(self._topics, request.known_version, request.held)
         store = self.records.store
         ext |= {LOG_START: str(store.log.start), LOG_END: str(store.log.end)}
@@ -275,15 +285,18 @@ class TopicsHandler:
     def list_system(
         self, _request: GetSystemTopicsOfBroker, _context: RequestContext
     ) -> Response[TopicList]:
-        """Return the names of the broker's own topics."""
+        """Return the names of the topics that belong to the broker itself."""
         names = self._topics.system.union(filter(is_system_topic, self._topics.names()))
         return Response(TopicList(topic_list=tuple(sorted(names))))
 
     def queue_offsets(
         self, request: GetTopicStatsInfo, context: RequestContext
     ) -> Outcome[TopicStatsTable]:
-        """Return the first and next offset of each queue, the time of its last message, and
-        messages a second over the last minute."""
+        """Return the first and the next offset of each queue of a topic.
+
+        The answer also has the time of the last message in each queue, and the number of messages
+        per second over the last minute.
+        """
         topic = self._topics.find(request.topic)
         if topic is None:
             return refusal(

@@ -1,8 +1,8 @@
-"""End of a transaction by its producer (37), and a new check of a transaction that was given up
-(323).
+"""Handler of requests to end a transaction (37), or to check a given-up transaction again (323).
 
-Codes and the beginnings of remarks: apache/rocketmq ``EndTransactionProcessor``,
-``AdminBrokerProcessor.resumeCheckHalfMessage``. A repeated end succeeds and changes nothing.
+The codes and the beginnings of remarks are those of apache/rocketmq ``EndTransactionProcessor``,
+``AdminBrokerProcessor.resumeCheckHalfMessage``. A repeated end of a transaction succeeds and
+changes nothing.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from turbopump.remoting.router import HELD, RequestContext, Router
 from turbopump.remoting.router import Outcome as Answer
 
 UNDER_WAY_MAX: Final = 100_000
-"""Maximum ends that wait for the disk; more are refused. RocketMQ:
-``endTransactionPoolQueueCapacity``."""
+"""Maximum number of requests to end a transaction that wait for the disk. Further ones are refused.
+RocketMQ: ``endTransactionPoolQueueCapacity``."""
 
 ENDS_AT_THE_MASTER: Final = (
     "this broker is a slave (brokerRole=SLAVE), and its master ends transactions; ask that one"
@@ -36,7 +36,7 @@ ENDS_AT_THE_MASTER: Final = (
 
 
 class TransactionsHandler:
-    """Handler of the ends of transactions."""
+    """Handler of requests to end a transaction, or to check a given-up transaction again."""
 
     def __init__(self, config: BrokerConfig, transactions: Transactions, clock: Clock) -> None:
         self._config = config
@@ -45,13 +45,15 @@ class TransactionsHandler:
         self._under_way = 0
 
     def add_to(self, router: Router) -> None:
-        """Register the handlers of these requests."""
+        """Register the methods of this handler with a router."""
         router.add(EndTransaction, self.end)
         router.add(ResumeCheckHalfMessage, self.resume)
 
     def end(self, request: EndTransaction, context: RequestContext) -> Answer[None]:
-        """Commit or roll back a transaction. A producer that does not know the outcome yet gets no
-        answer."""
+        """Commit or roll back a transaction.
+
+        A producer that reports an unknown outcome gets no answer.
+        """
         if self._config.is_slave:
             return refusal(ResponseCode.SLAVE_NOT_AVAILABLE, ENDS_AT_THE_MASTER)
         try:
@@ -132,7 +134,7 @@ class TransactionsHandler:
     async def resume(
         self, request: ResumeCheckHalfMessage, context: RequestContext
     ) -> Response[None]:
-        """Store a message that was given up as a new half message, without earlier checks."""
+        """Store a half message again that was given up, and begin new checks of its transaction."""
         if self._config.is_slave:
             return refusal(ResponseCode.SLAVE_NOT_AVAILABLE, ENDS_AT_THE_MASTER)
         try:

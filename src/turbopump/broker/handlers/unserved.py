@@ -1,7 +1,7 @@
-"""Requests that Apache's broker serves and this one does not.
+"""Handler of requests that Apache's broker serves and this one does not.
 
-They get code 1 and a reason, before anything changes. The router answers requests that Apache's
-broker does not know either with code 3.
+Such a request gets code 1 and a reason, before anything changes. The router answers a request that
+Apache's broker does not know either with code 3.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ UNSERVED: Final[Mapping[RequestCode, str]] = {
         "not supported: pops are recorded in the log, so RocksDB has no records to restore"
     ),
 }
-"""Remark for each request code."""
+"""Remark of the refusal for each request code."""
 
 
 class UnservedHandler:
-    """Handler that refuses all of these requests."""
+    """Handler that refuses requests which Apache's broker serves and this one does not."""
 
     def add_to(self, router: Router) -> None:
         for code, remark in UNSERVED.items():

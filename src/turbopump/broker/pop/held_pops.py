@@ -25,7 +25,7 @@ POP_SIZE: Final = 2400
 
 
 class PopKind(NamedTuple):
-    """Kind of a waiting request: a pop or a notification, and the queue for which it waits.
+    """Kind of a request that waits for messages, and the queue for which the request waits.
 
     - ``queue_id``: the queue, or ``ANY_QUEUE``.
     - ``takes``: True for a pop, which removes messages. False for a notification, which only
@@ -148,7 +148,7 @@ class HeldPops(WaitingRequests[_PopLine]):
             self._leave_line(held)
             held.answer()
             if kind.takes:
-                break  # a pop under way looks again when it ends
+                break  # the line is checked again when this pop ends
         if group in self.lines:
             self._watch_queues(line, watched)
 

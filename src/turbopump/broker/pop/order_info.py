@@ -64,7 +64,7 @@ class OrderedPop(msgspec.Struct, kw_only=True):
 
 
 class OrderInfoTable(msgspec.Struct, kw_only=True):
-    """Contents of ``consumerOrderInfo.json``: the last ordered pops.
+    """Contents of ``consumerOrderInfo.json``, the last ordered pop of each queue.
 
     The first key is ``topic@group``, the second the queue id.
     """

@@ -47,8 +47,10 @@ log = logging.getLogger(__name__)
 
 
 class Pop:
-    """POP of one broker: consumers take messages without owning a queue. Call ``start``, then
-    ``stop``."""
+    """POP of one broker, in which consumers take messages without owning a queue.
+
+    Call ``start``, then ``stop``.
+    """
 
     def __init__(
         self, stored: Stored, timers: Timers, forwarding: Forwarding, repair: LogRepair
@@ -89,9 +91,9 @@ class Pop:
             Reviving(number, store, self.offsets, timers, redelivery, self.revive_log, clock)
             for number in range(queues)
         ]
-        # A revive topic has the cluster's name in its own. After another ``brokerClusterName`` what
-        # was popped before is settled in the topic that has its checkpoints. With Apache's broker
-        # those messages are lost to their group.
+        # The name of a revive topic contains the name of the cluster. After a change of
+        # ``brokerClusterName`` the checkpoints of earlier pops are in another revive topic, so
+        # those pops are settled there. With Apache's broker their group never gets these messages.
         self._earlier_logs = []
         for name in topics.names():
             before = topics.find(name) if name.startswith(REVIVE_TOPIC_PREFIX) else None
@@ -164,13 +166,13 @@ class Pop:
             for each in self.reviving:
                 await each.acknowledge_copies()
         except (TimeoutError, StoreError, OSError):
-            pass  # a disk that is late, or fails: it comes again
+            pass  # the disk is late or fails: the messages are delivered again
         finally:
             waiter.cancel()
 
 
 def recover_offsets(store: MessageStore, offsets: ConsumerOffsets) -> None:
-    """Advance the offsets of groups past the pops whose checkpoints are in the log.
+    """Advance the offsets of groups past all pops that have a checkpoint in the log.
 
     Call this before the broker serves clients. After a kill the groups' offsets are those of the
     last save, some seconds old. Each later checkpoint in the log shows the progress of a pop, so
@@ -196,8 +198,8 @@ def recover_offsets(store: MessageStore, offsets: ConsumerOffsets) -> None:
                 continue
             queue = (record.group or "", record.topic or "", record.queue_id)
             current = reached.get(queue, offsets.find(*queue))
-            # None: the group had never been there. Another offset: it is counted already, or the
-            # group came there in another way.
+            # None: the group had no offset in the queue. Another offset: the pop was counted
+            # already, or the group moved in another way.
             if current is None or current == record.start_offset:
                 following = max(record.offsets(), default=record.start_offset - 1) + 1
                 if following <= store.max_offset(queue[1], queue[2]):

@@ -60,7 +60,7 @@ _EMPTY: Final = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE
 
 @dataclass(slots=True)
 class PopQuery:
-    """Request of a pop: the messages that a consumer asks for.
+    """Messages that a consumer asks for in one pop.
 
     - ``count_max``: the maximum number of messages.
     - ``invisible_ms``: the milliseconds for which other consumers do not get the messages.
@@ -83,7 +83,7 @@ class PopQuery:
 
 @dataclass(slots=True)
 class PoppedEntries:
-    """Messages that a pop has found, and the header fields of its answer.
+    """Result of one pop, with the messages that were found.
 
     - ``pop_time_ms``: the time of the pop, in ms since 1970.
     - ``parts``: the encoded messages.
@@ -123,7 +123,7 @@ class PopReader:
         """
         for queue in queues:
             await query.pause()
-            if self.view.is_at_end(queue):  # nearly all queues of nearly all pops
+            if self.view.is_at_end(queue):  # true for nearly all queues of nearly all pops
                 continue
             if not self.view.offsets.lock(queue):
                 taken.left += self.view.distance(queue)
@@ -141,7 +141,7 @@ class PopReader:
         # The order keeps a kill from losing messages. The checkpoint of the messages is in the log
         # before they are answered, and the committed offset passes them only when the log is on the
         # disk up to the checkpoint (``PopOffsets.commit``). Messages that the filter rejects need
-        # no checkpoint, so their offset is committed at once, behind those that wait.
+        # no checkpoint, so their offset is committed at once, after offsets that wait.
         start = self._first_offset(queue, query)
         if query.ordered:
             now = self.view.clock.now_ms()

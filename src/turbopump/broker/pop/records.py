@@ -58,7 +58,7 @@ class PopKey(NamedTuple):
     broker_name: str
 
     def unique_id(self, first: object, tag: str) -> str:
-        """Return the unique key of a record, the property ``UNIQ_KEY`` of its message.
+        """Return the value of the property ``UNIQ_KEY`` for the message of a record.
 
         - ``first``: the offset, or list of offsets, that the record is about.
         """

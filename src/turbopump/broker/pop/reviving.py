@@ -39,7 +39,7 @@ from turbopump.store.message_store import MessageStore
 SETTLING_S: Final = 0.02
 """Seconds between two checks whether the timers have delivered all due records."""
 SETTLING_LATE_S: Final = 0.5
-"""Seconds between two such checks when the timers are late by five seconds."""
+"""Seconds between two checks of the timers once they are five seconds late."""
 SLEEP_MAX_S: Final = 60.0
 _AT_ONCE: Final = 32
 """Maximum number of records in one read of the revive queue."""
@@ -61,8 +61,8 @@ class StoredCopies(NamedTuple):
 
 
 class Reviving:
-    """Task that delivers popped messages again if no consumer acknowledged them, for one revive
-    queue.
+    """Task that delivers the popped messages of one revive queue again if no consumer acknowledged
+    them.
 
     Call ``start``, then ``stop``.
     """
@@ -85,7 +85,9 @@ class Reviving:
         self._revive_log = revive_log
         self._clock = clock
         self._queue = store.queues.find_or_make(revive_log.topic, queue_id)
-        saved = offsets.find(self._group_queue)  # RocketMQ: of the last record that is settled
+        saved = offsets.find(
+            self._group_queue
+        )  # as RocketMQ saves it: the offset of the last settled record
         self._open = OpenCheckpoints(revive_log.broker_name, saved + 1 if saved is not None else 0)
         self._saved = self._open.position
         self._task = RetryingTask(
@@ -148,8 +150,7 @@ class Reviving:
     async def _settle_ripe(self) -> float:
         """Redeliver the unacknowledged messages of due checkpoints. Return the seconds until the
         next check."""
-        # The order of these steps is what makes a kill at any point repeat messages and not lose
-        # any:
+        # This order of steps makes sure that a kill at any point repeats messages and loses none:
         #
         # 1. The copies of what is left of a checkpoint are appended to the log.
         # 2. The checkpoint is closed, in memory only.
@@ -157,9 +158,10 @@ class Reviving:
         #    writes it only when the log is durable up to there, that is, with the copies.
         # 4. ``acknowledge_copies`` appends the acknowledgement of the copies when they are durable.
         #
-        # A kill before 3 has taken effect reads the checkpoint again and puts back what 4 has not
-        # acknowledged. A checkpoint that is not complete (``_is_complete``) keeps its record
-        # needed, and with it every later one: ``position`` is the lowest that is still open.
+        # After a kill before step 3 has taken effect, the start reads the checkpoint again, and
+        # stores copies of the messages that step 4 has not acknowledged. The record of an open
+        # checkpoint is still needed, and so is every later record: ``position`` is the offset of
+        # the first record of any open checkpoint.
         now = self._clock.now_ms()
         settling = False
         for entry in self._open.ripe_entries(now):
@@ -188,11 +190,12 @@ class Reviving:
 
     def _is_complete(self, entry: OpenCheckpoint) -> bool:
         """Return True if all acknowledgements that came in time for a checkpoint have been read."""
-        # An acknowledgement is a timer message: it reaches this queue only when its time comes, at
-        # most one slot after that of the checkpoint. To look at the queue at the checkpoint's time
-        # would therefore miss some of those that came in time. Two marks tell when none is missing:
-        # the end of the timers' own queue now (everything that was sent in time is before it), and,
-        # once the timers have delivered all that is due of it, the end of this queue.
+        # An acknowledgement is a timer message. It reaches this queue only at its own time, at most
+        # one slot after the time of the checkpoint. So the queue may lack some acknowledgements
+        # that came in time. Two marks show when none is missing. The first is the end of the
+        # timers' own queue now: every acknowledgement that came in time is before it. The second is
+        # the end of this queue, once the timers have delivered all due messages before the first
+        # mark.
         if entry.timers_mark is None:
             entry.timers_mark = self._timers.queue_end
         if entry.queue_mark is None:

@@ -25,7 +25,7 @@ from turbopump.store.watermark import Waiter
 
 @dataclass(slots=True, eq=False)
 class PopView:
-    """View of the messages that the pops of a group can get.
+    """View of the queues and offsets from which the pops of a group get messages.
 
     The view knows the group's queues for a topic, its first offset in each queue, and its distance
     from the end. Messages that were not acknowledged are stored again in the group's retry topic,

@@ -2,7 +2,7 @@
 
 Each level has one task. The task sleeps until the first message of its queue is due, or, while the
 queue is empty, until the queue grows. Nothing is polled. Due messages are delivered in slices, one
-slice of one level in a turn of the event loop, so that sends are served in between.
+slice of one level at a time, so that sends are served in between.
 
 The positions are saved in ``config/delayOffset.json`` soon after a delivery, and only up to
 messages whose copies are on the disk. After a kill or a power cut messages may be delivered twice,
@@ -83,7 +83,7 @@ class Delays(SavedTable[DelayOffsetTable]):
         self._saving: asyncio.Task[None] | None = None
         self._next_save = 0.0
         numbers = set(range(1, levels.highest + 1))
-        # of a table that was longer
+        # levels of an earlier, longer table
         numbers |= {queue.queue_id + 1 for queue in store.queues if queue.topic == SCHEDULE_TOPIC}
         turn = asyncio.Lock()
         self.levels = []
@@ -336,7 +336,7 @@ class DelayLevel:
             self.position = max(self.position, found.next_offset)
         except StoredMessageError as error:
             self._log_skipped(self.position, str(error))
-            # if that was a gap before the damaged one, it is the next one's turn
+            # the offset may be a gap before the damaged message, which then comes next
             self.position += 1
         finally:
             if log_end:

@@ -114,11 +114,11 @@ def by_way_of_timer(
         return destination
     properties = names.decode_properties(destination.properties)
     if (parse_long(properties.get(names.DELAY_TIME_LEVEL, "").strip()) or 0) > 0:
-        for one in TIME_PROPERTIES:  # RocketMQ: a level wins
+        for one in TIME_PROPERTIES:  # RocketMQ: a delay level has priority
             properties.pop(one, None)
         return msgspec.structs.replace(destination, properties=names.encode_properties(properties))
     name = next((one for one in TIME_PROPERTIES if one in properties), None)
-    # with a slot it has waited already, and is sent again
+    # a message with TIMER_OUT_MS has waited already and is stored again
     if name is None or names.TIMER_OUT_MS in properties:
         return destination
     if not config.timer_wheel_enable:
@@ -149,7 +149,7 @@ def by_way_of_timer(
     if name != names.TIMER_DELIVER_MS and (
         config.timer_precision_ms < 1000 or names.TIMER_DELIVER_MS in properties
     ):
-        # of which second's slot the finer one is would not tell it after a change
+        # after a change of the precision, the slot alone would not give the exact time
         properties[names.TIMER_DELIVER_MS] = str(deliver)
     properties[names.TIMER_OUT_MS] = str(out)
     properties[names.REAL_TOPIC] = destination.topic

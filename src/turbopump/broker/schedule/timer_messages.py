@@ -115,10 +115,10 @@ def timer_message(message: ReceivedMessage, precision: int) -> TimerMessage | st
         return f"{where} does not name a queue"
     unique_id = properties.get(names.UNIQ_KEY, "")
     recalled = properties.get(names.TIMER_DELETE_UNIQ_KEY)
-    # of a recall: its handle's
+    # the time of a recall is the time in its handle, not its own
     deliver = parse_long(properties.get(names.TIMER_DELIVER_MS, "")) if recalled is None else None
     due, until = slots_of(out, deliver, precision)
-    if recalled is None:  # never early
+    if recalled is None:  # a message must not be delivered early
         due = until
     return TimerMessage(message, out, due, until, topic, queue_id, unique_id, recalled)
 

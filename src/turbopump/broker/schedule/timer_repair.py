@@ -32,7 +32,8 @@ The timers pause between two attempts.
 SLICE: Final = 32
 """Maximum number of messages read and delivered before other requests are served: about 1 ms."""
 SLICE_BYTES: Final = 256 * 1024
-"""Maximum total size of these messages, in bytes. A single larger message is allowed."""
+"""Maximum total size of the messages that are read at once, in bytes. A single larger message is
+allowed."""
 HELD_MAX: Final = 200_000
 """Maximum number of messages that a rebuild keeps in memory, some 80 MB.
 
@@ -51,7 +52,7 @@ log = logging.getLogger(__name__)
 
 
 def first_slice(positions: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the first of these messages, as many as are read at once.
+    """Return the first of these positions, as many as are read from the log at once.
 
     - ``positions``: the offset and the size of each message in the log.
     """
@@ -247,7 +248,7 @@ class TimerRepair:
                 if isinstance(message, str):
                     if not delivered:
                         self.skip(-1, unit.offset, message)
-                # a recall counts for its whole slot, and may have several units in a row
+                # a recall applies to its whole slot, and may have several units in a row
                 elif unit.offset != self._last_offset and (unit.recalls or not delivered):
                     self.put_in_slot(unit.offset, unit.size, message.slot, now)
                     self._last_offset = unit.offset

@@ -5,7 +5,7 @@ a slot, it moves all messages of the queue into slots. So an accepted recall rea
 message in time. At a start overdue messages are delivered after the whole queue has been read.
 
 The task sleeps until the next slot is due, or the queue grows. Slots are delivered in the order of
-time, a slice of messages in a turn of the event loop. A message that the store refuses is tried
+time, a slice of messages at a time. A message that the store refuses is tried
 again. Source: apache/rocketmq ``TimerMessageStore``, which drops a message after three attempts.
 """
 
@@ -267,12 +267,12 @@ class Timers:
 
     async def _add_message(self, index: int, offset: int, size: int, message: TimerMessage) -> None:
         """Put a message of the timers' queue into its slot, or deliver an overdue message."""
-        # Messages that are overdue fall into three kinds. One that arrived while the broker runs is
-        # delivered at once; an overdue recall has no effect. One that the start found in the queue
-        # may have a recall behind it, so it goes into the first undelivered slot, which is
-        # delivered after the whole queue is read; ``_overdue_in`` remembers that slot for
-        # ``has_delivered``. One far before ``read_time``, while that is ahead of the clock, shows
-        # that the clock was set back.
+        # There are three kinds of overdue messages. A message that arrived while the broker runs is
+        # delivered at once, and an overdue recall has no effect. A message that the start found in
+        # the queue may have a recall behind it. So it goes into the first undelivered slot, which
+        # is delivered after the whole queue is read; ``_overdue_in`` remembers that slot for
+        # ``has_delivered``. A message far before ``read_time``, while ``read_time`` is ahead of the
+        # clock, shows that the clock was set back.
         pending = self.pending
         now = self._clock.now_ms()
         if offset in pending.known:
@@ -315,8 +315,8 @@ class Timers:
         """
         # A slot is delivered only when every stored message of the queue is in a slot, also those
         # that are not visible yet, because one of them may be a recall. From ``_begun`` on no
-        # recall for the slot is accepted (``may_recall``). It is set before the first await of the
-        # delivery: a recall accepted later would be answered and have no effect. The slot counts as
+        # recall for the slot is accepted (``may_recall``). ``_begun`` is set before the first await
+        # of the delivery: a recall accepted later would have no effect. The slot counts as
         # passed only after its last message; until then ``delivered`` says where to continue.
         pending = self.pending
         now = self._clock.now_ms()
@@ -453,8 +453,10 @@ class Timers:
 
 
 def _slice_of(due: SlotUnits, first: int) -> list[tuple[int, int]]:
-    """Return the positions of the messages of a slot that are read at once, from number ``first``
-    on."""
+    """Return the positions of the messages of a slot that are delivered next.
+
+    - ``first``: the number of the first of these messages in the slot.
+    """
     return first_slice(
         zip(due.offsets[first : first + SLICE], due.sizes[first : first + SLICE], strict=True)
     )

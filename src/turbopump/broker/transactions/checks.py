@@ -65,7 +65,7 @@ _NEVER: Final = 1 << 62
 
 
 class _Step(NamedTuple):
-    """Result of the check of one half message.
+    """Result of checking one half message.
 
     - ``due``: the time when the half message needs another round, in ms since 1970.
     - ``copied``: True if the half message was stored again behind the others.
@@ -120,7 +120,7 @@ class TransactionChecks:
     _missed: set[str] = field(default_factory=set)
     """Producer groups whose absence has been logged."""
 
-    # --- when
+    # --- when rounds run
 
     async def run(self) -> None:
         """Check the open transactions in rounds, for ever.
@@ -136,11 +136,11 @@ class TransactionChecks:
         earliest = due = loop.time() + interval
         known = self._end
         # A round reads everything that is pending, so it should find something to do. ``due`` is
-        # the time at which the last round found the next check; ``earliest`` is one interval after
+        # the time of the next check that the last round found. ``earliest`` is one interval after
         # that round. A new half message is due one timeout from now at the earliest, and only the
-        # first new one can bring ``due`` forward: ``known`` is the end of the queue up to which
-        # this was considered (``_NEVER``: until the next round). Copies that a round stores at the
-        # end of the queue are not new, so they are added to ``known``.
+        # first new one can make ``due`` earlier. ``known`` is the end of the queue up to which
+        # ``due`` includes new half messages (``_NEVER`` until the next round). Copies that a round
+        # stores at the end of the queue are not new, so they are added to ``known``.
         #
         # The wait is divided into pieces of ``look`` seconds because of retention: if the disk is
         # nearly full, the half message that keeps the oldest segment is moved before its time.
@@ -164,8 +164,7 @@ class TransactionChecks:
                 due = loop.time() + wait_ms / 1000
 
     def _blocks_deletion(self) -> bool:
-        """Return True if the first pending half message keeps a segment that lack of space would
-        delete.
+        """Return True if a pending half message keeps a segment that should be deleted for space.
 
         A round then stores messages with a late check behind the others.
         """
@@ -177,7 +176,7 @@ class TransactionChecks:
         return unit is not None and unit[0] < files[0].end
 
     def _any_producer_is_back(self) -> bool:
-        """Return True if a producer has connected for a half message that had no producer."""
+        """Return True if a producer has connected again for which half messages wait."""
         awaited = {(one.group, one.topic) for one in self._absent.values()}
         return any(bool(self._producers(*one)) for one in awaited)
 
@@ -207,7 +206,7 @@ class TransactionChecks:
         await wait_for((queue.end, end + 1), seconds=seconds)
         return self._end > end
 
-    # --- a round
+    # --- one round
 
     async def _run_round(self) -> tuple[int, int]:
         """Check the half messages that are pending now.
@@ -217,10 +216,10 @@ class TransactionChecks:
         """
         # The queue of half messages is read from the first pending one on, and its offset only
         # moves forward. Most half messages become due in their order in the queue, so the first one
-        # that is too young ends the round. A checked one, or one with its own time
-        # (``CHECK_IMMUNITY_TIME_IN_SECONDS``), would block those behind it. So it is stored again
-        # at the end of the queue, with its number of checks, and the old entry is skipped. ``end``
-        # is determined first, so that a round does not read its own copies. A half message whose
+        # that is too young ends the round. A half message that was checked, or has its own time
+        # (``CHECK_IMMUNITY_TIME_IN_SECONDS``), would block all later ones. So it is stored again at
+        # the end of the queue, with its number of checks, and the old entry is skipped. ``end`` is
+        # determined first, so that a round does not read its own copies. A half message whose
         # producers are not connected keeps its place for a while, and the round continues.
         begun = self.clock.now_ms()
         end = self._end
@@ -236,7 +235,7 @@ class TransactionChecks:
                 continue
             offset = max(offset, pending.offset)
             if offset >= end:
-                pending.given_up.clear()  # everything that the start found was checked
+                pending.given_up.clear()  # all half messages of the last run are checked
                 break
             if pending.is_finished(offset):
                 offset += 1
@@ -255,7 +254,7 @@ class TransactionChecks:
                 step = _Step(due=begun, stop=True)
             except MessageError as error:
                 step = self._retry_or_skip(offset, str(error))
-            except Exception:  # of any kind: those behind it must not wait for ever
+            except Exception:  # later half messages must not wait for ever
                 log.exception("half message cannot be processed offset=%d", offset)
                 step = self._retry_or_skip(offset, "an unexpected error, logged before")
             copies += step.copied
@@ -275,7 +274,7 @@ class TransactionChecks:
         pending = self.endings.pending
         steps = lookup.entry_in_queue(HALF_TOPIC, QUEUE, offset)
         entry = await ask(self.store.cold_reads, steps, self.forwarding.turns)
-        if entry is None:  # a gap, or retention was here
+        if entry is None:  # a gap, or retention has deleted the entry
             pending.skip(offset)
             return _Step()
         if entry.fault is not None:
@@ -300,7 +299,7 @@ class TransactionChecks:
         ):
             pending.skip(offset)
             return _Step()
-        # a dead letter behind it: the last run gave it up, and was killed in the same way
+        # a later dead letter: the last run gave it up, and was killed before it saved its offset
         letter = pending.given_up.get(half.origin, -1)
         if letter > half.message.commit_log_offset and await self._is_copy(
             half, lookup.entry_at(letter)
@@ -314,7 +313,7 @@ class TransactionChecks:
         try:
             return await self._ask_or_move(half)
         except MessageError as error:
-            # of another broker's directory, with no room for what a copy adds
+            # another broker has stored it, with no room for the properties that a copy adds
             log.error(
                 f"half message cannot be stored again and is given up offset={offset} cause={error}"
             )
@@ -338,12 +337,12 @@ class TransactionChecks:
             await self.ask_producer(half, producer)
             return _Step(due=0, copied=True)
         if half.immunity_ms is None:
-            return _Step(due, stop=True)  # those behind it are younger
+            return _Step(due, stop=True)  # later half messages are younger
         await self._store_again(half, half.moved_properties())
         return _Step(due, copied=True)
 
     def _retry_or_skip(self, offset: int, fault: str) -> _Step:
-        """Let the next rounds read a half message again that could not be read.
+        """Record that a half message cannot be read, so that the next rounds try again.
 
         After ``TRIED_ROUNDS`` rounds the half message is skipped.
         """
@@ -364,7 +363,7 @@ class TransactionChecks:
         kept_ms = self.config.file_reserved_time * 3_600_000
         now = self.clock.now_ms()
         if 0 <= now - half.message.born_timestamp <= kept_ms:
-            return False  # nearly always, and without a read
+            return False  # the usual case needs no read
         return now - await self._stored_ms(half) > kept_ms
 
     async def _due_time(self, half: HalfMessage) -> int | None:
@@ -374,7 +373,7 @@ class TransactionChecks:
         """
         wait_ms = half.immunity_ms
         if half.checks or (wait_ms is None and half.offset != half.origin):
-            return None  # its time was over when it was put behind the others
+            return None  # its time was over when it was stored again
         if wait_ms is None:
             wait_ms = self.config.transaction_time_out
         stored = await self._stored_ms(half)
@@ -457,7 +456,7 @@ class TransactionChecks:
         stored = await self.forwarding.forward(
             half.message, HALF_TOPIC, QUEUE, properties=properties
         )
-        if self.endings.pending.has_ended(half.offset, half.origin):  # meanwhile
+        if self.endings.pending.has_ended(half.offset, half.origin):  # during the await
             self.endings.note_ended(stored.queue_offset)
         else:
             self.endings.pending.note_copy(half.origin, stored.queue_offset)
@@ -470,7 +469,7 @@ class TransactionChecks:
             await self.forwarding.forward(
                 half.message, GIVEN_UP_TOPIC, QUEUE, properties=half.moved_properties()
             )
-        except MessageError:  # of another broker's directory, with no room for where it was first
+        except MessageError:  # another broker has stored it, with no room for the added property
             await self.forwarding.forward(half.message, GIVEN_UP_TOPIC, QUEUE)
         self.endings.pending.copies.pop(half.origin, None)
         self.endings.pending.skip(half.offset)

@@ -1,5 +1,4 @@
-"""End of transactions: the broker delivers a committed message, and records the end in the op
-queue.
+"""End of transactions, in which a committed message is delivered and the end is recorded.
 
 The message is stored at its destination and confirmed, then its end is recorded. If a kill comes
 between the two, the next start finds the message. Source: apache/rocketmq
@@ -102,7 +101,7 @@ class Endings:
 
 
 AGAIN_S: Final = 1.0
-"""Seconds after which the broker tries to store an entry again that the store refused."""
+"""Seconds after which an entry that the store has refused is stored again."""
 
 
 @dataclass(slots=True, eq=False)
@@ -238,8 +237,8 @@ class SavedOffsets:
     def save_soon(self) -> None:
         """Save the present offsets once the log is on the disk up to its present end."""
         # The offsets are captured together with the end of the log, and saved when the log is on
-        # the disk up to that end: every message stored on their account is before it. One wait at
-        # a time is enough, because its end compares the offsets again.
+        # the disk up to that end: every message that belongs to them is before it. One wait at a
+        # time is enough, because the offsets are compared again at its end.
         offsets = (self._pending.offset, self._pending.op_offset)
         durable = self._store.durable
         end = self._store.log.end

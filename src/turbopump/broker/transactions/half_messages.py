@@ -147,7 +147,7 @@ class HalfMessageInterceptor:
 
 
 class HalfMessage(msgspec.Struct, frozen=True):
-    """A half message: the stored message of a transaction whose outcome is unknown.
+    """Stored message of a transaction whose outcome is unknown.
 
     - ``group``: the producer group.
     - ``topic``, ``queue_id``: the destination of the message.
@@ -171,7 +171,7 @@ class HalfMessage(msgspec.Struct, frozen=True):
         return self.message.queue_offset
 
     def is_the_same_as(self, other: HalfMessage) -> bool:
-        """Return True if both are copies of the same half message.
+        """Return True if ``other`` is a copy of the same half message.
 
         An equal UNIQ_KEY is not enough, because a producer may use a key twice.
         """

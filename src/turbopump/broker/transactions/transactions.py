@@ -214,10 +214,11 @@ class Transactions:
         if unique is None:
             return False
         lookup = self._store.lookup
-        # A copy at the destination names the log offset of the half message that was ended: of the
-        # present one, or of the first one if the end came before it was stored again. Copies
-        # between these two have the first offset in their properties. Index files that end before
-        # the first one are not read. If retention has deleted it, all are read.
+        # The message at the destination names the log offset of the half message that was ended.
+        # This is the present entry, or the first entry if the end came before the half message was
+        # stored again. Entries between these two have the offset of the first one in their
+        # properties. Index files that end before the first entry are not read. If retention has
+        # deleted the first entry, all index files are read.
         positions = {half.message.commit_log_offset}
         behind = half.message.commit_log_offset
         if half.origin != half.offset:
@@ -263,7 +264,7 @@ class Transactions:
         If this broker confirms messages only when they are on the disk, the call waits for that.
         """
         if self._store.confirmed.value <= offset < self._store.log.end:
-            await self._flush.confirmed(offset + 1)  # its producer did not want to wait
+            await self._flush.confirmed(offset + 1)  # its producer has not waited for this
         steps = entry_for(context, self._store.lookup, offset)
         entry = await ask(self._store.cold_reads, steps, context.served.turns)
         return entry.message if entry is not None and entry.fault is None else None
@@ -279,7 +280,7 @@ class Transactions:
         return await self.endings.end_transaction(half, outcome, lasting=lasting)
 
     async def resume_half(self, message: ReceivedMessage, properties: str) -> bool:
-        """Store a message that was given up as a half message again, so that it is checked again.
+        """Make a half message again from a message that was given up, so that the checks continue.
 
         Return False if its transaction has ended. Raises the errors of ``Forwarding.forward``.
         """

@@ -28,11 +28,11 @@ _REASON: Final = SettingRule(is_a(BaseException, str), "must be text or an excep
 
 
 class LateHandlerError(TimeoutError):
-    """Cause of a retry if the handler has exceeded ``consume_timeout``."""
+    """Cause of a retry after a handler ran longer than ``consume_timeout``."""
 
 
 class DeliveryOwner(Protocol):
-    """Owner of a delivered message: the queue that the message came from."""
+    """Interface that a queue implements to learn how its delivered messages were settled."""
 
     @property
     def dropped(self) -> bool: ...
@@ -45,10 +45,10 @@ class DeliveryOwner(Protocol):
 
 
 class Delivery(ReceivedMessage):
-    """Received message with ``done()`` and ``retry()``. ``attempt`` counts its deliveries to this
-    group, from 1.
+    """Received message that a handler can mark as done or have delivered again.
 
-    ``topic`` is the original topic, even if the message arrives through the group's retry topic.
+    ``attempt`` counts the deliveries of the message to this group, from 1. ``topic`` is the
+    original topic, even if the message arrives through the group's retry topic.
     """
 
     __slots__ = (
@@ -71,17 +71,20 @@ class Delivery(ReceivedMessage):
     taken: bool
     """True while a handler or reader has the message and has not settled it."""
     cause: BaseException | str | None
-    """Cause of the retry: the handler's exception, or the given reason."""
+    """Exception of the handler, or the reason passed to ``retry``. None if no cause is known."""
     taken_at: float
-    """Loop time in seconds at which a handler or reader got the message."""
+    """Event loop time, in seconds, at which a handler or reader got the message."""
     handled_s: float | None
-    """Seconds that the handler took, if it ran in a thread. None: the time until settling
-    counts."""
+    """Seconds that the handler took, if it ran in a thread. None if the time until the message is
+    settled counts instead."""
     trace: object
-    """State of a tracer while the message is handled."""
+    """State that the tracer keeps while the message is handled."""
 
     def deliver(self, owner: DeliveryOwner, attempt: int) -> None:
-        """Deliver the message. Called by the owner."""
+        """Prepare the message for delivery as attempt number ``attempt``.
+
+        ``owner`` calls this method before it passes the message to a handler or reader.
+        """
         self._owner = owner
         self.attempt = attempt
         self.settled = self.again = False
@@ -90,17 +93,19 @@ class Delivery(ReceivedMessage):
         self.cause = None
 
     def deliver_again(self) -> None:
-        """Deliver the message once more by the same owner, as the next attempt."""
+        """Prepare the message for another delivery by the same owner, as the next attempt."""
         self.deliver(self._owner, self.attempt + 1)
 
     def abandon(self) -> None:
-        """Abandon a message that was not settled and is no longer wanted."""
+        """Inform the owner that this unsettled message will not be handled."""
         self.taken = False
         self._owner.delivery_abandoned(self)
 
     def goes_with(self, other: Delivery) -> bool:
-        """Return True if both may be in one handler call: they have the same queue and original
-        topic."""
+        """Return True if both messages may be passed to a handler in one call.
+
+        They must have the same queue and the same original topic.
+        """
         return (
             self._owner is other._owner
             and self.queue_id == other.queue_id
@@ -109,17 +114,19 @@ class Delivery(ReceivedMessage):
 
     @property
     def failure(self) -> str | None:
-        """Cause of the retry in one line; None if there is none."""
+        """Cause of the retry as one line of text, or None if no cause is known."""
         return None if self.cause is None else failure_text(self.cause)
 
     @property
     def wanted(self) -> bool:
-        """True while the message is unsettled and its queue is still assigned."""
+        """True while the message is unsettled and its queue is still assigned to this member."""
         return not self.settled and not self._owner.dropped
 
     def done(self) -> None:
-        """Settle the message as done, so that its offset may be committed. A message that is
-        settled already is left as it is."""
+        """Settle the message as done, so that its offset may be committed.
+
+        A message that is already settled stays as it is.
+        """
         if not self.settled:
             self.settled = True
             self._owner.delivery_done(self)
@@ -152,16 +159,22 @@ class Delivery(ReceivedMessage):
 
     @property
     def given_back_late(self) -> bool:
-        """True if the message was settled because its handler took too long, and that handler has
-        not failed itself."""
+        """True if the message was settled because its handler exceeded ``consume_timeout``.
+
+        The value is False again once that handler has called ``retry``.
+        """
         return self.settled and isinstance(self.cause, LateHandlerError)
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Value that a handler returns to have the message again: ``return Retry()``,
-    ``Retry(level=5)``, ``Retry(delay=30)`` or ``Retry(reason="no stock")``. See ``Delivery.retry``.
-    Raises ConfigError for an unusable delay, level or reason."""
+    """Value that a handler returns to have the message delivered again.
+
+    Examples are ``Retry()``, ``Retry(level=5)``, ``Retry(delay=30)`` and ``Retry(reason="no
+    stock")``. The fields are the arguments of ``Delivery.retry``.
+
+    Raises ConfigError for an unusable delay, level or reason.
+    """
 
     delay: float | timedelta | None = None
     """Delay in seconds; a timedelta is converted."""
@@ -180,7 +193,10 @@ def is_retry(result: object) -> bool:
 def checked_delay(
     delay: float | timedelta | None, level: int, reason: BaseException | str | None
 ) -> float | None:
-    """Check the arguments of a retry, and return the delay in seconds. Raises ConfigError."""
+    """Check the arguments of a retry, and return the delay in seconds.
+
+    Raises ConfigError for an unusable argument.
+    """
     # nearly always
     if delay is None and reason is None and level.__class__ is int and -2 < level < 100:
         return None
@@ -193,13 +209,19 @@ def checked_delay(
 
 
 BatchHandler = Callable[[list[Delivery]], object]
-"""Coroutine function or plain function; ``docs/guide/consuming.md`` explains the meaning of its
-result."""
+"""Handler of a list of messages, either a coroutine function or a plain function.
+
+``docs/guide/consuming.md`` explains the meaning of its result.
+"""
 
 
 class DeliveryBatch:
-    """Messages for one handler call, in the order of their queue, at least one. ``ordered``: the
-    queue is handled in order. RocketMQ: ``ConsumeMessageConcurrentlyService.processConsumeResult``.
+    """Messages of one queue that are passed to a handler in one call.
+
+    The batch has at least one message. The messages are in the order of their queue. ``ordered`` is
+    True if the queue is handled in order.
+
+    RocketMQ: ``ConsumeMessageConcurrentlyService.processConsumeResult``.
     """
 
     __slots__ = ("_ordered", "messages")
@@ -210,7 +232,7 @@ class DeliveryBatch:
 
     @property
     def wanted(self) -> bool:
-        """True while at least one message is wanted."""
+        """True while at least one message is unsettled and its queue is still assigned."""
         return any(message.wanted for message in self.messages)
 
     @property
@@ -225,13 +247,15 @@ class DeliveryBatch:
 
     @property
     def taken_at(self) -> float:
-        """Loop time in seconds at which a handler or reader got the batch."""
+        """Event loop time, in seconds, at which a handler or reader got the batch."""
         return self.messages[0].taken_at
 
     @property
     def handled_s(self) -> float | None:
-        """Seconds that the handler took, if it ran in a thread. Setting it affects only unsettled
-        messages."""
+        """Seconds that the handler took, if the handler ran in a thread.
+
+        A new value is stored in the unsettled messages only.
+        """
         return self.messages[0].handled_s
 
     @handled_s.setter
@@ -241,14 +265,17 @@ class DeliveryBatch:
                 message.handled_s = seconds
 
     def abandon(self) -> None:
-        """Abandon the unsettled messages."""
+        """Inform the owner that the unsettled messages will not be handled."""
         for message in self.messages:
             if not message.settled:
                 message.abandon()
 
     def done(self) -> None:
-        """Settle the remaining messages as done. In an ordered queue, messages behind a failed one
-        are delivered again with it."""
+        """Settle all remaining messages of the batch as done.
+
+        In an ordered queue, the messages behind a failed message are delivered again together with
+        that message.
+        """
         again = False
         for message in self.messages:
             if message.settled:
@@ -265,7 +292,10 @@ class DeliveryBatch:
         level: int = 0,
         reason: BaseException | str | None = None,
     ) -> None:
-        """Have the unsettled messages delivered again: see ``Delivery.retry``."""
+        """Have the unsettled messages of the batch delivered again.
+
+        The arguments are those of ``Delivery.retry``.
+        """
         for message in self.messages:
             message.retry(delay, level=level, reason=reason)
 
@@ -280,8 +310,10 @@ def messages_in(handled: Handled) -> Sequence[Delivery]:
 
 
 def keys_of(handled: Handled) -> str:
-    """Return the keys for a log line. A batch is logged as the number of unsettled messages and the
-    first of them."""
+    """Return a text that identifies a message or batch in a log line.
+
+    For a batch, the text has the number of unsettled messages and the keys of the first one.
+    """
     if isinstance(handled, Delivery):
         return (
             f"msg_id={handled.msg_id} topic={handled.topic} "

@@ -39,8 +39,8 @@ from turbopump.message.message import MessageQueue
 log = logging.getLogger(__name__)
 
 RETRY_DELAYS_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
-"""Seconds before a failed message is delivered again, by attempt, if no broker accepts it back.
-Later attempts use the last value."""
+"""Seconds before a failed message is delivered again, by attempt, if no broker accepts the message
+back. Later attempts use the last value."""
 LADDER_S: Final = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 """Seconds until a failed message is delivered again, by its number of earlier retries. RocketMQ:
 ``popDelayLevel``."""
@@ -52,8 +52,10 @@ LEVELS_S: Final = (1, 5, *LADDER_S)
 class ConsumerContext:
     """State that the queues of one push consumer share.
 
-    - ``group``, ``subscriptions`` (current, by topic): under the names that brokers know.
-    - ``backs``: sends messages back; None in broadcasting.
+    - ``group``: name of the group, as brokers know it.
+    - ``subscriptions``: current subscriptions by topic, under the names that brokers know.
+    - ``ready``: messages that wait for a handler or reader.
+    - ``backs``: object that sends messages back to brokers. None in broadcasting.
     - ``consumption``: statistics and traces.
     """
 
@@ -67,16 +69,20 @@ class ConsumerContext:
 
 
 class DeliveryPolicy(ABC):
-    """Owner of the messages of ``queue`` until they are settled. ``on_room`` is called when one is
-    settled."""
+    """Rules by which the messages of one queue are delivered, settled and retried.
+
+    The policy owns the messages of ``queue`` until they are settled. It calls ``on_room`` when a
+    message is finished, because the queue may have room for more messages then.
+    """
 
     def __init__(
         self, shared: ConsumerContext, queue: MessageQueue, on_room: Callable[[], None]
     ) -> None:
         self.dropped = False
-        """True if the queue is lost. No further message is delivered."""
+        """True if the queue is no longer assigned to this member. No further message is delivered
+        then."""
         self.done_at = 0.0
-        """Loop time at which the last message was done."""
+        """Event loop time, in seconds, at which the last message was done."""
         self._queue = queue
         self._on_room = on_room
         self._loop = asyncio.get_running_loop()
@@ -115,7 +121,7 @@ class DeliveryPolicy(ABC):
 
     @abstractmethod
     def _done(self, message: Delivery) -> None:
-        """Remove a finished message."""
+        """Remove a finished message from the unsettled messages of the queue."""
 
     @abstractmethod
     def _failed(self, message: Delivery, delay: float | None, level: int) -> None:
@@ -123,11 +129,14 @@ class DeliveryPolicy(ABC):
 
     @abstractmethod
     def _abandoned(self, message: Delivery) -> None:
-        """Handle a message that was abandoned without being settled."""
+        """React to an unsettled message that will not be handled."""
 
 
 class PulledPolicy(DeliveryPolicy):
-    """Policy for pulled messages. ``process_queue`` holds the unfinished ones."""
+    """Policy for a queue whose messages are pulled.
+
+    ``process_queue`` keeps the messages that are not finished.
+    """
 
     def __init__(
         self,
@@ -145,8 +154,10 @@ class PulledPolicy(DeliveryPolicy):
         """Add pulled messages, in the order of their offsets."""
 
     async def wait_for_handlers(self) -> None:
-        """Wait, after ``drop``, for running handlers that must end before another member reads the
-        queue."""
+        """Wait for the running handlers of a queue that was dropped.
+
+        Another member may read the queue only after that. By default there is nothing to wait for.
+        """
 
     def _done(self, message: Delivery) -> None:
         self._process_queue.done(message.queue_offset)
@@ -154,8 +165,12 @@ class PulledPolicy(DeliveryPolicy):
 
 
 class Unordered(PulledPolicy):
-    """Policy that delivers every message at once. A failed message is sent back to its broker. It
-    is retried here if a delay was given or no broker accepts it."""
+    """Policy that delivers every message at once, without waiting for earlier messages.
+
+    A failed message is sent back to its broker. The consumer itself delivers the message again if a
+    delay was given or no broker accepts the message. In broadcasting, a failed message without a
+    delay counts as done.
+    """
 
     def __init__(
         self,
@@ -212,9 +227,12 @@ class Unordered(PulledPolicy):
 
 
 class InOrder(PulledPolicy):
-    """Policy that delivers the next messages, at most one handler call's worth, when those before
-    are done. Failed messages are delivered again together, in order, before the rest of the queue.
-    ``lock``: no message is delivered while the lock is invalid."""
+    """Policy that delivers the next messages of a queue when the previous ones are done.
+
+    It delivers at most ``handler_batch`` messages at once, or one without that setting. Failed
+    messages are delivered again together, in order, before the rest of the queue. No message is
+    delivered while ``lock`` is invalid. ``lock`` is None if the queue needs no lock.
+    """
 
     def __init__(
         self,
@@ -282,8 +300,10 @@ class InOrder(PulledPolicy):
         self._on_room()
 
     def _failed(self, message: Delivery, delay: float | None, level: int) -> None:
-        """Deliver a failed message again, or make it a dead letter. RocketMQ:
-        ``ConsumeMessageOrderlyService.checkReconsumeTimes``."""
+        """Deliver a failed message again, or make a dead letter of the message.
+
+        RocketMQ: ``ConsumeMessageOrderlyService.checkReconsumeTimes``.
+        """
         settings = self._settings
         retries_max = settings.max_reconsume_times
         spent = retries_max is not None and message.reconsume_times >= retries_max
@@ -304,8 +324,10 @@ class InOrder(PulledPolicy):
             self._retry_in_place(message, self._settings.suspend_time)
 
     def _retry_in_place(self, message: Delivery, delay: float) -> None:
-        """Deliver failed messages again after the longest of their delays, once all messages of the
-        call have ended."""
+        """Deliver a failed message again, after all messages of the same handler call have ended.
+
+        All failed messages of the call wait for the longest of their delays.
+        """
         # The next message may start only when every message before it is done. So a failed message
         # leaves ``_out`` but not the queue: it waits in ``_again`` until the others of its call
         # have ended, and then goes back in front of ``_waiting``. If it were delivered at once, it
@@ -350,8 +372,10 @@ class InOrder(PulledPolicy):
 
 
 class PoppedMessages(DeliveryPolicy):
-    """Unsettled messages of a popped queue, which are delivered at once. Their number is limited by
-    a *window*. It shrinks when messages are not handled in time, and grows when they are.
+    """Policy for a popped queue, which delivers every message at once.
+
+    A *window* limits the number of unsettled messages. The window shrinks when messages are not
+    handled in time, and grows when they are.
 
     A message belongs to this member only while it is invisible to others. A message that was not
     started in that time is dropped, because another member may have it. When the queue is lost,
@@ -381,8 +405,10 @@ class PoppedMessages(DeliveryPolicy):
     def add_messages(
         self, messages: list[PoppedDelivery], deadline: float, *, stopped: bool
     ) -> None:
-        """Deliver messages that become visible to others at ``deadline``. If the queue is
-        ``stopped``, return them to the broker instead."""
+        """Deliver popped messages, or return them to the broker if the queue is ``stopped``.
+
+        The messages become visible to other members at ``deadline``, an event loop time in seconds.
+        """
         for message in messages:
             message.deliver(self, message.reconsume_times + 1)
             message.invisible_until(deadline, self._loop.time)
@@ -394,7 +420,8 @@ class PoppedMessages(DeliveryPolicy):
             self._give_back(message)
 
     def drop_overdue(self) -> None:
-        """Drop messages that no handler or reader got in time."""
+        """Drop messages that became visible to other members before any handler or reader got
+        them."""
         late = [message for message in self.held if not message.taken and message.overdue]
         if late:
             log.warning(
@@ -410,19 +437,24 @@ class PoppedMessages(DeliveryPolicy):
 
     @property
     def next_overdue_at(self) -> float | None:
-        """Loop time at which the next message that no handler or reader has is dropped; None if
-        there is none."""
+        """Event loop time at which the next waiting message must be dropped.
+
+        None if every message is with a handler or reader.
+        """
         return min((message.deadline for message in self.held if not message.taken), default=None)
 
     def drop(self) -> None:
-        """Stop delivering, and return messages to the broker that no handler or reader has."""
+        """Stop delivering messages, and return those to the broker that are not being handled."""
         self.dropped = True
         for message in [message for message in self.held if not message.taken]:
             self._give_back(message)
 
     def close(self, *, give_back_taken: bool) -> None:
-        """Ignore later settling of messages. ``give_back_taken``: also return messages in handlers
-        to the broker, because nobody works on them any more."""
+        """Ignore messages that are settled from now on.
+
+        ``give_back_taken``: True also returns messages in handlers to the broker, because nobody
+        works on them any more.
+        """
         if give_back_taken:
             for message in list(self.held):
                 self._give_back(message)
@@ -474,6 +506,8 @@ class PoppedMessages(DeliveryPolicy):
             self._requests.give_back(message)
 
     def _narrow_window(self) -> None:
-        """Halve the window, because the handlers cannot keep up. Each message that is not handled
-        in time uses up an attempt."""
+        """Halve the maximum number of unsettled messages, because the handlers are too slow.
+
+        Each message that is not handled in time uses up an attempt.
+        """
         self._window = max(self._window / 2, 1.0)

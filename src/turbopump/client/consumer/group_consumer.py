@@ -33,7 +33,7 @@ from turbopump.protocol.requests import clients, consumers
 
 
 class RunningMember(ABC):
-    """State of a consumer from start to close, as a ``member`` of its group."""
+    """Consumer between its start and its close, as a member of its group."""
 
     def __init__(self, instance: ClientInstance, member: InstanceMember) -> None:
         self.instance = instance
@@ -45,19 +45,22 @@ class RunningMember(ABC):
         await self.instance.routes.find_routes(list(topics))
 
     async def begin_consuming(self) -> None:  # noqa: B027 - a simple consumer has nothing to begin
-        """Start to consume."""
+        """Start to consume messages. A consumer that reads only on request starts nothing here."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Leave the group. Each step is made even if an earlier one fails."""
+        """Leave the group. If one part of the close fails, the other parts are done
+        nevertheless."""
 
 
 RunningT = TypeVar("RunningT", bound=RunningMember)
 
 
 class GroupConsumer(InContext, Generic[RunningT]):
-    """Consumer that subscribes to topics. ``_group`` and the topics of ``_subscriptions`` are under
-    the names that brokers know."""
+    """Base class of the consumers that subscribe to topics as members of a group.
+
+    ``_group`` and the topics in ``_subscriptions`` are the names that brokers know.
+    """
 
     def __init__(self, settings: SubscriberSettings) -> None:
         self._settings = settings
@@ -78,22 +81,29 @@ class GroupConsumer(InContext, Generic[RunningT]):
 
     @abstractmethod
     def consumer_data(self) -> clients.ConsumerData:
-        """Return this consumer's entry in the heartbeat."""
+        """Return the description of this consumer that heartbeats send to brokers."""
 
     @abstractmethod
     def _make_running(
         self, instance: ClientInstance, member: InstanceMember, settings: ClientSettings
     ) -> RunningT:
-        """Create the object that exists from start to close. ``settings``: those with which the
-        client joined ``instance``."""
+        """Create the object that represents the consumer from its start to its close.
+
+        ``settings`` are those with which the client joined ``instance``.
+        """
 
     def _join_instance(self, member: InstanceMember) -> tuple[ClientSettings, ClientInstance]:
-        """Add ``member`` to an instance. Return the instance, and the settings that name it."""
+        """Add ``member`` to a client instance.
+
+        Return the settings that identify the instance, and the instance.
+        """
         return self._settings, join_instance(self._settings, self._environment, member)
 
     async def _start(self) -> None:
-        """Join the group and start the running object. If that fails, the member leaves its
-        instance again."""
+        """Join the group and start to consume messages.
+
+        If the start fails, the member leaves its client instance again.
+        """
         member = InstanceMember(self._group, consumer=self.consumer_data)
         settings, instance = self._join_instance(member)
         try:
@@ -110,8 +120,7 @@ class GroupConsumer(InContext, Generic[RunningT]):
             raise
 
     def _tracing(self, settings: ClientSettings, trace: bool | str) -> Tracing | None:
-        """Return the tracing of this consumer's messages according to the setting ``trace``, or
-        None."""
+        """Return the tracing of this consumer's messages, or None if ``trace`` is off."""
         topic = trace_topic(trace)
         if topic is None:
             return None
@@ -138,7 +147,7 @@ class GroupConsumer(InContext, Generic[RunningT]):
         model: clients.MessageModel = clients.MessageModel.CLUSTERING,
         **further: Any,
     ) -> clients.ConsumerData:
-        """Return the consumer's entry in the heartbeat."""
+        """Return the description of this consumer that heartbeats send to brokers."""
         from_where = clients.ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
         if isinstance(where, ConsumeFrom):
             from_where = clients.ConsumeFromWhere(where.value)
@@ -153,10 +162,13 @@ class GroupConsumer(InContext, Generic[RunningT]):
 
 
 class RunningConsumer(RunningMember):
-    """State of a pulling consumer from start to close. ``tracing``: None if nothing is traced."""
+    """Consumer that is assigned queues, between its start and its close.
+
+    ``tracing`` is None if messages are not traced.
+    """
 
     what: ClassVar[str]
-    """Name of the consumer's class, for errors."""
+    """Name of the consumer's class, for error messages."""
 
     def __init__(
         self,
@@ -185,8 +197,10 @@ class RunningConsumer(RunningMember):
         await super().prepare(topics)
 
     async def begin_consuming(self) -> None:
-        """Assign queues to this member and start reading them. Raises NotStartedError if the
-        consumer is closed meanwhile."""
+        """Assign queues to this member and start reading them.
+
+        Raises NotStartedError if the consumer is closed meanwhile.
+        """
         complete = not self.closing and await self._first_queues()
         if self.closing:
             raise NotStartedError(f"this {self.what} was closed during its start; start a new one")
@@ -194,7 +208,7 @@ class RunningConsumer(RunningMember):
         self._spawn(self._table.commit_for_ever(), "commits")
 
     async def _first_queues(self) -> bool:
-        """Assign this member's share of the queues. Return False if some of them are not available
+        """Assign this member's share of the queues. Return False if some queues are not available
         yet."""
         return await self.balancer.balance()
 
@@ -203,15 +217,19 @@ class RunningConsumer(RunningMember):
         self._tasks.append(self.instance.spawn(work, name=name))
 
     def _group_changed(self) -> None:
-        """Commit and divide the queues again after the group's members have changed. Without the
-        commit, a queue's next owner would read finished messages again."""
+        """Commit offsets and divide the queues again after the group's members have changed.
+
+        Without the commit, the next owner of a queue would read finished messages again.
+        """
         if not self.closing:
             self.instance.spawn(self._table.commit(), name="commit")
             self.balancer.wake()
 
     def _running_info(self) -> consumers.ConsumerRunningInfo:
-        """Return settings and queues for an operator. RocketMQ: a lite pull consumer keeps no
-        statistics."""
+        """Return the settings and queues of this consumer, for an operator.
+
+        RocketMQ: a lite pull consumer keeps no statistics.
+        """
         return self._info_with(concurrency=0, ordered=False, statuses={})
 
     def _info_with(
@@ -229,7 +247,10 @@ class RunningConsumer(RunningMember):
         )
 
     async def _consume_directly(self, _message: Delivery) -> consumers.ConsumeMessageDirectlyResult:
-        """Run the handler now with a message from an operator, if there is a handler."""
+        """Answer an operator who wants this consumer to handle a message now.
+
+        This default answer says that the consumer has no handler.
+        """
         return consumers.ConsumeMessageDirectlyResult(
             consume_result=consumers.ConsumeResult.CR_THROW_EXCEPTION,
             remark=f"this {self.what} has no handler, so it cannot handle a message directly",
@@ -237,8 +258,10 @@ class RunningConsumer(RunningMember):
 
 
 class _Nobody:
-    """Owner of a message that belongs to no queue. ``wanted_again``: the handler called
-    ``retry``."""
+    """Owner of a message that was sent by an operator and belongs to no queue.
+
+    ``wanted_again`` is True once the handler has called ``retry``.
+    """
 
     dropped = False
     wanted_again = False
@@ -256,9 +279,12 @@ class _Nobody:
 async def consume_directly(
     message: Delivery, call: Callable[[Delivery], Awaitable[object]], clock: Clock, *, ordered: bool
 ) -> consumers.ConsumeMessageDirectlyResult:
-    """Run ``call`` with a message from an operator, without counting it for an offset. Exceptions
-    of ``call`` become part of the result. Source: apache/rocketmq
-    ``ConsumeMessageConcurrentlyService.consumeMessageDirectly``."""
+    """Handle a message from an operator with ``call``, without committing an offset.
+
+    Exceptions of ``call`` become part of the result.
+
+    Source: apache/rocketmq ``ConsumeMessageConcurrentlyService.consumeMessageDirectly``.
+    """
     owner = _Nobody()
     message.deliver(owner, message.reconsume_times + 1)
     started = clock.monotonic()

@@ -43,7 +43,10 @@ from turbopump.repeated_line import RepeatedLine
 log = logging.getLogger(__name__)
 
 Handler = Callable[[Delivery], object]
-"""Coroutine function (runs on the consumer's loop) or plain function (runs in a thread)."""
+"""Handler of one message.
+
+A coroutine function runs on the consumer's event loop, a plain function in a thread.
+"""
 COMES_AGAIN: Final = "will be delivered again"
 """Text for log lines about the usual consequence of a failure."""
 REPLACE_S: Final = 1.0
@@ -59,8 +62,8 @@ SLOW_S: Final = 0.00005
 """Handler time in seconds above which a plain handler gets one thread per ready message. For a
 faster handler, starting a thread costs as much as the call."""
 NOTED_MAX_S: Final = 5 * SLOW_S
-"""Maximum time of one call in the mean, in seconds. Longer calls are usually delays of the machine
-or loop, not of the handler."""
+"""Seconds to which the time of one call is limited in the mean handler time. Longer calls are
+usually delays of the machine or loop, not of the handler."""
 WEIGHT: Final = 1 / 32
 """Weight of the newest call in the mean handler time."""
 LOOK_AGAIN_S: Final = 0.001
@@ -81,9 +84,9 @@ class _HandlerCall(NamedTuple):
 class _Worker:
     """Worker that handles one message after another, in a task or a thread.
 
-    - ``begun``: True once it has asked for its first message.
-    - ``message``: message being handled.
-    - ``thread``: thread of a plain function; None while a coroutine is running.
+    - ``begun``: True once the worker has asked for its first message.
+    - ``message``: message that is being handled.
+    - ``thread``: id of the thread of a plain function. None while a coroutine is running.
     """
 
     __slots__ = ("begun", "message", "thread")
@@ -95,16 +98,18 @@ class _Worker:
 
     @property
     def unsettled(self) -> Handled | None:
-        """Current message, unless it is settled or was removed."""
+        """Message that the worker is handling, or None if that message is already settled."""
         message = self.message
         return message if message is not None and message.taken and not message.settled else None
 
 
 class HandlerPool:
-    """Call ``handler`` with messages of ``ready``, or with lists of messages.
+    """Pool of workers that call the user's handler with ready messages.
 
+    - ``handler``: function of one message, or of a list of messages if ``ready`` has batches.
+    - ``ready``: queue of the messages to handle.
     - ``concurrency``: maximum number of concurrent calls.
-    - ``consequence``: text for log lines, what happens to a message after a failure.
+    - ``consequence``: text for log lines, which says what happens to a message after a failure.
     """
 
     # A worker handles one message after another, and ends when none is ready. For a coroutine
@@ -155,7 +160,7 @@ class HandlerPool:
         """True if all outcomes are ignored from now on."""
 
     def start(self) -> None:
-        """Start handling messages."""
+        """Start to call the handler with ready messages."""
         self._going = True
         self._ready.set_listener(self._start_needed)
         self._start_needed()
@@ -169,7 +174,7 @@ class HandlerPool:
         self._start_needed()
 
     def handled_now(self) -> list[Handled]:
-        """Messages that are being handled."""
+        """Return the messages and batches that are being handled."""
         return [message for worker in self.workers if (message := worker.unsettled) is not None]
 
     def is_handling_in(self, task: asyncio.Task[object], thread: int | None) -> bool:
@@ -179,9 +184,12 @@ class HandlerPool:
         )
 
     async def stop(self, patience: float) -> None:
-        """Wait at most ``patience`` seconds for running handlers. After that, a coroutine is
-        cancelled and abandoned if it does not end in the same time again; a plain function is
-        abandoned at once. The caller must close ``ready`` first, so that no new handler starts."""
+        """Wait at most ``patience`` seconds for running handlers, and then abandon them.
+
+        A late coroutine is cancelled, and has the same time again to end, but at least one second.
+        A late plain function is abandoned at once. The caller must close ``ready`` first, so that
+        no new handler starts.
+        """
         self._going = False
         self._wake_idle()
         if self._timer is not None:
@@ -216,8 +224,11 @@ class HandlerPool:
             )
 
     async def call(self, message: Delivery) -> object:
-        """Run the handler once, beside the others, and return its result. Raises its exception as
-        ``failure_of`` describes."""
+        """Run the handler once with ``message``, and return the result.
+
+        Other handler calls may run at the same time. Raises the handler's exception as
+        ``failure_of`` describes.
+        """
         if self._threads is None:
             result = self._call(message)
         else:
@@ -227,8 +238,10 @@ class HandlerPool:
         return checked_result(result)
 
     async def give_back_late(self, timeout: float) -> None:
-        """Repeatedly send back messages that a handler has had for ``timeout`` seconds. RocketMQ:
-        ``ProcessQueue.cleanExpiredMsg``."""
+        """Send back every message that a handler has had for ``timeout`` seconds, until cancelled.
+
+        RocketMQ: ``ProcessQueue.cleanExpiredMsg``.
+        """
         while True:
             now = self._loop.time()
             next_due = now + timeout
@@ -278,7 +291,8 @@ class HandlerPool:
             idle.set_result(None)
 
     def _start_more(self) -> None:
-        """Start more workers if messages still wait and the running ones make no progress."""
+        """Start more workers if messages still wait and the running workers make little
+        progress."""
         self._timer = None
         if not self._ready.waiting:
             return
@@ -330,7 +344,10 @@ class HandlerPool:
         self._start_needed()
 
     def _replace_worker(self, message: Handled | None, error: BaseException) -> None:
-        """Replace a worker that was cancelled from outside."""
+        """Start a worker in place of one that has ended unexpectedly.
+
+        Its message counts as failed. If the consumer was closed meanwhile, no worker is started.
+        """
         if self._going:
             log.error(
                 "a handler's worker was cancelled from outside, another replaces it cause=%r", error
@@ -391,8 +408,10 @@ class HandlerPool:
                     self._settle(message, result)
 
     async def _await_worker(self, worker: _Worker, left: Awaitable[_HandlerCall | None]) -> None:
-        """Wait for a worker in a thread. If the plain function returned a coroutine (for example a
-        lambda), await that here."""
+        """Wait for a worker in a thread, and await a coroutine that the handler may return.
+
+        A lambda is a plain function that may return a coroutine.
+        """
         outcome = await left
         if outcome is None:
             return
@@ -409,8 +428,11 @@ class HandlerPool:
                 self._settle(message, result)
 
     def _handle_in_thread(self, worker: _Worker) -> _HandlerCall | None:
-        """Handle messages with a plain function until none is ready. Return a call whose result is
-        a coroutine, which the loop has to await."""
+        """Handle messages with a plain function until none is ready.
+
+        Return a call whose result is a coroutine, because only the event loop can await it. Return
+        None in all other cases.
+        """
         ready = self._ready
         handler = self._call
         workers = self.workers
@@ -481,8 +503,10 @@ class HandlerPool:
                 self._loop.call_soon(self._collect_outcomes)
 
     def _fail(self, message: Handled, error: BaseException) -> None:
-        """Have a message delivered again after its handler raised ``error``. The first failure of a
-        kind is logged with its traceback; the others are counted."""
+        """Have a message delivered again after its handler raised ``error``.
+
+        The first failure of a kind is logged with its traceback. Further failures are counted.
+        """
         if not message.settled:
             kind = type(error), _raised_at(error)
             cause = repr(error)
@@ -507,8 +531,10 @@ class HandlerPool:
 async def cancelled(
     tasks: Collection[asyncio.Task[None]], patience: float
 ) -> set[asyncio.Task[None]]:
-    """Cancel these tasks, and wait for ``patience`` seconds, or ``CANCELLED_S`` if that is longer.
-    Return the tasks that still run."""
+    """Cancel tasks, wait for them to end, and return those that still run.
+
+    The wait is ``patience`` seconds at most, or ``CANCELLED_S`` if that is longer.
+    """
     for task in tasks:
         task.cancel()
     _, go_on = await asyncio.wait(tasks, timeout=max(patience, CANCELLED_S))
@@ -516,7 +542,10 @@ async def cancelled(
 
 
 def called_with_lists(handler: BatchHandler) -> Callable[[Handled], object]:
-    """Return ``handler`` adapted to the pool. Each call gets a new list, which it may change."""
+    """Return a function that calls ``handler`` with a list of messages.
+
+    Each call gets a new list, which the handler may change.
+    """
 
     def call(handled: Handled) -> object:
         return handler(list(messages_in(handled)))
@@ -525,7 +554,7 @@ def called_with_lists(handler: BatchHandler) -> Callable[[Handled], object]:
 
 
 def named(messages: Sequence[Handled]) -> str:
-    """Return the names of the first messages, for a log line."""
+    """Return a text that identifies the first messages in a log line."""
     names = "; ".join(keys_of(message) for message in messages[:NAMED_MAX])
     return f"{names}; …" if len(messages) > NAMED_MAX else names
 

@@ -36,11 +36,13 @@ def default_directory() -> Path:
 
 
 class LocalOffsets:
-    """Offsets of one broadcasting consumer. ``brokers``: used to look up the first and last offset
-    of a queue. ``disk``: the system's by default.
+    """Offsets of one broadcasting consumer, which are stored in a file.
 
-    Raises ConfigError if the client id or the group cannot be a directory's name, or the file
-    cannot be read (OSError).
+    - ``brokers``: offsets at the brokers, to look up the first and last offset of a queue.
+    - ``disk``: disk with the file, by default that of the system.
+
+    Raises ConfigError if the client id or the group cannot be a directory's name, or if the file
+    cannot be read.
     """
 
     def __init__(
@@ -91,11 +93,15 @@ class LocalOffsets:
             self._dirty = True
 
     def forget(self, queues: Iterable[MessageQueue]) -> None:
-        """Do nothing: the file keeps offsets of lost queues."""
+        """Prepare to commit again after a broker was lost. Nothing is needed here, because a file
+        stores the offsets."""
 
     async def flush(self, *, acknowledged: bool = False) -> None:
-        """Write the file if an offset has changed. ``acknowledged``: wait until the file is written
-        or the disk has failed."""
+        """Write the file if an offset has changed.
+
+        ``acknowledged``: True waits until the file is written or the disk has failed, for at most
+        ``SAVE_PATIENCE_S`` seconds.
+        """
         if self._dirty:
             self._dirty = False
             self._table.save(
@@ -110,8 +116,11 @@ class LocalOffsets:
     async def starting_offset(
         self, queue: MessageQueue, consume_from: ConsumeFrom | datetime
     ) -> StartOffset:
-        """Return the offset in the file. For a queue without one, return the offset at which
-        reading starts."""
+        """Return the offset at which to start reading a queue.
+
+        It is the offset in the file. For a queue without one, it is the position that
+        ``consume_from`` describes.
+        """
         offset = self._offsets.get(queue)
         if offset is not None and offset >= 0:
             return StartOffset(offset, answered=True, stored=True)
@@ -120,7 +129,7 @@ class LocalOffsets:
         )
 
     async def close(self) -> None:
-        """Write changed offsets and close the disk."""
+        """Write changed offsets to the file, and close the disk."""
         await self.flush(acknowledged=True)
         if self._own_disk:
             self._disk.close()

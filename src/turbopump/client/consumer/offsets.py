@@ -58,8 +58,11 @@ class ConsumeFrom(Enum):
 
 
 class StartOffset(NamedTuple):
-    """Offset at which to start reading a queue. ``answered``: answer to the request for the group's
-    offset. ``stored``: True if the broker certainly has stored this offset."""
+    """Offset at which to start reading a queue.
+
+    - ``answered``: True if it is the answer to the request for the group's offset.
+    - ``stored``: True if the broker certainly has stored this offset.
+    """
 
     offset: int
     answered: bool
@@ -67,7 +70,10 @@ class StartOffset(NamedTuple):
 
 
 class OffsetStore:
-    """Offsets of one group at the brokers. Every method may raise a RemotingError."""
+    """Offsets of one group, which are stored at the brokers.
+
+    Every method that sends a request may raise a RemotingError.
+    """
 
     def __init__(self, instance: ClientInstance, group: str) -> None:
         self._instance = instance
@@ -79,9 +85,11 @@ class OffsetStore:
         ended."""
 
     async def committed(self, queue: MessageQueue, *, zero_if_young: bool = True) -> int | None:
-        """Return the group's offset in ``queue``, or None if there is none. If there is none and
-        the queue's first message is still in memory, the broker answers 0. ``zero_if_young=False``
-        asks it not to; brokers of 4.9 ignore that."""
+        """Return the committed offset of the group in ``queue``, or None if there is none.
+
+        If there is none and the queue's first message is still in memory, the broker answers 0.
+        ``zero_if_young=False`` asks the broker not to do so. Brokers of 4.9 ignore that.
+        """
         request = requests.QueryConsumerOffset(
             consumer_group=self._group,
             topic=queue.topic,
@@ -96,7 +104,7 @@ class OffsetStore:
             raise
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
-        """Set the group's offset. Returns when the broker has stored it.
+        """Store the offset of the group in ``queue``, and wait until the broker has stored it.
 
         Commits to a queue are sent one at a time, each after the previous answer. Apache's broker
         spreads one connection's requests over many threads, so an older commit could otherwise
@@ -132,29 +140,31 @@ class OffsetStore:
         await self._ask(queue, request)
 
     def forget(self, queues: Iterable[MessageQueue]) -> None:
-        """Treat the next commit to each topic as the first, because its broker may have lost
-        earlier ones."""
+        """Treat the next commit to each topic of these queues as the first.
+
+        The brokers may have lost the earlier commits.
+        """
         for queue in queues:
             begun = self._begun.get((queue.broker_name, queue.topic))
             if begun is not None and begun.is_set():
                 del self._begun[queue.broker_name, queue.topic]
 
     async def flush(self, *, acknowledged: bool = False) -> None:
-        """Do nothing: the brokers store committed offsets."""
+        """Write committed offsets to the disk. Nothing is needed here, because the brokers store
+        them."""
 
     async def min_offset(self, queue: MessageQueue) -> int:
-        """Return the offset of the oldest message."""
+        """Return the offset of the oldest message in ``queue``."""
         request = requests.GetMinOffset(topic=queue.topic, queue_id=queue.queue_id)
         return (await self._ask(queue, request)).offset
 
     async def max_offset(self, queue: MessageQueue) -> int:
-        """Return the offset after the newest message."""
+        """Return the offset after the newest message in ``queue``."""
         request = requests.GetMaxOffset(topic=queue.topic, queue_id=queue.queue_id)
         return (await self._ask(queue, request)).offset
 
     async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset of the first message stored at or after that time (ms since 1970
-        UTC)."""
+        """Return the offset of the first message stored at or after a time in ms since 1970 UTC."""
         request = requests.SearchOffset(
             topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms
         )
@@ -163,11 +173,13 @@ class OffsetStore:
     async def starting_offset(
         self, queue: MessageQueue, consume_from: ConsumeFrom | datetime
     ) -> StartOffset:
-        """Return the offset at which to start reading (``RebalancePushImpl.computePullFromWhere``).
+        """Return the offset at which to start reading a queue.
 
-        The answer 0 may be a stored offset, or mean only that the queue is young. It must be
-        committed like an offset that is not stored yet. Java commits every answer
+        The answer 0 of a broker may be a stored offset, or mean only that the queue is young. So 0
+        must be committed like an offset that is not stored yet. Java commits every answer
         (``RemoteBrokerOffsetStore.readOffset``).
+
+        Source: apache/rocketmq ``RebalancePushImpl.computePullFromWhere``.
         """
         zero_if_young = consume_from in (ConsumeFrom.LAST, ConsumeFrom.FIRST)
         committed = await self.committed(queue, zero_if_young=zero_if_young)

@@ -28,12 +28,12 @@ from turbopump.protocol.requests.pop import InitMode, PopMessageReply
 BATCH_MAX: Final = 32
 """Maximum number of messages in one pop; brokers refuse more."""
 ANSWER_S: Final = 10.0
-"""Timeout of an answer in seconds, in addition to the time for which the broker may hold the
-pop."""
+"""Timeout of an answer in seconds, in addition to the time for which the broker may wait for
+messages."""
 WAIT_S: Final = 5.0
-"""Seconds for which a broker may hold a pop, or a request for notification. Java's client uses 15.
-Apache's brokers do not wake a held request for messages in a retry topic of the usual form, so a
-longer time would delay retries."""
+"""Seconds for which a broker may wait for messages before it answers a pop or a request for
+notification. Java's client uses 15. Apache's brokers do not end that wait for messages in a retry
+topic of the usual form, so a longer time would delay retries."""
 GIVEN_BACK_S: Final = 1.0
 """Seconds until a received message that is not handled is delivered again. RocketMQ's proxy uses
 the same value (``NACK_INVISIBLE_TIME``)."""
@@ -42,7 +42,10 @@ ATTEMPTS_MAX: Final = 16
 
 
 class HasHandle(Protocol):
-    """Any message with a handle. ``batch``: the inner batch that contains the message."""
+    """Popped message of any class, with the handle by which its broker knows this delivery.
+
+    ``batch`` is the inner batch that contains the message, or None.
+    """
 
     topic: str
     broker_name: str
@@ -52,11 +55,11 @@ class HasHandle(Protocol):
 
 
 class PoppedBatch:
-    """One delivery of an inner batch, with its ``messages``. ``turn``: lock for changes of the
-    handle.
+    """Messages of an inner batch, which a broker delivers as one message.
 
-    For its broker a batch is one message. It is done when all of its messages are done. If one of
-    them is to be delivered again, all of them are. Apache's clients do not split popped batches.
+    The batch is done when all of its messages are done. If one of them is to be delivered again,
+    all of them are. Apache's clients do not split popped batches. ``turn`` is the lock for changes
+    of the handle.
     """
 
     __slots__ = ("_left", "_moved", "messages", "turn")
@@ -73,13 +76,16 @@ class PoppedBatch:
         return not self._left
 
     def moved(self, handle: str, seconds: float, now: float) -> None:
-        """Record a new handle, and delivery again ``seconds`` after ``now``."""
+        """Record that the broker has accepted a new invisible time for the batch.
+
+        All messages get the new handle. The batch is delivered again ``seconds`` after ``now``.
+        """
         self._moved = seconds, now
         for message in self.messages:
             message.handle = handle
 
     def has_moved(self, seconds: float, since: float) -> bool:
-        """Return True if the invisible time was changed to ``seconds``, at ``since`` or later."""
+        """Return True if the invisible time was set to ``seconds`` at ``since`` or later."""
         return self._moved[0] == seconds and self._moved[1] >= since
 
 
@@ -87,8 +93,10 @@ PoppedT = TypeVar("PoppedT", bound=HasHandle)
 
 
 def to_acknowledge(messages: Iterable[PoppedT]) -> Iterator[PoppedT]:
-    """Return the messages to acknowledge among these finished ones. A batch is represented by one
-    message, once all of its messages are done."""
+    """Yield those of the finished messages that must be acknowledged at the broker.
+
+    A batch is represented by one message, once all messages of the batch are done.
+    """
     seen: set[PoppedBatch] = set()
     for message in messages:
         batch = message.batch
@@ -100,19 +108,18 @@ def to_acknowledge(messages: Iterable[PoppedT]) -> Iterator[PoppedT]:
 
 
 class PoppedMessage(ReceivedMessage):
-    """Message that is invisible to the rest of its group for a while. ``topic`` is the original
-    topic, also for a retry.
+    """Message that is invisible to the rest of its group for a while.
 
-    ``handle`` identifies this delivery at the broker (Apache's ``POP_CK``, the receipt handle in
-    Java's API).
+    ``topic`` is the original topic, also for a retry. ``handle`` identifies this delivery at the
+    broker. Apache calls it ``POP_CK``, and Java's API calls it the receipt handle.
     """
 
     __slots__ = ("batch", "handle")
 
     handle: str
     batch: PoppedBatch | None
-    """Inner batch that contains the message. Its messages are acknowledged and delivered again
-    together. None: a single message."""
+    """Inner batch that contains the message, or None for a single message. Messages of a batch are
+    acknowledged and delivered again together."""
 
     @property
     def attempt(self) -> int:
@@ -121,13 +128,18 @@ class PoppedMessage(ReceivedMessage):
 
     @property
     def visible_at_ms(self) -> int:
-        """Time at which the message is delivered again unless acknowledged: ms since 1970 by the
-        broker's clock."""
+        """Time at which an unacknowledged message is delivered again, in ms since 1970.
+
+        The time is that of the broker's clock.
+        """
         return handles.PopHandle.decode(self.handle).visible_at_ms
 
 
 class PoppedDelivery(Delivery):
-    """Popped message of a push consumer. It is no longer wanted once it is visible to others."""
+    """Popped message of a push consumer.
+
+    The message is not handled any more once it is visible to other members.
+    """
 
     __slots__ = ("_now", "batch", "deadline", "handle")
 
@@ -137,8 +149,11 @@ class PoppedDelivery(Delivery):
     _now: Callable[[], float]
 
     def invisible_until(self, deadline: float, now: Callable[[], float]) -> None:
-        """Set the time at which the message is delivered again unless acknowledged. ``now``:
-        returns the time in seconds by the same clock. Called by the owner."""
+        """Set the time at which the message is delivered again unless it is acknowledged.
+
+        ``now`` returns the current time in seconds, by the same clock as ``deadline``. The owner of
+        the message calls this method.
+        """
         self.deadline = deadline
         self._now = now
 
@@ -158,9 +173,10 @@ MessageT = TypeVar("MessageT", PoppedMessage, PoppedDelivery)
 def popped_messages(
     body: bytes, reply: PopMessageReply, queue: MessageQueue, message_type: type[MessageT]
 ) -> tuple[list[MessageT], list[DamagedMessage]]:
-    """Return the undamaged and the damaged messages in the answer to a pop of ``queue`` (queue id
-    −1: of any queue). The undamaged ones have broker name and handle. Inner batches are split into
-    their messages.
+    """Return the undamaged and the damaged messages in the answer to a pop of ``queue``.
+
+    A queue id of −1 means any queue of the topic. The undamaged messages have a broker name and a
+    handle. Inner batches are split into their messages.
 
     Raises MessageError if the answer's header fields cannot be read.
     """
@@ -177,8 +193,11 @@ def popped_messages(
 def _decoded(
     body: bytes, queue: MessageQueue, message_type: type[MessageT]
 ) -> tuple[list[MessageT], dict[int, list[bytes]], list[DamagedMessage]]:
-    """Decode the answer. Return the messages as stored, the entries of each inner batch by message
-    number, and the damaged messages."""
+    """Decode the messages in the answer to a pop, without splitting inner batches.
+
+    Return the messages as stored, the entries of each inner batch by message number, and the
+    damaged messages.
+    """
     messages: list[MessageT] = []
     batches: dict[int, list[bytes]] = {}
     damaged: list[DamagedMessage] = []
@@ -213,7 +232,7 @@ def _decoded(
 
 
 def _taken_apart(whole: MessageT, entries: Sequence[bytes]) -> list[MessageT]:
-    """Return the messages of an inner batch, each with the pop's properties of the batch."""
+    """Return the messages of an inner batch, each with the batch's handle and retry count."""
     messages: list[MessageT] = []
     for entry in entries:
         message = decode_entry(entry, check_crc=False, message_type=type(whole))
@@ -272,14 +291,18 @@ def _give_handles(messages: Sequence[MessageT], reply: PopMessageReply, broker_n
 def _popped_offset(
     message: ReceivedMessage, offsets: Sequence[int], known: Collection[int], index: int
 ) -> int:
-    """Return the message's offset in the popped queue, which may differ from its stored offset."""
+    """Return the offset of a message in the popped queue. The offset stored in the message may
+    differ."""
     if message.queue_offset in known or index >= len(offsets):
         return message.queue_offset
     return offsets[index]
 
 
 def single_handle(message: HasHandle) -> handles.PopHandle:
-    """Return the decoded handle of one message. Raises MessageError for an unusable handle."""
+    """Return the decoded handle of one message.
+
+    Raises MessageError if the handle cannot be decoded or names no single message.
+    """
     handle = handles.PopHandle.decode(message.handle)
     if handle.queue_offset is None:
         raise MessageError(f"the handle {message.handle!r} names no single message")
@@ -287,8 +310,12 @@ def single_handle(message: HasHandle) -> handles.PopHandle:
 
 
 class PopResult(NamedTuple, Generic[MessageT]):
-    """Result of a pop. ``messages``: to be delivered. ``came``: number of received messages.
-    ``full``: the broker has too many waiting pops."""
+    """Messages that a pop has returned.
+
+    - ``messages``: messages to deliver.
+    - ``came``: number of received messages, including those that are not delivered.
+    - ``full``: True if the broker has too many waiting pops.
+    """
 
     messages: list[MessageT]
     came: int = 0
@@ -296,6 +323,8 @@ class PopResult(NamedTuple, Generic[MessageT]):
 
 
 def init_mode_of(consume_from: ConsumeFrom | datetime) -> InitMode:
-    """Return the mode for a group without an offset. Brokers accept no time here: ``NOW`` and a
-    datetime mean ``LAST``, as in Java."""
+    """Return the position at which a group without an offset starts to pop.
+
+    Brokers accept no time here: ``NOW`` and a datetime mean ``LAST``, as in Java.
+    """
     return InitMode.MIN if consume_from is ConsumeFrom.FIRST else InitMode.MAX

@@ -71,8 +71,9 @@ _FINAL: Final = (
 )
 TIMEOUT_S: Final = 5.0
 SPAN_MAX: Final = 4096
-"""Maximum distance of a message from the start of its pop in a batch. Messages beyond it are
-acknowledged alone, because a batch has a bit for every offset between."""
+"""Maximum distance, in offsets, between a message and the start of its pop in a batched
+acknowledgement. Messages beyond it are acknowledged alone, because a batch has a bit for every
+offset between."""
 
 
 _NOTHING: Final = (
@@ -96,11 +97,14 @@ class _Receipt(NamedTuple):
 
 @dataclass(eq=False)
 class PopRequests:
-    """Pop requests of one group, under the name that brokers know.
+    """Sender of one group's requests to pop, acknowledge and delay messages.
 
-    - ``namespace``: removed from the topics that users see.
+    - ``group``: name of the group, as brokers know it.
     - ``init_mode``: position at which the group starts in a queue without an offset.
-    - ``backs``: makes dead letters of messages after ``retries_max`` retries (None: no limit).
+    - ``namespace``: prefix that is removed from the topics that users see.
+    - ``backs``: object that makes dead letters of messages.
+    - ``retries_max``: number of retries after which a message becomes a dead letter. None for no
+      limit.
     """
 
     instance: ClientInstance
@@ -130,16 +134,19 @@ class PopRequests:
         attempt_id: str | None,
     ) -> PopResult[MessageT]:
         """Pop messages of ``queue``, and make them invisible to others for ``invisible_s`` seconds.
-        A queue id of −1 means any queue.
 
-        - ``wait_s``: seconds for which the broker may hold the request.
+        - ``queue``: a queue id of −1 means any queue of the topic.
+        - ``batch``: maximum number of messages.
+        - ``wait_s``: seconds for which the broker may wait for messages before it answers.
         - ``attempt_id``: makes the pop ordered. A repeated pop with the same id returns the
-          messages of the first, whose answer was lost.
+          messages of the first pop, whose answer was lost.
 
-        Messages are returned without ``namespace``. Damaged messages are logged and left out; the
-        broker delivers them again. Messages that do not match the filter are acknowledged, because
-        brokers compare only hashes of tags. Messages with too many retries become dead letters.
-        Raises RemotingError, and BodyError for an unreadable answer.
+        Messages are returned without ``namespace``. Damaged messages are logged and left out, and
+        the broker delivers them again. Messages that do not match the filter are acknowledged,
+        because brokers compare only hashes of tags. Messages with too many retries become dead
+        letters.
+
+        Raises RemotingError if the pop fails, and BodyError for an unreadable answer.
         """
         address = await introduced_master(self.instance, queue)
         request = requests.PopMessage(
@@ -187,8 +194,11 @@ class PopRequests:
     # --- acknowledgements without a waiting caller
 
     def acknowledge_later(self, message: HasHandle, deadline: float) -> None:
-        """Acknowledge a finished message later, together with others. ``deadline``: loop time in
-        seconds at which it becomes visible."""
+        """Acknowledge a finished message in the background, together with others.
+
+        ``deadline`` is the event loop time, in seconds, at which the message becomes visible to
+        others.
+        """
         broker_name = message.broker_name
         self._waiting.setdefault(broker_name, []).append(_PendingChange(message, deadline))
         if broker_name not in self._sending:
@@ -209,7 +219,8 @@ class PopRequests:
         self.change_later(message, GIVEN_BACK_S)
 
     def change_later(self, message: PoppedMessage | PoppedDelivery, seconds: float) -> None:
-        """Have the message delivered again ``seconds`` from now, without waiting for the answer."""
+        """Have the message delivered again ``seconds`` from now, without waiting for the broker's
+        answer."""
         self._spawn(self._try_to_change(message, seconds), f"change {message.msg_id}")
 
     async def _try_to_change(self, message: PoppedMessage | PoppedDelivery, seconds: float) -> None:
@@ -227,7 +238,7 @@ class PopRequests:
         task.add_done_callback(self._tasks.discard)
 
     async def finish(self, patience: float) -> None:
-        """Wait at most ``patience`` seconds until everything is sent."""
+        """Wait at most ``patience`` seconds for the requests in the background."""
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=patience)
 
@@ -265,8 +276,10 @@ class PopRequests:
     async def acknowledge(
         self, messages: Iterable[HasHandle], *, timeout: float = TIMEOUT_S
     ) -> None:
-        """Acknowledge messages. Several messages of one broker go in one request, which has one
-        answer for all. An inner batch is acknowledged once all of its messages are.
+        """Acknowledge finished messages at their brokers, and wait for the answers.
+
+        Several messages of one broker go in one request, which has one answer for all. An inner
+        batch is acknowledged once all of its messages are.
 
         Raises MessageError for an unusable handle before anything is sent. Raises RemotingError if
         a broker refuses (code 208: no such message) or cannot be reached, after all requests were
@@ -290,9 +303,13 @@ class PopRequests:
     async def change_invisible_time(
         self, message: HasHandle, seconds: float, *, timeout: float = TIMEOUT_S
     ) -> str:
-        """Have the message delivered again ``seconds`` from now, together with its inner batch, if
-        any. Return the new handle; the old one becomes invalid. Raises MessageError,
-        RemotingError."""
+        """Have a message delivered again ``seconds`` from now, and return its new handle.
+
+        The old handle becomes invalid. A message of an inner batch is delivered again together with
+        the whole batch.
+
+        Raises MessageError for an unusable handle, and RemotingError if the request fails.
+        """
         batch = message.batch
         if batch is None:
             return await self._change(message, seconds, timeout)
@@ -358,7 +375,8 @@ class PopRequests:
     def _batched(
         self, broker_name: str, receipts: Sequence[_Receipt]
     ) -> tuple[list[_Receipt], requests.BatchAckBody | None]:
-        """Return the receipts to send singly, and the body of the request for the others."""
+        """Return the receipts to send singly, and the body of the request for the other
+        receipts."""
         by_pop: dict[tuple[str, PopHandle], list[_Receipt]] = {}
         alone: list[_Receipt] = []
         for receipt in receipts:
@@ -410,8 +428,10 @@ class PopRequests:
 
 
 async def introduced_master(instance: ClientInstance, queue: MessageQueue) -> str:
-    """Send a heartbeat to the master of the queue's broker if needed, and return its address.
-    Raises RemotingError."""
+    """Introduce this client to the master of a queue's broker, and return the master's address.
+
+    A heartbeat is sent if the master has got none from this client yet. Raises RemotingError.
+    """
     address = instance.routes.require_master(queue.broker_name, queue.topic)
     await instance.introduced(address)
     return address

@@ -26,11 +26,13 @@ from turbopump.protocol.requests.pull import PullMessage
 
 
 class Prefetching(QueueTable["PrefetchedQueue"]):
-    """Table of prefetched queues. ``subscriptions``: read when a queue is added.
+    """Table of the queues from which a lite pull consumer prefetches messages.
 
-    With ``auto_commit``, polled messages are done at the next poll. They are committed every five
-    seconds, and when their queue is lost. Without it, only offsets passed to ``commit_these`` are
-    committed, and repeated until the brokers have them.
+    ``subscriptions`` are read when a queue is added.
+
+    With ``auto_commit``, polled messages are done at the next poll. They are committed every
+    ``commit_interval`` seconds, and when their queue is lost. Without ``auto_commit``, only offsets
+    passed to ``commit_these`` are committed, and repeated until the brokers have them.
     """
 
     def __init__(
@@ -50,9 +52,12 @@ class Prefetching(QueueTable["PrefetchedQueue"]):
         return self._queues.get(queue)
 
     async def apply(self, change: QueueChange) -> bool:
-        """Add and remove queues. A lost queue is committed first, so that its next reader starts
-        behind finished messages. A queue that is both lost and gained is started again, and stays
-        paused if it was."""
+        """Add gained queues and remove lost ones.
+
+        A lost queue is committed first, so that its next reader starts behind the finished
+        messages. A queue that is both lost and gained is started again, and stays paused if it was.
+        The result is always True.
+        """
         lost = [self._queues.pop(queue) for queue in change.lost if queue in self._queues]
         for prefetched in lost:
             prefetched.stop()
@@ -74,8 +79,11 @@ class Prefetching(QueueTable["PrefetchedQueue"]):
     # --- messages
 
     async def poll(self, count: int, timeout: float) -> list[ReceivedMessage]:
-        """Wait for messages, and return at most ``count``, queue by queue. Return an empty list
-        after ``timeout`` seconds."""
+        """Wait for messages, and return at most ``count`` of them.
+
+        Messages are returned queue by queue. The list is empty if none arrives in ``timeout``
+        seconds.
+        """
         if self._settings.auto_commit:
             for prefetched in self._queues.values():
                 prefetched.settle_polled()
@@ -136,8 +144,11 @@ class Prefetching(QueueTable["PrefetchedQueue"]):
     async def commit_these(
         self, queues: Collection[PrefetchedQueue], *, acknowledged: bool
     ) -> None:
-        """Commit the done offsets of these queues. ``acknowledged``: wait for the brokers' answers;
-        raises RemotingError."""
+        """Commit the offsets of these queues, up to which messages are done.
+
+        ``acknowledged``: True waits for the brokers' answers, and raises RemotingError for a
+        failure.
+        """
         for one in queues:
             one.owed_offset = one.done_offset
         if acknowledged:
@@ -153,14 +164,17 @@ class Prefetching(QueueTable["PrefetchedQueue"]):
 
 
 SUSPEND_S: Final = 20.0
-"""Seconds for which a broker may hold a pull (``brokerSuspendMaxTimeMillis``)."""
+"""Seconds for which a broker may wait for messages before it answers a pull
+(``brokerSuspendMaxTimeMillis``)."""
 
 
 class PrefetchedQueue(PullLoop[ReceivedMessage]):
-    """Pull ``queue`` from the group's offset on, once started. Its name is that known to brokers.
+    """Loop that pulls the messages of one queue before they are polled.
+
+    The first pull reads from the group's offset on. ``queue`` has the name that brokers know.
     Messages that a seek leaves behind are never delivered: the pull in flight is given up too.
 
-    - ``room``: returns True if more may be pulled now; ``look`` calls it again.
+    - ``room``: returns True if more may be pulled now. ``wake_if_room`` calls it again.
     - ``on_arrival``: called when messages have arrived.
     """
 
@@ -224,7 +238,7 @@ class PrefetchedQueue(PullLoop[ReceivedMessage]):
 
     @property
     def position(self) -> int | None:
-        """Offset of the next message to poll; None until the group's offset is known."""
+        """Offset of the next message to poll, or None until the group's offset is known."""
         return self._ready[0].queue_offset if self._ready else self.next_offset
 
     def take_messages(self, count: int) -> list[ReceivedMessage]:
@@ -239,8 +253,10 @@ class PrefetchedQueue(PullLoop[ReceivedMessage]):
             self.done_offset = max(self.position, self.done_offset or 0)
 
     def seek(self, offset: int) -> None:
-        """Continue at ``offset``, before or behind the current one, and drop prefetched
-        messages."""
+        """Continue at ``offset``, and drop the prefetched messages.
+
+        The new offset may be before or behind the current one.
+        """
         running = self._task is not None
         self.stop()
         self.next_offset = self.done_offset = offset

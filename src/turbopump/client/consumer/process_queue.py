@@ -19,9 +19,13 @@ SPAN_MAX: Final = 2000
 
 
 class PullLimits(NamedTuple):
-    """Limits of unfinished messages, beyond which pulling waits: number, bytes, and distance from
-    the first to the last offset. A topic's limits are divided equally among its assigned queues. If
-    a queue has limits of its own, the smaller one counts.
+    """Limits of the unfinished messages of one queue, beyond which pulling waits.
+
+    - ``messages``: number of messages.
+    - ``bytes``: total size of the messages.
+    - ``span``: distance from the first to the last offset.
+    - ``topic_messages``, ``topic_bytes``: limits for all assigned queues of a topic together, which
+      are divided equally among these queues. Of two limits for one queue, the smaller counts.
 
     RocketMQ: ``pullThresholdForQueue``, ``pullThresholdSizeForQueue`` (MiB),
     ``consumeConcurrentlyMaxSpan``, ``pullThresholdForTopic``, ``pullThresholdSizeForTopic``; the
@@ -40,7 +44,7 @@ class PullLimits(NamedTuple):
         return self.topic_messages is not None or self.topic_bytes is not None
 
     def divided_by(self, queues: int) -> PullLimits:
-        """Return the limits of one queue if ``queues`` of its topic are assigned."""
+        """Return the limits of one queue if its topic has ``queues`` assigned queues."""
         messages = self.messages
         size = self.bytes
         if self.topic_messages is not None:
@@ -54,8 +58,10 @@ USUAL_LIMITS: Final = PullLimits()
 
 
 class ProcessQueue:
-    """Unfinished messages of one queue. ``next_offset``: offset of the next pull. ``limits`` may
-    change."""
+    """Messages of one queue that were pulled and are not done.
+
+    ``next_offset`` is the offset of the next pull. ``limits`` may be changed at any time.
+    """
 
     __slots__ = ("_in_flight", "_offsets", "limits", "next_offset", "size")
 
@@ -97,7 +103,7 @@ class ProcessQueue:
 
     @property
     def commit_offset(self) -> int:
-        """Offset to commit: every message below it is done."""
+        """Offset to commit, below which every message is done."""
         return self._offsets[0] if self._offsets else self.next_offset
 
     @property
@@ -107,11 +113,12 @@ class ProcessQueue:
 
     @property
     def span(self) -> tuple[int, int]:
-        """First unfinished offset and last pulled offset; both 0 if there is none."""
+        """First unfinished offset and last pulled offset. Both are 0 if there is no unfinished
+        message."""
         return (self._offsets[0], self._offsets[-1]) if self._offsets else (0, 0)
 
     def full(self) -> bool:
-        """True if pulling must wait until a message is done."""
+        """Return True if pulling must wait until a message is done."""
         offsets = self._offsets
         limits = self.limits
         return (

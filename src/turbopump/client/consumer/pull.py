@@ -49,8 +49,10 @@ class PullStatus(Enum):
 
 
 class DamagedMessage(msgspec.Struct, frozen=True):
-    """Damaged message: its queue, its offset, and the fault. If the offset itself is damaged, it is
-    the lowest possible one."""
+    """Position and fault of a message that arrived damaged.
+
+    If the offset itself is damaged, ``queue_offset`` is the lowest possible one.
+    """
 
     queue: MessageQueue
     queue_offset: int
@@ -58,14 +60,15 @@ class DamagedMessage(msgspec.Struct, frozen=True):
 
 
 class PullResult(msgspec.Struct, frozen=True):
-    """Result of a pull.
+    """Messages and offsets that a pull has returned.
 
-    - ``messages``: in the order of the queue.
-    - ``min_offset``, ``max_offset``: offset of the oldest message, and the offset after the
-      newest one.
-    - ``damaged``: messages that failed the CRC check. Each is logged as an error and is not
-      in ``messages``.
-    - ``broker_id``: member of the broker to ask next (0: the master).
+    - ``messages``: messages in the order of the queue.
+    - ``next_offset``: offset of the next pull.
+    - ``min_offset``: offset of the oldest message in the queue.
+    - ``max_offset``: offset after the newest message in the queue.
+    - ``damaged``: messages that failed the CRC check. Each is logged as an error and is not in
+      ``messages``.
+    - ``broker_id``: member of the broker to ask next. 0 is the master.
     """
 
     status: PullStatus
@@ -86,7 +89,12 @@ _STATUS_BY_CODE: Final[dict[int, PullStatus]] = {
 
 
 class PullAnswer(NamedTuple, Generic[MessageT]):
-    """Answer of the broker: the undamaged ``messages``, the ``damaged`` ones, and the header."""
+    """Answer of a broker to a pull.
+
+    - ``messages``: undamaged messages.
+    - ``damaged``: position and fault of each damaged message.
+    - ``reply``: header fields of the answer.
+    """
 
     status: PullStatus
     messages: Sequence[MessageT]
@@ -102,9 +110,11 @@ async def pull(
     message_type: type[MessageT],
     timeout: float,
 ) -> PullAnswer[MessageT]:
-    """Pull ``queue`` from the broker at ``address``, which must have this client's heartbeat.
-    Nothing is logged. Raises ResponseError for a code that is no ``PullStatus``, or another
-    RemotingError."""
+    """Pull messages of ``queue`` from the broker at ``address``.
+
+    The broker must have this client's heartbeat. Damaged messages are not logged. Raises
+    ResponseError for a code that is no ``PullStatus``, or another RemotingError.
+    """
     command = await instance.remoting.exchange(address, request, timeout=timeout)
     status = _STATUS_BY_CODE.get(command.code)
     if status is None:
@@ -121,10 +131,12 @@ async def pull(
 def pulled_messages(
     body: bytes, queue: MessageQueue, offset: int, next_offset: int, message_type: type[MessageT]
 ) -> tuple[list[MessageT], list[DamagedMessage]]:
-    """Return the undamaged and the damaged messages in the answer to a pull of ``queue`` from
-    ``offset`` to ``next_offset``. Each is checked by its bodyCRC, and by the CRC over the whole
-    entry if the broker stored one. Inner batches are split; their messages before ``offset`` are
-    left out."""
+    """Return the undamaged and the damaged messages in the answer to a pull.
+
+    The pull of ``queue`` was from ``offset`` to ``next_offset``. Each message is checked by its
+    bodyCRC, and by the CRC over the whole entry if the broker stored one. Inner batches are split,
+    and their messages before ``offset`` are left out.
+    """
     messages, at = unread_messages(body, message_type)
     damaged: list[DamagedMessage] = []
     if at == len(body):
@@ -159,8 +171,10 @@ def pull_request(
     max_messages: int,
     wait: float = 0.0,
 ) -> PullMessage:
-    """Return a pull request that contains its subscription. ``wait``: seconds for which the broker
-    may hold the request."""
+    """Return a request to pull ``queue``, which contains the consumer's subscription.
+
+    ``wait`` is the time in seconds for which the broker may wait for messages before it answers.
+    """
     flags = PullSysFlag.SUBSCRIPTION
     if wait > 0:
         flags |= PullSysFlag.SUSPEND
@@ -184,8 +198,11 @@ def wanted_messages(
     broker_name: str,
     namespace: str | None,
 ) -> list[ReceivedMessage]:
-    """Return the messages that match the subscription, because a broker compares only hashes of
-    tags. Set their broker's name and the topic that users know."""
+    """Return the messages of an answer that match the subscription.
+
+    A broker compares only hashes of tags, so it may return other messages too. Each message gets
+    the broker's name and the topic that users know.
+    """
     messages = [message for message in answer.messages if subscription.wants(message)]
     for message in messages:
         message.broker_name = broker_name
@@ -194,7 +211,7 @@ def wanted_messages(
 
 
 def log_damaged(damaged: Sequence[DamagedMessage]) -> None:
-    """Log damaged messages: the first of each queue, and the number of others."""
+    """Log the first damaged message of each queue, and the number of the others."""
     for one in damaged:
         _left_out(
             one.queue.topic,

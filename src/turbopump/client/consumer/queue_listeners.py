@@ -19,11 +19,15 @@ from turbopump.message.message import MessageQueue
 log = logging.getLogger(__name__)
 
 QueueListener = Callable[[str, Sequence[MessageQueue]], object]
-"""Function of a topic and its readable queues, sorted. A coroutine function or a plain one."""
+"""Function that is called with a topic and its readable queues, sorted. It is a coroutine function
+or a plain one."""
 
 
 class QueueListeners:
-    """Listeners of one consumer. They get topic names without ``namespace``."""
+    """Functions of one consumer that are called when the queues of a topic change.
+
+    They get topic names without ``namespace``.
+    """
 
     def __init__(self, namespace: str | None) -> None:
         self._namespace = namespace
@@ -32,8 +36,10 @@ class QueueListeners:
         self._instance: ClientInstance | None = None
 
     async def add_listener(self, topic: str, listener: QueueListener) -> None:
-        """Add a listener for ``topic``, under the name that brokers know. It is called after
-        ``run`` was called."""
+        """Add a function that is called when the queues of ``topic`` change.
+
+        ``topic`` is the name that brokers know. Listeners are called only after ``run`` was called.
+        """
         self._listeners.setdefault(topic, []).append(
             UserFunction(listener, threads=1, name="queue-listener")
         )
@@ -41,8 +47,10 @@ class QueueListeners:
             await self._learn_queues(topic, self._instance)
 
     async def run(self, instance: ClientInstance) -> None:
-        """Start calling listeners. A topic that does not exist yet has no queues, and its route is
-        requested again."""
+        """Fetch the routes of all topics that have listeners again and again, until cancelled.
+
+        A topic that does not exist yet has no queues, and its route is requested again.
+        """
         self._instance = instance
         while True:
             for topic in list(self._listeners):
@@ -66,7 +74,7 @@ class QueueListeners:
             )
 
     def close(self) -> None:
-        """Call no listener until the next ``run``."""
+        """Stop calling listeners until the next ``run``."""
         self._instance = None
         for listeners in self._listeners.values():
             for listener in listeners:

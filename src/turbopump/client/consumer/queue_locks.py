@@ -33,8 +33,10 @@ LOOK_INTERVAL_S: Final = 1.0
 
 
 class GrantedLock:
-    """Lock that was granted to this member. ``since``: loop time at which the last granted request
-    was sent."""
+    """Lock of a queue that a broker has granted to this member.
+
+    ``since`` is the event loop time at which the last granted request was sent.
+    """
 
     __slots__ = ("_loop", "revoked", "since")
 
@@ -45,7 +47,7 @@ class GrantedLock:
 
     @property
     def valid(self) -> bool:
-        """True while a handler may start."""
+        """True while handlers may start to handle messages of the queue."""
         return not self.revoked and self._loop.time() < self.since + RELIANCE_S
 
     @property
@@ -55,8 +57,10 @@ class GrantedLock:
 
 
 class MemberLocks:
-    """Locks of one member. ``on_lost`` is called with each queue whose lock has become invalid; the
-    lock is removed then."""
+    """Locks of the queues that this member handles in order.
+
+    ``on_lost`` is called with each queue whose lock has become invalid. The lock is removed then.
+    """
 
     def __init__(
         self, instance: ClientInstance, group: str, on_lost: Callable[[MessageQueue], None]
@@ -69,8 +73,10 @@ class MemberLocks:
         self._renewing: set[str] = set()
 
     async def acquire(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, GrantedLock]:
-        """Lock queues at their brokers, and return the granted locks. A broker that does not answer
-        grants none."""
+        """Lock queues at their brokers, and return the granted locks.
+
+        A broker that does not answer grants none.
+        """
         granted: dict[MessageQueue, GrantedLock] = {}
         for answer in await asyncio.gather(
             *(self._request_locks(broker, ours) for broker, ours in _by_broker(queues).items())
@@ -82,7 +88,10 @@ class MemberLocks:
         return granted
 
     async def release(self, queues: Iterable[MessageQueue]) -> None:
-        """Release locks. A broker that does not get the request releases them after a minute."""
+        """Release the locks of queues at their brokers.
+
+        A broker that does not get the request releases the locks after a minute.
+        """
         for queue in (queues := list(queues)):
             self._held.pop(queue, None)
         await asyncio.gather(
@@ -90,11 +99,11 @@ class MemberLocks:
         )
 
     def forget(self, queue: MessageQueue) -> None:
-        """Stop renewing a lock without releasing it."""
+        """Stop renewing the lock of a queue, without releasing the lock."""
         self._held.pop(queue, None)
 
     async def renew_for_ever(self) -> None:
-        """Renew the held locks every 20 s, until cancelled."""
+        """Renew all locks of this member every 20 s, until cancelled."""
         # A member must stop delivering before the broker can give its lock to another one. The
         # broker counts 60 s from the arrival of the last request, this member 30 s from its
         # *sending* (``since``), so its lock ends first however long the request took. An unanswered

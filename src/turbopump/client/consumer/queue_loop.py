@@ -48,12 +48,12 @@ _moved_offset = RepeatedLine(
 )
 
 PULL_TIMEOUT_S: Final = 30.0
-"""Timeout of a pull in seconds, including the time for which the broker may hold it."""
+"""Timeout of a pull in seconds, including the time for which the broker may wait for messages."""
 ERROR_PAUSE_S: Final = 1.0
 FLOW_CONTROL_PAUSE_S: Final = 0.02
 HASTE_S: Final = 0.01
-"""Seconds below which an empty answer shows that the broker did not hold the request. The loop then
-pauses before the next one."""
+"""Seconds below which an empty answer shows that the broker has not waited for messages. The loop
+then pauses before the next request."""
 
 _UNKNOWN_TO_BROKER: Final = (
     ResponseCode.SUBSCRIPTION_NOT_EXIST,
@@ -62,7 +62,7 @@ _UNKNOWN_TO_BROKER: Final = (
 
 
 class QueueLoop(ABC):
-    """Read ``queue`` in a separate task, from ``start`` to ``stop``."""
+    """Loop that reads one queue in a separate task, from ``start`` to ``stop``."""
 
     verb: ClassVar[str]
     """Kind of reading ("pull" or "pop"), for the log."""
@@ -80,31 +80,31 @@ class QueueLoop(ABC):
 
     @property
     def done_offset(self) -> int | None:
-        """Offset below which every message is done. None: not known yet, or nothing is
+        """Offset below which every message is done. None if the offset is unknown or nothing is
         committed."""
         return None
 
     @property
     def to_commit(self) -> int | None:
-        """Offset to commit, or None."""
+        """Offset to commit, or None if there is nothing to commit."""
         return None
 
     @abstractmethod
     def info(self) -> ProcessQueueInfo | PopProcessQueueInfo:
-        """Return the queue's state for operators."""
+        """Return the state of the queue, for operators."""
 
     def start(self) -> None:
-        """Start reading."""
+        """Start to read the queue."""
         self._task = self._instance.spawn(self._read_for_ever(), name=f"{self.verb} {self.queue}")
 
     def stop(self) -> None:
-        """Stop reading. Delivered messages may still be settled."""
+        """Stop reading the queue. Delivered messages may still be settled."""
         if self._task is not None:
             self._task.cancel()
             self._task = None
 
     def wake_if_room(self) -> None:
-        """Continue reading if there is room again."""
+        """Continue reading the queue if there is room for more messages again."""
         if self._room is not None and not self._room.done() and self._has_room():
             self._room.set_result(None)
 
@@ -114,8 +114,8 @@ class QueueLoop(ABC):
         # there is no message, so this loop reacts at once without polling: it waits in ``_read``.
         #
         # Room is checked before each request, not after it. All messages of an answer are accepted,
-        # so a queue may exceed its limits by one answer, never by more. ``look`` wakes the loop
-        # when messages are done, also when a shared limit has room again.
+        # so a queue may exceed its limits by one answer, never by more. ``wake_if_room`` wakes the
+        # loop when messages are done, also when a shared limit has room again.
         #
         # No failure of a broker or the network ends the loop. It pauses and continues, because the
         # queue is assigned until ``stop``. Only the first of several failures and their end are
@@ -145,13 +145,13 @@ class QueueLoop(ABC):
                 self._room = None
 
     def _refused(self, error: errors.ResponseError) -> float:
-        """Log the broker's refusal, and return the seconds to pause."""
+        """Log a refusal by the broker, and return the seconds to pause before the next request."""
         if error.code == ResponseCode.FLOW_CONTROL:
             return FLOW_CONTROL_PAUSE_S
         return self._failed(error)
 
     def _failed(self, error: Exception) -> float:
-        """Log a failure, and return the seconds to pause."""
+        """Log a failed request, and return the seconds to pause before the next request."""
         if not self._fails:  # one line when it begins and one when it ends
             _fails(self.verb, self._where, error, kind=self.queue)
         self._fails = True
@@ -159,28 +159,31 @@ class QueueLoop(ABC):
 
     @property
     def _ended(self) -> bool:
-        """True once the loop must not read any more."""
+        """True once the loop must not read the queue any more."""
         return False
 
     @property
     @abstractmethod
     def _where(self) -> str:
-        """Keys for a log line."""
+        """Text that identifies the queue in a log line."""
 
     @abstractmethod
     def _has_room(self) -> bool:
-        """Return True if more may be read now."""
+        """Return True if there is room to read more messages of the queue now."""
 
     @abstractmethod
     async def _read(self) -> float:
-        """Read once. Return the seconds to pause before the next read."""
+        """Read one batch of messages, and return the seconds to pause before the next request."""
 
 
 MessageT = TypeVar("MessageT", bound=ReceivedMessage)
 
 
 class PullLoop(QueueLoop, Generic[MessageT]):
-    """Pull by long polling, from the broker's member that the last answer suggested."""
+    """Loop that pulls the messages of one queue by long polling.
+
+    Each pull goes to the member of the broker that the last answer suggested.
+    """
 
     verb = "pull"
 
@@ -205,12 +208,16 @@ class PullLoop(QueueLoop, Generic[MessageT]):
 
     @abstractmethod
     def _continue_at(self, offset: int) -> None:
-        """Continue at the broker's offset, because the loop's offset is outside the queue or was
-        reset. RocketMQ: code 21, ``OFFSET_ILLEGAL``."""
+        """Continue at ``offset``, because the previous offset was outside the queue or was reset.
+
+        The broker has chosen the new offset. RocketMQ: code 21, ``OFFSET_ILLEGAL``.
+        """
 
     async def _introduced(self) -> str:
-        """Send a heartbeat to the broker to ask if needed, and return its address. Raises
-        RemotingError."""
+        """Introduce this client to the broker to pull from, and return the broker's address.
+
+        A heartbeat is sent if the broker has got none from this client yet. Raises RemotingError.
+        """
         self._address = self._instance.routes.require_address(
             self.queue.broker_name, self._broker_id, topic=self.queue.topic
         )
@@ -271,15 +278,18 @@ class PullLoop(QueueLoop, Generic[MessageT]):
 
 
 SUSPEND_S: Final = 15.0
-"""Seconds for which a broker may hold a pull."""
+"""Seconds for which a broker may wait for messages before it answers a pull."""
 
 
 class AssignedQueue(PullLoop[Delivery]):
-    """Pull ``queue`` of a push consumer from ``offset`` on, once started.
+    """Loop that pulls one queue of a push consumer and delivers its messages.
+
+    The first pull reads from ``offset`` on.
 
     - ``on_moved``: called with the next offset if the broker reports that the offset is outside the
       queue. This object is dropped then.
-    - ``lock``: no message is delivered while the lock is invalid.
+    - ``lock``: no message is delivered while this lock is invalid. None if no lock is needed.
+    - ``limits``: limits of unfinished messages, beyond which pulling waits.
 
     In broadcasting, failed messages are not delivered again, and no offset is committed to the
     broker.
@@ -313,7 +323,7 @@ class AssignedQueue(PullLoop[Delivery]):
     # --- for the table of queues
 
     def drop(self) -> None:
-        """Mark the queue as lost. No further message is delivered."""
+        """Stop reading a queue that this member has lost. No further message is delivered."""
         self.stop()
         self._policy.drop()
 
@@ -327,7 +337,7 @@ class AssignedQueue(PullLoop[Delivery]):
 
     @property
     def to_commit(self) -> int | None:
-        """Offset to commit. None if another member may have the queue."""
+        """Offset to commit, or None if another member may have the queue."""
         return self.done_offset if self.lock is None or self.lock.kept else None
 
     def set_limits(self, limits: PullLimits) -> None:
@@ -336,7 +346,10 @@ class AssignedQueue(PullLoop[Delivery]):
         self.wake_if_room()
 
     def info(self) -> ProcessQueueInfo:
-        """State of the queue for operators. Times are in ms since 1970; 0 means never."""
+        """Return the state of the queue, for operators.
+
+        Times are in ms since 1970. 0 means never.
+        """
         held = self.process_queue
         first, last = held.span
         return ProcessQueueInfo(
@@ -353,7 +366,7 @@ class AssignedQueue(PullLoop[Delivery]):
         )
 
     def _as_ms(self, at: float) -> int:
-        """Convert a time of the loop to ms since 1970."""
+        """Convert an event loop time to ms since 1970. 0 stays 0."""
         if not at:
             return 0
         return self._instance.environment.clock.now_ms() - round((self._loop.time() - at) * 1000)
@@ -435,8 +448,10 @@ class AssignedQueue(PullLoop[Delivery]):
 
 
 class PopQueue(QueueLoop):
-    """Pop ``queue`` once started. Mostly it stands for all queues of a topic on one broker (queue
-    id −1)."""
+    """Loop that pops the messages of one queue and delivers them.
+
+    Usually ``queue`` stands for all queues of a topic on one broker (queue id −1).
+    """
 
     verb = "pop"
 
@@ -456,15 +471,19 @@ class PopQueue(QueueLoop):
     # --- for the table of queues
 
     def stop(self) -> None:
-        """Stop popping. Messages of a running pop are returned to the broker. Delivered messages
-        may still be settled."""
+        """Stop popping. Messages of a running pop are returned to the broker.
+
+        Delivered messages may still be settled.
+        """
         self._stopped = True
         if not self._asking:
             super().stop()
 
     def drop(self) -> None:
-        """Stop delivering, and return messages to the broker that no handler or reader has. The
-        others may still be settled."""
+        """Stop delivering messages, and return those to the broker that are not being handled.
+
+        Messages that a handler or reader has may still be settled.
+        """
         self.stop()
         self.messages.drop()
 
@@ -490,7 +509,8 @@ class PopQueue(QueueLoop):
         return not self._shared.ready.paused and self.messages.places_left > 0
 
     async def _wait_for_room(self) -> None:
-        """Wait until a message is settled, or an untouched one becomes visible to others."""
+        """Wait until a message is settled, or a waiting message becomes visible to other
+        members."""
         if self._shared.ready.paused:
             await super()._wait_for_room()
             return

@@ -40,8 +40,10 @@ _no_start = RepeatedLine(
 
 @dataclass(frozen=True, slots=True)
 class QueueChange:
-    """Queues of a topic that this member gains and loses. ``popped``: those of ``gained`` that are
-    popped."""
+    """Queues of a topic that this member gains and loses.
+
+    ``popped`` has those of the gained queues that are popped instead of pulled.
+    """
 
     gained: Sequence[MessageQueue]
     lost: Sequence[MessageQueue]
@@ -55,8 +57,11 @@ QueueT = TypeVar("QueueT", bound=QueueLoop)
 
 
 class QueueTable(ABC, Generic[QueueT]):
-    """Assigned queues, each with the loop that reads it. ``subscriptions``: current, by topic.
-    Offsets are committed to ``offsets`` every five seconds and on request."""
+    """Table of the queues that are assigned to this member.
+
+    Each queue has a loop that reads it. ``subscriptions`` has the current subscriptions by topic.
+    Offsets are committed to ``offsets`` every ``commit_interval`` seconds and on request.
+    """
 
     def __init__(
         self,
@@ -75,7 +80,7 @@ class QueueTable(ABC, Generic[QueueT]):
 
     @property
     def queues(self) -> Collection[MessageQueue]:
-        """Assigned queues."""
+        """Queues that are assigned to this member."""
         return self._queues.keys()
 
     def of_topic(self, topic: str) -> list[MessageQueue]:
@@ -83,26 +88,30 @@ class QueueTable(ABC, Generic[QueueT]):
         return [queue for queue in self._queues if queue.topic == topic]
 
     def infos(self) -> dict[MessageQueue, ProcessQueueInfo | PopProcessQueueInfo]:
-        """Return each queue's state for operators."""
+        """Return the state of each assigned queue, for operators."""
         return {queue: one.info() for queue, one in self._queues.items()}
 
     @abstractmethod
     async def apply(self, change: QueueChange) -> bool:
-        """Add and remove queues. Return False if a gained queue cannot be read yet."""
+        """Add gained queues and remove lost ones. Return False if a gained queue cannot be read
+        yet."""
 
     async def release_topic(self, topic: str) -> None:
         """Remove all queues of a topic."""
         await self.apply(QueueChange((), self.of_topic(topic)))
 
     def stop(self, topic: str | None = None) -> None:
-        """Stop reading the queues of ``topic``, or all. Delivered messages may still be settled."""
+        """Stop reading the queues of ``topic``, or all queues if it is None.
+
+        Delivered messages may still be settled.
+        """
         self._closing = self._closing or topic is None
         for queue, one in self._queues.items():
             if topic in (None, queue.topic):
                 one.stop()
 
     def wake_loops(self) -> None:
-        """Let the loops continue if there is room again."""
+        """Wake every reading loop that has room for more messages again."""
         for one in self._queues.values():
             one.wake_if_room()
 
@@ -114,7 +123,7 @@ class QueueTable(ABC, Generic[QueueT]):
     # --- offsets
 
     def done_offsets(self) -> dict[MessageQueue, int]:
-        """Return the offset of each queue below which every message is done."""
+        """Return, for each queue, the offset below which every message is done."""
         return {
             queue: offset
             for queue, one in self._queues.items()
@@ -122,8 +131,11 @@ class QueueTable(ABC, Generic[QueueT]):
         }
 
     def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Continue at the given offsets. Messages read before are ignored, and a commit that is
-        being sent is followed by one of the new offset."""
+        """Continue reading at the offsets to which an operator has reset the queues.
+
+        Messages that were read before are ignored. A commit that is being sent is followed by one
+        of the new offset.
+        """
         for queue, offset in offsets.items():
             one = self._queues.get(queue)
             if one is not None:
@@ -135,22 +147,27 @@ class QueueTable(ABC, Generic[QueueT]):
     def _move_to(self, one: QueueT, offset: int) -> None: ...
 
     async def commit_for_ever(self) -> None:
-        """Commit every ``commit_interval``, until cancelled."""
+        """Commit all offsets every ``commit_interval`` seconds, until cancelled."""
         while True:
             await asyncio.sleep(self._instance.commit_interval)
             await self.commit()
 
     async def commit(self, *, final: bool = False) -> None:
-        """Commit the offsets of all queues. ``final``: no other commit follows soon, so an
-        unreachable broker is logged as a warning."""
+        """Commit the offsets of all queues.
+
+        ``final``: True if no other commit follows soon. An unreachable broker is logged as a
+        warning then.
+        """
         await asyncio.gather(
             *(self._commit(one, final=final) for one in list(self._queues.values()))
         )
         await self._offsets.flush(acknowledged=final)
 
     def disconnected(self, address: str) -> None:
-        """Prepare to commit again to the broker at this address. It may have been killed before it
-        stored the last commits."""
+        """Prepare to commit again to the broker at ``address``, whose connection was lost.
+
+        The broker may have been killed before it stored the last commits.
+        """
         address_of = self._instance.routes.address_of
         its = [
             queue
@@ -186,12 +203,14 @@ class QueueTable(ABC, Generic[QueueT]):
 
 
 class Assignment(QueueTable[AssignedQueue | PopQueue]):
-    """Table of a push consumer. Some queues are pulled and some are popped, as the broker decides.
+    """Table of the queues that are assigned to a push consumer.
 
-    Reading starts at the group's offset. A queue is released after finished messages are committed.
+    The broker decides whether a queue is pulled or popped. Reading starts at the group's offset. A
+    queue is released after the offset of its finished messages is committed.
+
     An ordered queue is locked first, except in broadcasting. Its lock is released when no handler
-    has one of its messages. A popped queue has no client-side offset; messages of a lost one may
-    still be settled.
+    has a message of the queue. A popped queue has no client-side offset. Messages of a lost popped
+    queue may still be settled.
     """
 
     def __init__(self, shared: ConsumerContext, offsets: OffsetStore | LocalOffsets) -> None:
@@ -243,12 +262,13 @@ class Assignment(QueueTable[AssignedQueue | PopQueue]):
         return await self._gain_all(new)
 
     async def close(self, patience: float, *, give_back_taken: bool) -> None:
-        """Commit, and drop every queue.
+        """Commit the offsets of all queues, and drop the queues.
 
         An ordered queue is unlocked when no handler has its messages, which is awaited for
         ``patience`` seconds. Locks of other queues expire after a minute. Finished popped messages
-        are acknowledged, and untouched ones are returned to the broker. ``give_back_taken``: also
-        return messages in handlers.
+        are acknowledged, and messages that were not started are returned to the broker.
+
+        ``give_back_taken``: True also returns popped messages in handlers to the broker.
         """
         queues = list(self._queues)
         await self.commit(final=True)
@@ -308,7 +328,7 @@ class Assignment(QueueTable[AssignedQueue | PopQueue]):
         assigned.start()
 
     def _divide_limits(self, topic: str) -> None:
-        """Divide the topic's limits among its queues after their number has changed."""
+        """Divide the limits of a topic among its queues after their number has changed."""
         if not self._limits.has_topic:
             return
         pulled = [
@@ -332,7 +352,7 @@ class Assignment(QueueTable[AssignedQueue | PopQueue]):
         return one
 
     def _hand_over(self, queue: MessageQueue) -> None:
-        """Stop delivering messages of an ordered queue. The queue is released when its running
+        """Stop delivering messages of an ordered queue, and release the queue when its running
         handler ends."""
         assigned = self._queues.pop(queue, None)
         if not isinstance(assigned, AssignedQueue):

@@ -22,15 +22,17 @@ the handlers do."""
 
 
 class NoMoreMessages(Exception):  # noqa: N818 - an end, not an error
-    """Raised after the consumer was closed."""
+    """Raised when a reader waits for messages of a closed consumer."""
 
 
 class ReadyMessages:
-    """Queue of messages with many readers. Limits of the pulls bound its size.
+    """Queue of messages that wait for a handler or reader.
 
-    - ``batch``: deliver up to this many messages of one queue together. A batch has the
-      messages that are ready now; nobody waits for it to fill.
-    - ``ordered``: see ``DeliveryBatch``.
+    The limits of the pulls bound the size of the queue.
+
+    - ``batch``: maximum number of messages of one queue that are delivered together. A batch has
+      the messages that are ready now, and does not wait for more. None delivers single messages.
+    - ``ordered``: True if each queue is handled in order, as ``DeliveryBatch`` describes.
     - ``on_take``: called with each delivered message or batch, also from threads.
     """
 
@@ -54,17 +56,19 @@ class ReadyMessages:
         self.turn_end = self._loop.time() + TURN_MAX_S
         """Loop time at which readers must let the event loop run."""
         self._one_taker = Lock()
-        """Lock of the one thread that collects a batch; other threads get nothing meanwhile. With
+        """Lock of the one thread that collects a batch. Other threads get no batch meanwhile. With
         no-op handlers this costs 2.5 µs a message in lists of four, and 10 µs if they waited. With
         slow handlers they rarely meet."""
 
     def set_listener(self, listener: Callable[[], None]) -> None:
-        """Set a function that is called whenever messages may be ready, for callers of
-        ``begin``."""
+        """Set a function that is called whenever messages may be ready.
+
+        The listener can get them by ``next_ready``.
+        """
         self._listener = listener
 
     def add_messages(self, messages: Iterable[Delivery]) -> None:
-        """Add messages."""
+        """Add messages for waiting and future readers."""
         if self._closed:
             return
         self._ready.extend(messages)
@@ -75,7 +79,10 @@ class ReadyMessages:
             self._listener()
 
     def give_back(self, message: Delivery) -> None:
-        """Put an unhandled message back at the front, if it is still wanted."""
+        """Put an unhandled message back at the front of the queue.
+
+        A message that is not wanted any more is abandoned.
+        """
         if self._closed or not message.wanted:
             message.abandon()
             return
@@ -86,7 +93,7 @@ class ReadyMessages:
             self._listener()
 
     def pause(self) -> None:
-        """Deliver nothing until ``resume``. Added messages are kept."""
+        """Deliver no messages until ``resume`` is called. Added messages are kept."""
         self.paused = True
 
     def resume(self) -> None:
@@ -97,18 +104,21 @@ class ReadyMessages:
             self._listener()
 
     def close(self) -> None:
-        """Deliver nothing any more."""
+        """Deliver no more messages, and end the waiting of all readers."""
         self._closed = True
         self._ready.clear()
         self._wake_readers(len(self._waiters))
 
     async def next_turn(self) -> None:
-        """Let the event loop run other tasks."""
+        """Let other tasks of the event loop run."""
         await asyncio.sleep(0)
         self.turn_end = self._loop.time() + TURN_MAX_S
 
     async def take_next(self) -> Handled:
-        """Wait for the next message or batch, and return it. Raises NoMoreMessages once closed."""
+        """Wait for the next message or batch, and return it.
+
+        Raises NoMoreMessages once the consumer is closed.
+        """
         while True:
             if self._loop.time() > self.turn_end:
                 await self.next_turn()
@@ -120,8 +130,11 @@ class ReadyMessages:
             await self._wait_for_more()
 
     async def take_some(self, count: int) -> list[Delivery]:
-        """Wait for a message, and return between one and ``count``. Not for use with batches.
-        Raises NoMoreMessages once closed."""
+        """Wait until messages are ready, and return at most ``count`` of them.
+
+        The list has at least one message. The method is not for use with batches. Raises
+        NoMoreMessages once the consumer is closed.
+        """
         messages = [*messages_in(await self.take_next())]
         while len(messages) < count and (handed := self.next_ready()) is not None:
             messages += messages_in(handed)
@@ -129,13 +142,17 @@ class ReadyMessages:
 
     @property
     def waiting(self) -> int:
-        """Number of messages that wait, or of batches. Some may not be wanted any more."""
+        """Number of handler calls that the waiting messages need.
+
+        Some of these messages may not be wanted any more. The number is 0 while delivery is paused.
+        """
         if self.paused:
             return 0
         return -(-len(self._ready) // (self.batch or 1))  # rounded up
 
     def next_ready(self) -> Handled | None:
-        """Return the next message or batch without waiting, or None; safe in any thread."""
+        """Return the next message or batch, or None if none is ready. The call is safe in any
+        thread."""
         if self.batch is not None:
             return self._next_batch(self.batch)
         while not self.paused:
@@ -168,8 +185,10 @@ class ReadyMessages:
         return batch
 
     def _take_together(self, count: int) -> list[Delivery]:
-        """Return the next messages of one queue, at most ``count``. In a thread, the loop may add
-        messages or close meanwhile."""
+        """Return the next messages of one queue, at most ``count``.
+
+        If this runs in a thread, the event loop may add messages or close the consumer meanwhile.
+        """
         ready = self._ready
         together = list[Delivery]()
         while len(together) < count and not self.paused and not self._closed:
@@ -203,8 +222,11 @@ class ReadyMessages:
         self.turn_end = self._loop.time() + TURN_MAX_S
 
     def _wake_more(self) -> None:
-        """Wake one waiting reader; while messages are left, wake twice as many in each cycle of the
-        loop. If handlers never wait, one reader is enough for all messages."""
+        """Wake waiting readers, first one, and then twice as many in each cycle of the event loop.
+
+        This ends when no message is left. If handlers never wait, one reader is enough for all
+        messages.
+        """
         if self._ready and self._waiters and not self.paused:
             self._wake_readers(self._waking)
             self._waking *= 2
@@ -221,8 +243,11 @@ class ReadyMessages:
 
 
 class MessageStream:
-    """Iterator of ``async for message in consumer`` for one reader. Several may share a consumer;
-    each message goes to one of them. ``ready`` must not have batches."""
+    """Iterator of ``async for message in consumer`` for one reader.
+
+    A message is done when the reader asks for the next one. Several readers may share a consumer,
+    and each message goes to one of them. ``ready`` must not have batches.
+    """
 
     def __init__(self, ready: ReadyMessages) -> None:
         self._ready = ready

@@ -45,8 +45,11 @@ queue has its owner."""
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """This member's queues of a topic. ``by``: who divided them. ``complete``: False if the
-    division must be repeated soon."""
+    """Queues that this member gains and loses when a topic's queues are divided again.
+
+    - ``complete``: False if the division must be repeated soon.
+    - ``by``: text for a log line, which says who has divided the queues.
+    """
 
     change: QueueChange = NO_CHANGE
     complete: bool = True
@@ -60,9 +63,11 @@ def queue_change(
     assigned: Collection[MessageQueue],
     strategy: Strategy,
 ) -> QueueChange:
-    """Return the queues of one topic that ``client_id`` gains and loses. A client that the brokers
-    do not list yet gains and loses nothing. Queues of other topics in a strategy's result are
-    ignored."""
+    """Return the queues of one topic that the member ``client_id`` gains and loses.
+
+    A client that the brokers do not list yet gains and loses nothing. Queues of other topics in a
+    strategy's result are ignored.
+    """
     if client_id not in clients:
         return NO_CHANGE
     topics = {queue.topic for queue in queues}
@@ -78,10 +83,14 @@ def queue_change(
 
 @dataclass(eq=False)
 class Balancer:
-    """Divide the queues of every topic each 20 s, after ``wake``, and soon after a failure.
+    """Task that divides a group's queues among its members again and again.
 
-    - ``table``: assigned queues.
-    - ``strategy``: None assigns every queue to this member (broadcasting).
+    The queues are divided every 20 s, after ``wake``, and soon after a failure.
+
+    - ``topics``: function that returns the subscribed topics.
+    - ``strategy``: function that divides the queues. None assigns every queue to this member, as
+      broadcasting needs.
+    - ``table``: table of the assigned queues.
     """
 
     instance: ClientInstance
@@ -103,13 +112,16 @@ class Balancer:
         self._woken.set()
 
     def route_changed(self, route: TopicRoute) -> None:
-        """Divide the queues now if the route is of a subscribed topic."""
+        """Divide the queues now if the changed route belongs to a subscribed topic."""
         if route.topic in self.topics():
             self._woken.set()
 
     async def run(self, *, complete: bool = True) -> None:
-        """Divide the queues repeatedly, first after one interval or when woken. If the last
-        division was not ``complete``, repeat it soon."""
+        """Divide the queues of every topic again and again, until cancelled.
+
+        The first division follows after one interval, or after ``wake``. If the last division was
+        not ``complete``, the first one follows soon.
+        """
         pause = RETRY_INTERVAL_S
         while True:
             try:
@@ -122,7 +134,8 @@ class Balancer:
                 pause = RETRY_INTERVAL_S
 
     async def balance(self) -> bool:
-        """Divide the queues of every topic now. Return False if that must be repeated soon."""
+        """Divide the queues of every topic now. Return False if a division must be repeated
+        soon."""
         self._woken.clear()
         complete = True
         for topic in self.topics():
@@ -140,8 +153,8 @@ class Balancer:
         return complete
 
     async def _balance_topic(self, topic: str) -> bool:
-        """Divide the queues of ``topic``, and apply the change. Return False if not all of it
-        succeeded."""
+        """Divide the queues of ``topic``, and apply the change. Return False if a part of this has
+        failed."""
         division = await self.divide(topic)
         change = division.change
         if not change.gained and not change.lost:
@@ -157,8 +170,10 @@ class Balancer:
         return await self.table.apply(change) and division.complete
 
     async def divide_by_members(self, topic: str) -> Division:
-        """Divide the current queues of ``topic`` among the group's current members. Raises
-        RemotingError, RouteNotFoundError, BodyError."""
+        """Divide the current queues of ``topic`` among the group's current members.
+
+        Raises RemotingError, RouteNotFoundError or BodyError.
+        """
         # No broker assigns queues here. Each member asks one broker for the list of members, sorts
         # queues and members the same way, and computes the same division as all the others. While
         # their lists differ, because a member has just joined or left, two members may read a
@@ -226,8 +241,11 @@ async def ask_one(
     *,
     answers: Collection[int] = (ResponseCode.SUCCESS,),
 ) -> tuple[str, Command]:
-    """Ask brokers in turn until one answers with one of the codes in ``answers``. Return its
-    address and answer. Raises the last error, or RouteNotFoundError without any address."""
+    """Ask brokers one after another until one answers with one of the codes in ``answers``.
+
+    Return the address of that broker and its answer. Raises the last error, or RouteNotFoundError
+    without any address.
+    """
     failure: RemotingError | None = None
     for address in addresses:
         try:
@@ -246,15 +264,18 @@ async def ask_one(
 
 
 class BrokerDivision:
-    """Ask brokers for this member's queues, and which of them are popped (request 400). If a broker
-    does not know the request (Apache's 4.9), the members divide the queues.
+    """Division of queues by a broker, which also decides which queues are popped.
+
+    If a broker does not know the request for a division (code 400, unknown to Apache's 4.9), the
+    members divide the queues.
 
     - ``table``: queues that are assigned now.
-    - ``fallback``: divides a topic without the broker.
+    - ``fallback``: divides the queues of a topic without the broker.
 
     For a pulled topic, the consumer also subscribes to its POP retry topic and pulls that, because
-    its messages may have been popped before. Source: apache/rocketmq
-    ``RebalanceImpl.getRebalanceResultFromBroker``.
+    its messages may have been popped before.
+
+    Source: apache/rocketmq ``RebalanceImpl.getRebalanceResultFromBroker``.
     """
 
     def __init__(
@@ -272,8 +293,10 @@ class BrokerDivision:
         self._falls_back = False
 
     async def divide(self, topic: str) -> Division:
-        """Ask a broker of ``topic`` for the assignment. Raises RemotingError, RouteNotFoundError,
-        BodyError."""
+        """Ask a broker of ``topic`` for the queues of this member.
+
+        Raises RemotingError, RouteNotFoundError or BodyError.
+        """
         route = await self._instance.routes.get(topic)
         masters = sorted(route.every_address(slaves=False))
         self._instance.environment.random.shuffle(masters)
@@ -334,8 +357,10 @@ class BrokerDivision:
         self._falls_back = True
 
     async def _subscribe_to_retries(self, topic: str, *, pulls: bool, pops: bool) -> bool:
-        """Subscribe to the POP retry topic of a pulled topic, and drop it for a popped one. Return
-        False if it was just added and must be divided soon."""
+        """Subscribe to the POP retry topic of a pulled topic, and unsubscribe for a popped one.
+
+        Return False if the subscription is new, so that its queues must be divided soon.
+        """
         if topic.startswith(RETRY_PREFIX) or pulls == pops:
             return True
         retries = pop_retry_topic(topic, self._group)

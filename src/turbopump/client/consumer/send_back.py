@@ -51,9 +51,12 @@ _KEPT: Final = ~(
 
 @dataclass(eq=False)
 class SendBack:
-    """Send back messages of one group. ``attempts_max``: retries before a message becomes a dead
-    letter; None: the group's setting at the broker. ``namespace``: removed from the topics that
-    users see."""
+    """Sender that returns failed messages of one group to their brokers.
+
+    - ``attempts_max``: number of retries before a message becomes a dead letter. None for the
+      group's setting at the broker.
+    - ``namespace``: prefix that is removed from the topics that users see.
+    """
 
     instance: ClientInstance
     group: str
@@ -70,14 +73,15 @@ class SendBack:
         level: int,
         settled: Callable[[bool], None],
     ) -> None:
-        """Send a message back, and call ``settled`` with True if a broker has confirmed it.
+        """Send a message back to its broker in the background.
 
-        - ``queue``: queue that it was pulled from.
-        - ``level``: delay level of the retry. 0: the broker chooses, longer each time. Below 0:
+        - ``queue``: queue from which the message was pulled. None gives the message up.
+        - ``level``: delay level of the retry. With 0 the broker chooses, longer each time. Below 0
           the message becomes a dead letter now.
+        - ``settled``: called with True if a broker has confirmed the message, or else with False.
 
-        ``queue`` None: give the message up. It is sent as a plain message to the retry topic with
-        one more attempt, and a broker makes a dead letter of it. Ordered consumers do this
+        A message that is given up is sent as a plain message to the retry topic with one more
+        attempt. A broker makes a dead letter of it. Ordered consumers do this
         (``ConsumeMessageOrderlyService.sendMessageBack``).
         """
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from turbopump.disk.disk import Disk
 
 ONE_BY_ONE: Final = "handles_one_by_one"
-"""Attribute of handlers that cannot handle a list of messages."""
+"""Name of the attribute that marks a handler which cannot handle lists of messages."""
 BROKER_STRATEGIES: Final = ("AVG", "AVG_BY_CIRCLE")
 """Strategies that brokers know by name. RocketMQ: ``QueryAssignmentProcessor``."""
 
@@ -74,57 +74,67 @@ _MESSAGES: Final = whole_from(1, " of messages")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriberSettings(GroupSettings):
-    """Settings of every consumer that subscribes. Raises ConfigError for unusable ones."""
+    """Settings of every consumer that subscribes to topics.
+
+    Raises ConfigError for unusable settings.
+    """
 
     group: str
-    """Consumer group. Java: ``consumerGroup``."""
+    """Name of the consumer group. Java: ``consumerGroup``."""
     topic: str | None = None
-    """Topic to consume; ``subscribe`` adds more."""
+    """Topic to consume. ``subscribe`` adds further topics."""
     tags: Wanted = ALL
     """Filter of the topic's messages: ``*``, ``A || B``, ``Tags`` or ``Sql``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushConsumerSettings(SubscriberSettings):
-    """Settings of a ``PushConsumer``. Raises ConfigError for unusable ones."""
+    """Settings of a ``PushConsumer``.
+
+    Raises ConfigError for unusable settings.
+    """
 
     handler: Handler | BatchHandler | None = setting(None, FUNCTION.or_none())
-    """Function that is called with each message. A coroutine function runs on the loop, a plain
-    function in a thread. Java: ``MessageListenerConcurrently``, ``MessageListenerOrderly``."""
+    """Function that is called with each message. A coroutine function runs on the event loop, a
+    plain function in a thread. Java: ``MessageListenerConcurrently``,
+    ``MessageListenerOrderly``."""
     handler_batch: int | None = setting(None, _BATCH.or_none())
     """Maximum number of messages in one handler call, 1 to 1024. The handler then gets lists of
-    messages of one queue. When it returns, all of them are done except those it has settled
-    otherwise. Java: ``consumeMessageBatchMaxSize``."""
+    messages of one queue. When the handler returns, every message that it has not settled is done.
+    Java: ``consumeMessageBatchMaxSize``."""
     concurrency: int = setting(20, CONCURRENCY)
     """Maximum number of concurrent handler calls. Java: ``consumeThreadMax``."""
     consume_from: ConsumeFrom | datetime = setting(ConsumeFrom.LAST, _CONSUME_FROM)
-    """Position where a group starts in a queue without a committed offset: ``LAST``, ``FIRST``,
-    ``NOW``, or a datetime: see docs/reference/client-settings.md#where-a-group-begins. Java:
-    ``consumeFromWhere``, ``consumeTimestamp``."""
+    """Position where a group starts to read a queue without a committed offset. The values are
+    ``LAST``, ``FIRST``, ``NOW`` and any datetime: see
+    docs/reference/client-settings.md#where-a-group-begins. Java: ``consumeFromWhere``,
+    ``consumeTimestamp``."""
     ordered: bool = setting(False, SWITCH)
-    """True: handle the messages of a queue one after the other, and retry failed ones in place."""
+    """True handles the messages of a queue one after the other, and retries failed ones in
+    place."""
     suspend_time: float = setting(1.0, SECONDS)
-    """With ``ordered``: seconds until a failed message is handled again. Another value without
-    ``ordered`` is refused. Java: ``suspendCurrentQueueTimeMillis``."""
+    """Time until a failed message is handled again if ``ordered`` is True. Without ``ordered``, any
+    other value than the default is refused. Java: ``suspendCurrentQueueTimeMillis``."""
     consume_timeout: float = setting(900.0, SECONDS)
-    """Seconds after which the message of a running handler is sent back (level 3, 10 s). Not with
-    ``ordered``, and not for messages without a handler. Java: ``consumeTimeout``."""
+    """Time after which the message of a running handler is sent back to the broker (level 3, 10 s).
+    The limit does not apply with ``ordered``, or to messages without a handler. Java:
+    ``consumeTimeout``."""
     max_reconsume_times: int | None = setting(None, _RETRIES)
-    """Retries before a message becomes a dead letter: see
-    docs/reference/client-settings.md#which-maximum-of-retries-holds. None: the group's maximum,
-    usually 16; with ``ordered`` no limit. Java: ``maxReconsumeTimes``."""
+    """Number of retries before a message becomes a dead letter: see
+    docs/reference/client-settings.md#which-maximum-of-retries-holds. None means the group's
+    maximum, usually 16, or no limit with ``ordered``. Java: ``maxReconsumeTimes``."""
     broadcast: bool = setting(False, SWITCH)
-    """True: every consumer gets every message. Java: ``messageModel``."""
+    """True delivers every message to every consumer of the group. Java: ``messageModel``."""
     offsets_directory: str | Path | None = setting(None, _DIRECTORY.or_none())
-    """With ``broadcast``: directory of the offsets. None: ``~/.rocketmq_offsets``. Java:
-    ``rocketmq.client.localOffsetStoreDir``."""
+    """Directory in which a consumer with ``broadcast`` stores its offsets. By default it is
+    ``~/.rocketmq_offsets``. Java: ``rocketmq.client.localOffsetStoreDir``."""
     allocation: str | Strategy = setting("AVG", _ALLOCATION)
     """Strategy that divides the queues among members: see
     docs/reference/client-settings.md#how-queues-are-divided. Java:
     ``allocateMessageQueueStrategy``."""
     trace: bool | str = setting(False, TRACE)
-    """True: send traces before and after each handling to ``RMQ_SYS_TRACE_TOPIC``. A name: send
-    them to that topic: see docs/guide/tracing.md. Java: ``enableTrace``."""
+    """True sends traces before and after each handling to ``RMQ_SYS_TRACE_TOPIC``. A name sends
+    them to the topic of that name: see docs/guide/tracing.md. Java: ``enableTrace``."""
     close_timeout: float = setting(5.0, SECONDS_OR_0)
     """Maximum time for which ``close`` waits for running handlers: see
     docs/explanations/clients.md#closing. Java: ``awaitTerminationMillisWhenShutdown``."""
@@ -143,20 +153,20 @@ class PushConsumerSettings(SubscriberSettings):
     pulling waits. Java: ``consumeConcurrentlyMaxSpan``."""
     topic_messages_max: int | None = setting(None, _MESSAGES.or_none())
     """Maximum number of unfinished messages of a topic, divided equally among its assigned queues.
-    Java divides it among all queues of the consumer. Java: ``pullThresholdForTopic``."""
+    Java divides the limit among all queues of the consumer. Java: ``pullThresholdForTopic``."""
     topic_bytes_max: int | None = setting(None, BYTES.or_none())
-    """Maximum bytes of unfinished messages of a topic, divided in the same way. Java:
-    ``pullThresholdSizeForTopic``, in MiB."""
+    """Maximum bytes of unfinished messages of a topic, divided equally among its assigned queues.
+    Java: ``pullThresholdSizeForTopic``, in MiB."""
     client_rebalance: bool = setting(True, SWITCH)
-    """False: a broker divides the queues and decides whether they are pulled or popped. Not with
-    ``broadcast``, which divides nothing, nor with ``ordered``, whose members divide and lock the
-    queues (Java ignores the setting there). ``allocation`` must be ``AVG`` or ``AVG_BY_CIRCLE``.
-    Java: ``clientRebalance``."""
+    """False lets a broker divide the queues, and decide whether they are pulled or popped. The
+    setting has no effect with ``broadcast``, where every consumer reads every queue. False is
+    refused with ``ordered``, whose members divide and lock the queues (Java ignores the setting
+    there). ``allocation`` must be ``AVG`` or ``AVG_BY_CIRCLE``. Java: ``clientRebalance``."""
     pop_invisible_time: float = setting(60.0, _INVISIBLE)
-    """Time for which a popped message is invisible to others: 5 to 300 s. It must be longer than
-    the slowest handler call. Java: ``popInvisibleTime``."""
+    """Time for which a popped message is invisible to other members, 5 to 300 s. It must be longer
+    than the slowest handler call. Java: ``popInvisibleTime``."""
     pop_batch: int = setting(BATCH_MAX, _POP_BATCH)
-    """Maximum number of messages in one pop, 32 at most. Java: ``popBatchNums``."""
+    """Maximum number of messages in one pop, at most 32. Java: ``popBatchNums``."""
     pop_threshold: int = setting(96, whole_from(1))
     """Maximum number of unsettled popped messages of a topic on one broker. Java:
     ``popThresholdForQueue``."""
@@ -229,7 +239,7 @@ class PushConsumerSettings(SubscriberSettings):
 
     @property
     def limits(self) -> PullLimits:
-        """Limits of prefetched messages."""
+        """Limits of unfinished messages, beyond which pulling waits."""
         return PullLimits(
             self.queue_messages_max,
             self.queue_bytes_max,
@@ -240,7 +250,7 @@ class PushConsumerSettings(SubscriberSettings):
 
     @property
     def broker_strategy(self) -> str | None:
-        """Name of the strategy by which brokers divide queues; None if brokers do not know it."""
+        """Name under which brokers know the strategy, or None if they do not know it."""
         if isinstance(self.allocation, str) and self.allocation in BROKER_STRATEGIES:
             return self.allocation
         return None
@@ -253,16 +263,19 @@ class PushConsumerSettings(SubscriberSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LitePullConsumerSettings(SubscriberSettings):
-    """Settings of a ``LitePullConsumer``. Raises ConfigError for unusable ones."""
+    """Settings of a ``LitePullConsumer``.
+
+    Raises ConfigError for unusable settings.
+    """
 
     consume_from: ConsumeFrom | datetime = setting(ConsumeFrom.LAST, _CONSUME_FROM)
-    """Position where a group starts in a queue without a committed offset: as for
+    """Position where a group starts to read a queue without a committed offset, as for
     ``PushConsumer``."""
     auto_commit: bool = setting(True, SWITCH)
-    """True: commit the messages of one ``poll`` after the next has begun. False: commit only by
-    ``commit``. Java: ``autoCommit``."""
+    """True commits the messages of one ``poll`` after the next ``poll`` has begun. False commits
+    only when ``commit`` is called. Java: ``autoCommit``."""
     pull_batch: int = setting(32, _MESSAGES)
-    """Maximum number of messages in one pull; brokers return at most 32 by default. Java:
+    """Maximum number of messages in one pull. Brokers return at most 32 by default. Java:
     ``pullBatchSize``, 10."""
     queue_messages_max: int = setting(1000, _MESSAGES)
     """Maximum number of prefetched messages of one queue, beyond which pulling waits. Java:
@@ -271,13 +284,13 @@ class LitePullConsumerSettings(SubscriberSettings):
     """Maximum bytes of prefetched messages of one queue, beyond which pulling waits. Java:
     ``pullThresholdSizeForQueue``, in MiB."""
     messages_max: int = setting(10_000, _MESSAGES)
-    """Maximum number of prefetched messages over all queues. Running pulls may exceed it. Java:
-    ``pullThresholdForAll``."""
+    """Maximum number of prefetched messages over all queues. Running pulls may exceed this limit.
+    Java: ``pullThresholdForAll``."""
     allocation: str | Strategy = setting("AVG", _ALLOCATION)
-    """Strategy that divides the queues among members: as for ``PushConsumer``."""
+    """Strategy that divides the queues among members, as for ``PushConsumer``."""
     trace: bool | str = setting(False, TRACE)
-    """True: send traces of polled messages to ``RMQ_SYS_TRACE_TOPIC``. A name: send them to that
-    topic: see docs/guide/tracing.md."""
+    """True sends traces of polled messages to ``RMQ_SYS_TRACE_TOPIC``. A name sends them to the
+    topic of that name: see docs/guide/tracing.md."""
 
     def __post_init__(self) -> None:
         SubscriberSettings.__post_init__(self)
@@ -290,15 +303,19 @@ class LitePullConsumerSettings(SubscriberSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimpleConsumerSettings(SubscriberSettings):
-    """Settings of a ``SimpleConsumer``. Raises ConfigError for unusable ones."""
+    """Settings of a ``SimpleConsumer``.
+
+    Raises ConfigError for unusable settings.
+    """
 
     consume_from: ConsumeFrom = setting(ConsumeFrom.LAST, _POPPED_FROM)
-    """Position where a group without an offset starts: ``LAST`` or ``FIRST``. Brokers accept no
-    time here."""
+    """Position where a group without a committed offset starts to read: ``LAST`` or ``FIRST``.
+    Brokers accept no time here."""
     ordered: bool = setting(False, SWITCH)
-    """True: receive each queue in order. No member gets more of a queue until all messages received
-    from it are acknowledged, or are delivered again from the first unacknowledged one on. Must be
-    the same for all members."""
+    """True receives the messages of each queue in order. After a receive, no member gets more of
+    the queue until all received messages are acknowledged. If some are not acknowledged in time,
+    they are delivered again from the first of them on. All members must use the same value."""
     max_reconsume_times: int | None = setting(ATTEMPTS_MAX, _RETRIES)
-    """Retries before a message becomes a dead letter. None: no limit. Not with ``ordered``, because
-    brokers count attempts for all messages received together; check ``attempt`` instead."""
+    """Number of retries before a message becomes a dead letter. None means no limit. The setting is
+    not for ``ordered``, because brokers count attempts for all messages received together; check
+    ``attempt`` instead."""

@@ -25,8 +25,11 @@ HOUR_S: Final = 3600.0
 
 
 class Consumption:
-    """Statistics of all topics of a consumer. ``now``: returns the seconds of a monotonic clock.
-    ``traces``: None if nothing is traced."""
+    """Statistics of a consumer about each of its topics.
+
+    - ``now``: function that returns the seconds of a monotonic clock.
+    - ``traces``: traces of the handled messages. None if messages are not traced.
+    """
 
     def __init__(self, now: Callable[[], float], traces: ConsumeTraces | None = None) -> None:
         self._now = now
@@ -36,19 +39,23 @@ class Consumption:
         self._topics: dict[str, TopicStatistics] = {}
 
     def statistics_of(self, topic: str) -> TopicStatistics:
-        """Return the statistics of one topic, under the name that brokers know."""
+        """Return the statistics of one topic.
+
+        ``topic`` is the name that brokers know.
+        """
         found = self._topics.get(topic)
         if found is None:
             found = self._topics[topic] = TopicStatistics(self._now())
         return found
 
     def statuses(self) -> dict[str, ConsumeStatus]:
-        """Return the statistics of each topic."""
+        """Return the statistics of each topic, in the form that operators get."""
         now = self._now()
         return {topic: statistics.status(now) for topic, statistics in self._topics.items()}
 
     def handling_began(self, message: Handled) -> None:
-        """Record that a handler or reader got a message or batch; safe in any thread."""
+        """Record that a handler or reader got a message or batch. The call is safe in any
+        thread."""
         if isinstance(message, DeliveryBatch):
             self._began_together(message.messages)
             return
@@ -78,8 +85,11 @@ class Consumption:
                 self._loop.call_soon_threadsafe(self._traces.began_all, messages)
 
     def handling_ended(self, message: Delivery, statistics: TopicStatistics, *, ok: bool) -> float:
-        """Record that a message is done or has failed, and return its handling time. Messages that
-        no handler or reader had are not counted."""
+        """Record that a message is done or has failed, and return the current time.
+
+        The time is in seconds of the monotonic clock. Messages that no handler or reader had are
+        not counted.
+        """
         now = self._now()
         if message.taken:
             seconds = now - message.taken_at if message.handled_s is None else message.handled_s
@@ -108,7 +118,10 @@ class TopicStatistics:
         current.pulling_s += seconds
 
     def handled(self, seconds: float, now: float, *, ok: bool) -> None:
-        """Record a message that was handled for ``seconds``. ``ok``: False if it failed."""
+        """Record that a message was handled for ``seconds``.
+
+        ``ok`` is False if the message has failed.
+        """
         current = self._now if now < self._end else self._roll(now)
         current.handled += 1
         current.handling_s += seconds
@@ -118,8 +131,12 @@ class TopicStatistics:
             current.failed += 1
 
     def status(self, now: float) -> ConsumeStatus:
-        """Return times in ms and rates per second. RocketMQ: the handling time is that of the last
-        hour if the last minute had none."""
+        """Return the mean times and the rates of the last minute, and the failures of the last
+        hour.
+
+        Times are in ms, and rates are per second. RocketMQ: the handling time is that of the last
+        hour if the last minute had none.
+        """
         minute, hour = self._window(now, MINUTE_S), self._window(now, HOUR_S)
         seconds = max(min(now - self._since, now - _start(now) + MINUTE_S - SLICE_S), 1.0)
         handling = minute if minute.handled else hour

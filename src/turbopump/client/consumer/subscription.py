@@ -30,9 +30,13 @@ _TAGS: Final = SettingRule(is_text, "must be * for all messages, 'A || B', Tags(
 
 @dataclass(frozen=True, slots=True)
 class Sql:
-    """Filter over message properties, evaluated by the broker: ``Sql("price > 100 AND region IN
-    ('eu', 'us')")``. docs/guide/filters.md describes the language. Raises ConfigError for an
-    invalid filter. Apache's brokers need ``enablePropertyFilter=true``."""
+    """Filter over message properties, which the broker evaluates.
+
+    An example is ``Sql("price > 100 AND region IN ('eu', 'us')")``. docs/guide/filters.md describes
+    the language. Apache's brokers need ``enablePropertyFilter=true``.
+
+    Raises ConfigError for an invalid filter.
+    """
 
     expression: str
 
@@ -49,8 +53,11 @@ class Sql:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Tags:
-    """Set of literal tags: ``Tags(["A,B", "new book"])``. Raises ConfigError for an empty set,
-    ``*``, a tag with ``||``, and a tag with blanks at its ends."""
+    """Set of literal tags, such as ``Tags(["A,B", "new book"])``.
+
+    Raises ConfigError for an empty set, ``*``, a tag with ``||``, and a tag with blanks at its
+    ends.
+    """
 
     tags: tuple[str, ...]
 
@@ -73,8 +80,11 @@ Wanted = str | Sql | Tags
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Subscription to a topic. ``tags``: empty for every message. ``version``: ms; grows with each
-    change, and a broker keeps the newest."""
+    """Subscription of a consumer to a topic.
+
+    - ``tags``: wanted tags. Empty for every message, and for a SQL filter.
+    - ``version``: ms since 1970. It grows with each change, and a broker keeps the newest version.
+    """
 
     topic: str
     expression: str
@@ -83,18 +93,18 @@ class Subscription:
     kind: str = TAG
 
     def wants(self, message: ReceivedMessage) -> bool:
-        """Return True if the message's tag is subscribed to."""
+        """Return True if the subscription includes the tag of the message."""
         return not self.tags or message.tags in self.tags
 
     @property
     def wanted(self) -> Wanted:
-        """Argument of ``subscription_to`` for this subscription."""
+        """Filter from which ``subscription_to`` makes the same subscription again."""
         if self.kind == SQL92:
             return Sql(self.expression)
         return self.expression if list_fault(self.expression) is None else Tags(self.tags)
 
     def data(self) -> SubscriptionData:
-        """Return the subscription in the form of the heartbeat."""
+        """Return the subscription in the form that heartbeats contain."""
         return SubscriptionData(
             topic=self.topic,
             sub_string=self.expression,
@@ -106,7 +116,10 @@ class Subscription:
 
 
 def subscription_to(topic: str, wanted: Wanted, version: int) -> Subscription:
-    """Return a subscription by tags or a filter. Raises ConfigError."""
+    """Return a subscription to ``topic`` by tags or by a filter.
+
+    Raises ConfigError for an unusable tag expression.
+    """
     if isinstance(wanted, Sql):
         return Subscription(topic, wanted.expression, (), version, SQL92)
     if isinstance(wanted, Tags):
@@ -117,8 +130,10 @@ def subscription_to(topic: str, wanted: Wanted, version: int) -> Subscription:
 def topic_subscription(
     namespace: str | None, topic: str, wanted: Wanted, version: int
 ) -> Subscription:
-    """Return a subscription to a topic under the user's name. Raises ConfigError for an illegal
-    topic name."""
+    """Return a subscription to a topic whose name is given without the namespace.
+
+    Raises ConfigError for an illegal topic name or an unusable tag expression.
+    """
     TOPIC.check("topic", topic)
     topic = wrap(namespace, topic)
     fault = topic_fault(topic)
@@ -130,8 +145,11 @@ def topic_subscription(
 def first_subscriptions(
     namespace: str | None, topic: str | None, wanted: Wanted, version: int
 ) -> dict[str, Subscription]:
-    """Return a consumer's initial subscriptions by topic; empty without a topic. Raises
-    ConfigError, also for tags without a topic."""
+    """Return the subscriptions with which a consumer starts, by topic.
+
+    There is none without a topic. Raises ConfigError for an illegal topic name, an unusable tag
+    expression, and tags without a topic.
+    """
     if topic is None:
         if wanted not in ("", ALL):
             raise ConfigError(
@@ -144,9 +162,11 @@ def first_subscriptions(
 
 
 def tag_subscription(topic: str, expression: str, version: int) -> Subscription:
-    """Return a subscription by tags: ``*`` or an empty text for all, ``A || B || C`` for some.
-    Raises ConfigError if there is no tag, or if the text looks like a filter or another kind of
-    list, which would match nothing."""
+    """Return a subscription by tags, such as ``A || B || C``.
+
+    ``*`` or an empty text means all messages. Raises ConfigError if there is no tag, or if the text
+    looks like a filter or another kind of list, which would match nothing.
+    """
     _TAGS.check("tags", expression)
     text = expression.strip()
     if text in ("", ALL):

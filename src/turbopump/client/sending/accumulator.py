@@ -1,11 +1,12 @@
-"""Automatic batching: messages of the same kind within a few milliseconds are sent in one request.
-Each message gets its own result.
+"""Automatic batching of messages of the same kind that are sent within a few milliseconds.
 
-One rule: only messages that may share a batch are sent together, so results and errors are those of
-a single send. If one message's timeout ends first, only that message fails. Source: apache/rocketmq
-``ProduceAccumulator``. Unlike there, nothing is held while no batch of the same kind is in flight.
-A lone sender therefore loses no time, and 64 senders that await results are not limited to 64
-messages per 10 ms.
+A batch is sent in one request, and each message gets its own result. One rule: only messages that
+may share a batch are sent together, so results and errors are those of a single send. If one
+message's timeout ends first, only that message fails.
+
+Source: apache/rocketmq ``ProduceAccumulator``. Unlike there, no message waits while no batch of the
+same kind is in flight. A lone sender therefore loses no time, and 64 senders that await results are
+not limited to 64 messages per 10 ms.
 """
 
 from __future__ import annotations
@@ -53,15 +54,18 @@ _SIZE: Final = SettingRule(
 
 @dataclass(frozen=True, slots=True)
 class AutoBatch:
-    """Limits of automatic batches. Messages are held while a batch of the same kind is in flight.
-    Raises ConfigError for values that Apache's accumulator refuses too."""
+    """Limits of automatic batches.
+
+    Messages wait while a batch of the same kind is in flight, and are sent together after that.
+    Raises ConfigError for values that Apache's accumulator refuses too.
+    """
 
     hold: float = setting(0.01, _HOLD)
-    """Maximum time in seconds for which a message is held. Java: ``batchMaxDelayMs``."""
+    """Maximum time in seconds for which a message waits for others. Java: ``batchMaxDelayMs``."""
     size: int = setting(32 * 1024, _SIZE)
     """Size in bytes at which a batch is sent. Java: ``batchMaxBytes``."""
     total_size: int = setting(32 * 1024 * 1024, BYTES)
-    """Maximum number of held bytes; further messages are sent at once. Java:
+    """Maximum number of bytes that wait. Further messages are sent at once. Java:
     ``totalBatchMaxBytes``."""
 
     def __post_init__(self) -> None:
@@ -73,8 +77,10 @@ BatchKey = tuple[str, MessageQueue | None, str | None, object]
 
 
 class _UnsentMessage(msgspec.Struct, frozen=True):
-    """One message of a batch, already packed, because its user may change the ``Message``
-    meanwhile."""
+    """Message that waits to be sent in a batch.
+
+    The message is already encoded, because the user may change the ``Message`` meanwhile.
+    """
 
     piece: BatchPart
     future: asyncio.Future[SendResult]
@@ -90,15 +96,18 @@ class _GatheredBatch:
     size: int = 0
     timer: asyncio.Handle | None = None
     deadline: float = inf
-    """The batch's deadline once it is sent. ``expiry`` ends messages with an earlier deadline."""
+    """Deadline of the batch once it is sent. ``expiry`` ends messages with an earlier deadline."""
     expiry: asyncio.TimerHandle | None = None
     expiry_at: float = inf
 
 
 @dataclass(slots=True, eq=False)
 class Accumulator:
-    """Collect messages into batches, on one event loop. ``send_batch`` sends one batch as one
-    request. A batch has at most ``size_max`` bytes, unless it is a single message."""
+    """Collector that combines messages of one producer into batches.
+
+    All calls must come from one event loop. ``send_batch`` sends one batch as one request. A batch
+    has at most ``size_max`` bytes, unless it is a single message.
+    """
 
     settings: AutoBatch
     send_batch: SendBatch
@@ -112,7 +121,7 @@ class Accumulator:
     _loop: asyncio.AbstractEventLoop | None = None
 
     def accepts(self, message: Message) -> bool:
-        """Return True if the message may be part of a batch and there is room to hold it."""
+        """Return True if the message may be part of a batch and there is room for it."""
         try:
             settings = self.settings
             properties = message.properties
@@ -129,15 +138,20 @@ class Accumulator:
     def add_message(
         self, message: Message, piece: BatchPart, queue: MessageQueue | None, timeout: float
     ) -> asyncio.Future[SendResult]:
-        """Add a message that was just packed. See ``put_piece``."""
+        """Add a message that was just encoded to its batch, and return the future of its result.
+
+        ``put_piece`` has the details and errors.
+        """
         return self.put_piece(batch_key(message, piece, queue), piece, timeout)
 
     def put_piece(
         self, key: BatchKey, piece: BatchPart, timeout: float
     ) -> asyncio.Future[SendResult]:
-        """Add a packed message to the batch of ``key``, and return the future of its result. The
-        future fails after ``timeout`` seconds. Raises SendError if the time is already over,
-        TypeError if the queue is no MessageQueue."""
+        """Add an encoded message to the batch of ``key``, and return the future of its result.
+
+        The future fails after ``timeout`` seconds. Raises SendError if the time is already over,
+        and TypeError if the queue is no MessageQueue.
+        """
         if timeout <= 0:
             raise no_time(piece.msg_id, key[0], timeout)
         size = len(piece.entry)
@@ -172,15 +186,17 @@ class Accumulator:
         return future
 
     def wants_a_turn(self) -> bool:
-        """Return True if the caller should let the loop run, because a batch is ready or many
-        messages were added."""
+        """Return True if the caller should let the event loop run now.
+
+        That is so after a batch is full, or after many messages were added.
+        """
         if self._since_turn < TURN_AFTER:
             return False
         self._since_turn = 0
         return True
 
     async def flush(self) -> None:
-        """Send the held messages, and wait for all batches in flight."""
+        """Send all waiting messages, and wait for the batches in flight."""
         while self._batches or self._sending:
             for key in list(self._batches):
                 self._send_gathered(key)
@@ -230,8 +246,10 @@ class Accumulator:
         batch.expiry = asyncio.get_running_loop().call_at(at, self._fail_expired, batch, key)
 
     def _fail_expired(self, batch: _GatheredBatch, key: BatchKey) -> None:
-        """Fail only the messages whose deadline has passed. Messages that were still held are not
-        sent."""
+        """Fail those messages of a batch whose deadline has passed.
+
+        Messages that still waited are removed from the batch and not sent.
+        """
         # A batch has the deadline of its last message (``shared_deadline``), so that one hasty
         # message does not take the time of the others. Messages with an earlier deadline are ended
         # here. Before the batch is sent they are removed from it: nothing of them is stored, and
@@ -268,8 +286,10 @@ class Accumulator:
             self._schedule_expiry(batch, key, max(following, now + LOOK_EVERY_S))
 
     def _batch_ended(self, key: BatchKey) -> None:
-        """Schedule the next batch. It includes messages that senders add as soon as they get their
-        results."""
+        """Schedule the next batch of the same kind after a batch has ended.
+
+        The next batch includes messages that senders add as soon as they get their results.
+        """
         self._under_way[key] -= 1
         if not self._under_way[key]:
             del self._under_way[key]
@@ -281,8 +301,10 @@ class Accumulator:
 
 
 def batch_key(message: Message, piece: BatchPart, queue: MessageQueue | None) -> BatchKey:
-    """Return the values that all messages of a batch share: topic, queue, wait for the store,
-    tags."""
+    """Return the values that all messages of a batch must share.
+
+    These are topic, queue, waiting for the store, and tags.
+    """
     properties = message.properties
     if not properties:
         return message.topic, queue, None, None
@@ -293,8 +315,10 @@ def batch_key(message: Message, piece: BatchPart, queue: MessageQueue | None) ->
 
 
 def shared_deadline(deadlines: Sequence[float], now: float) -> float:
-    """Return the deadline of a batch: that of its last message, or slightly earlier if others have
-    nearly the same."""
+    """Return the deadline of a batch, which is about that of its last message.
+
+    It is slightly earlier if other messages have nearly the same deadline.
+    """
     earliest = min(deadlines)
     latest = max(deadlines)
     alike = latest - max(latest - now, 0.0) * ALIKE
@@ -324,8 +348,10 @@ def overdue(
 
 
 def each_result(whole: SendResult, count: int) -> list[SendResult]:
-    """Return one result for each message of a batch. If the broker stores the batch as one entry
-    (an inner batch), all get the same result."""
+    """Return one result for each message of a batch.
+
+    If the broker stores the batch as one entry (an inner batch), all messages get the same result.
+    """
     ids = whole.batch_ids
     offset_ids = whole.offset_msg_id.split(",")
     if len(ids) != count:

@@ -1,8 +1,8 @@
-"""Back-pressure: a limit on a producer's messages in flight, by number and bytes.
+"""Back-pressure, a limit on a producer's messages in flight, by number and bytes.
 
-One rule: first come, first served, until the deadline. Source: apache/rocketmq
-``enableBackpressureForAsyncMode``. There, a waiting send holds a lock that finished sends need;
-here it does not.
+One rule: senders that wait for room get it in the order in which they came, until their deadlines.
+Source: apache/rocketmq ``enableBackpressureForAsyncMode``. There, a waiting send keeps a lock that
+finished sends need. Here it does not.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ _BOUND: Final = SettingRule(
 
 @dataclass(frozen=True, slots=True)
 class BackPressure:
-    """Limit on messages in flight. Raises ConfigError unless both values are whole numbers above
-    0."""
+    """Limit on the number and size of a producer's messages in flight.
+
+    Raises ConfigError unless both values are whole numbers above 0.
+    """
 
     messages: int = setting(10_000, _BOUND)
     """Maximum number of messages in flight."""
@@ -43,26 +45,34 @@ class BackPressure:
 
 
 class NoRoomError(Exception):
-    """Raised if there is no room in time. The caller, which knows the message, raises a SendError
-    from it."""
+    """Raised when there is no room for a message in time.
+
+    The caller, which knows the message, raises a SendError instead.
+    """
 
 
 class InFlightBound:
-    """Limit with its waiting senders. A body larger than the whole limit is sent alone."""
+    """Counter of the messages in flight, which makes senders wait at a limit.
+
+    A body that is larger than the whole limit is sent alone.
+    """
 
     def __init__(self, bound: BackPressure) -> None:
         self._bound = bound
         self.messages = 0
         self.size = 0
         self._line: deque[tuple[int, asyncio.Future[bool]]] = deque()
-        """Waiting senders: the size of each, and a future. Its result is True if there is room,
-        False after the close."""
+        """Waiting senders, each with the size of its message and a future. The future's result is
+        True if there is room, and False after the close."""
         self._closed = False
         self._idle: asyncio.Event | None = None
 
     async def wait_for_room(self, size: int, timeout: float) -> None:
-        """Wait until the message fits into the limit. Raises NoRoomError if that takes more than
-        ``timeout`` seconds."""
+        """Wait until a message of ``size`` bytes fits into the limit, and reserve its room.
+
+        Raises NoRoomError if that takes more than ``timeout`` seconds, or if the producer is
+        closed.
+        """
         if not self._line and self._fits(size):
             self._take_room(size)
             return
@@ -146,8 +156,13 @@ class InFlightBound:
 
 
 class InFlightLimiter:
-    """Reserve room for each message from before the send until its result. ``back_pressure`` None:
-    no limit. ``timeout``: default timeout in seconds."""
+    """Sender that limits how many messages are in flight.
+
+    Room for a message is reserved from before the send until its result.
+
+    - ``back_pressure``: limit on messages in flight. None for no limit.
+    - ``timeout``: default timeout of a send in seconds.
+    """
 
     def __init__(
         self, back_pressure: BackPressure | None, namespace: str | None, timeout: float
@@ -165,8 +180,10 @@ class InFlightLimiter:
         return await self.deliver_entered(sender, outgoing, target, timeout)
 
     async def wait_for_room(self, outgoing: Outgoing, timeout: float | None) -> float | None:
-        """Reserve room for the message, and return the seconds that are left. Raises SendError if
-        there is no room in time."""
+        """Reserve room for the message, and return the seconds that are left.
+
+        Raises SendError if there is no room in time.
+        """
         if self._bound is None:
             return timeout
         return await self._wait_for_room(self._bound, outgoing, len(outgoing.body), timeout)
@@ -174,7 +191,10 @@ class InFlightLimiter:
     async def deliver_entered(
         self, sender: Sender, outgoing: Outgoing, target: Target, timeout: float | None
     ) -> SendResult:
-        """Send a message that has room, and free the room, also after an error."""
+        """Send a message for which room is reserved, and free the room.
+
+        The room is also freed after an error.
+        """
         try:
             return await self.deliver_unbound(sender, outgoing, target, timeout)
         finally:
@@ -184,8 +204,10 @@ class InFlightLimiter:
     async def deliver_unbound(
         self, sender: Sender, outgoing: Outgoing, target: Target, timeout: float | None
     ) -> SendResult:
-        """Send without reserving room. Used for automatic batches, whose messages have reserved
-        room already."""
+        """Send a message or batch without reserving room.
+
+        Automatic batches are sent in this way, because their messages have reserved room already.
+        """
         namespace = self._namespace
         if namespace is None:
             return await deliver(sender, outgoing, target, timeout)
@@ -202,8 +224,10 @@ class InFlightLimiter:
         queue: MessageQueue | None,
         timeout: float | None,
     ) -> asyncio.Future[SendResult]:
-        """Reserve room for the message and add it to a batch. The room is freed when the returned
-        future is done."""
+        """Reserve room for the message, and add it to a batch.
+
+        The room is freed when the returned future is done.
+        """
         bound = self._bound
         if bound is None:
             timeout = self._timeout if timeout is None else timeout

@@ -76,12 +76,17 @@ COMPRESSION_KINDS: Final = {
     "lz4": (LZ4, 0, 16, 0),
     "zstd": (ZSTD, 1, 22, 5),
 }
-"""By name: the type in ``sysFlag``, and the lowest, highest and default level."""
+"""Kinds of compression by name. The values are the type in ``sysFlag``, and the lowest, highest and
+default level."""
 
 
 class Compression(NamedTuple):
-    """Rule of compression: bodies of at least ``above`` bytes are compressed as ``kind``, at
-    ``level``. ``above`` None: no body. ``level`` None: the default of the kind."""
+    """Rule that says which bodies are compressed, and how.
+
+    - ``above``: size in bytes from which bodies are compressed. None compresses no body.
+    - ``kind``: name of the kind, such as ``zlib``.
+    - ``level``: level of compression. None for the default of the kind.
+    """
 
     above: int | None = COMPRESS_FROM
     kind: str = "zlib"
@@ -89,7 +94,7 @@ class Compression(NamedTuple):
 
 
 class Outgoing(msgspec.Struct, frozen=True, gc=False):
-    """Message ready to send: the contents of its frame and its id."""
+    """Message that is ready to be sent, with the contents of its frame and its id."""
 
     topic: str
     body: bytes
@@ -103,7 +108,7 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
 
 
 class BatchPart(msgspec.Struct, frozen=True, gc=False):
-    """Message encoded as a part of a batch."""
+    """Message that is encoded as a part of a batch."""
 
     topic: str
     entry: bytes
@@ -111,7 +116,10 @@ class BatchPart(msgspec.Struct, frozen=True, gc=False):
 
 
 class Packer:
-    """Make ``Outgoing`` values from users' messages. ``namespace``: added to every topic."""
+    """Converter of users' messages to ``Outgoing`` values.
+
+    ``namespace`` is added to every topic.
+    """
 
     def __init__(
         self,
@@ -135,9 +143,11 @@ class Packer:
         """Checked topics, each with the name that brokers know."""
 
     def pack(self, message: Message) -> Outgoing:
-        """Return the contents of a message's frame. A large body is not compressed yet;
-        ``compressed`` does that. Raises MessageError if the message must not be sent, TypeError if
-        the argument is no message."""
+        """Check and encode a message, and return it ready to be sent.
+
+        A large body is not compressed yet; ``compressed`` does that. Raises MessageError if the
+        message must not be sent, and TypeError if the argument is no message.
+        """
         try:
             body = message.body
             flag = message.flag
@@ -164,8 +174,11 @@ class Packer:
         return Outgoing(topic, body, text, sys_flag, flag, msg_id)
 
     async def compressed(self, outgoing: Outgoing) -> Outgoing:
-        """Return the message with its body compressed in a thread, if ``pack`` left the body
-        uncompressed."""
+        """Return the message with a large body compressed in a thread.
+
+        The message is returned unchanged if ``pack`` has compressed the body already, or if it
+        needs no compression.
+        """
         small = len(outgoing.body) < max(LARGE_BODY_SIZE, self._compress_from)
         if small or outgoing.sys_flag or outgoing.batch_ids:
             return outgoing
@@ -175,7 +188,10 @@ class Packer:
         return msgspec.structs.replace(outgoing, body=body, sys_flag=sys_flag)
 
     def piece(self, message: Message) -> BatchPart:
-        """Return the message encoded as a part of a batch. Raises the errors of ``pack``."""
+        """Check and encode a message as a part of a batch.
+
+        Raises the errors of ``pack``.
+        """
         try:
             topic = self._topics.get(message.topic) or self._checked_topic(message.topic)
             body = message.body
@@ -198,7 +214,7 @@ class Packer:
         return BatchPart(topic, entry, msg_id)
 
     def pack_single(self, piece: BatchPart) -> Outgoing:
-        """Return a single send of a message that was encoded for a batch."""
+        """Convert a message that was encoded for a batch to one that is sent alone."""
         item = decode_batch(piece.entry)[0]
         body = item.body
         sys_flag = 0
@@ -226,8 +242,10 @@ class Packer:
         return f"{text}UNIQ_KEY\x01{msg_id}\x02", msg_id
 
     def pack_batch(self, messages: Sequence[Message]) -> Outgoing:
-        """Return one send of all messages. Raises MessageError if they cannot be one batch, because
-        a batch is not split."""
+        """Combine messages into a batch that is sent in one request.
+
+        Raises MessageError if the messages cannot be one batch, because a batch is not split.
+        """
         if is_collection(messages) and not messages:
             raise MessageError("an empty batch was given; send_batch needs at least one message")
         listed = isinstance(messages, Sequence)
@@ -244,8 +262,10 @@ class Packer:
         return self.pack_pieces(pieces, wait_store_ok=first.wait_store_ok)
 
     def pack_pieces(self, pieces: Sequence[BatchPart], *, wait_store_ok: bool) -> Outgoing:
-        """Return one send of all parts, which have the same topic. Raises MessageError if they are
-        too large together."""
+        """Combine encoded messages of one topic into a batch that is sent in one request.
+
+        Raises MessageError if the messages are too large together.
+        """
         body = b"".join([piece.entry for piece in pieces])
         if len(body) > self._body_size_max:
             raise MessageError(
@@ -280,7 +300,10 @@ class Packer:
 
 
 def _checked(text: str) -> bytes:
-    """Encode a property's text as bytes. Raises MessageError."""
+    """Encode the text of a message's properties as bytes.
+
+    Raises MessageError if the text is not valid Unicode or too long.
+    """
     try:
         data = text.encode()
     except UnicodeEncodeError:
@@ -297,8 +320,11 @@ def _checked(text: str) -> bytes:
 
 
 def refuse_changed_message(message: object) -> None:
-    """Raise the error of a message that could not be packed: TypeError if it is no message,
-    MessageError if its fields were changed after its creation."""
+    """Raise the error that explains why a message could not be encoded.
+
+    Raises TypeError if the argument is no message, and MessageError if its fields were changed
+    after its creation.
+    """
     if not isinstance(message, Message):
         raise TypeError(
             f"{message!r:.80} must be a Message, as in Message('orders', b'body')"
@@ -329,8 +355,10 @@ class MessageParts(TypedDict, total=False):
 
 
 def as_message(message: Message | str, body: bytes | str | None, parts: MessageParts) -> Message:
-    """Return the ``Message`` from either form of ``send``'s arguments. Raises TypeError if the two
-    are mixed."""
+    """Return the ``Message`` that the arguments of ``send`` describe in either form.
+
+    Raises TypeError if the two forms are mixed.
+    """
     if isinstance(message, Message):
         if body is not None or any(value is not None for value in parts.values()):
             raise TypeError(
@@ -355,8 +383,11 @@ _ONEWAY: Final = b"%d" % FLAG_ONEWAY
 
 
 class _Head(NamedTuple):
-    """Cached parts of a frame that are equal for every message to a queue: the start of the header,
-    and the signed content before and after the values that change."""
+    """Parts of a frame that are equal for every message to one queue.
+
+    They are the start of the header, and the signed content before and after the values that
+    change.
+    """
 
     header: bytes
     signed_before: str
@@ -364,8 +395,11 @@ class _Head(NamedTuple):
 
 
 class SendFrames:
-    """Encode the send frames of one producer group. ``code``: request code of a single message.
-    ``form``: header form, JSON or ROCKETMQ (ROCKETMQ takes twice as long)."""
+    """Encoder of the frames in which one producer group sends messages.
+
+    - ``code``: request code for a single message.
+    - ``form``: header form, JSON or ROCKETMQ. ROCKETMQ takes twice as long.
+    """
 
     def __init__(
         self,
@@ -392,7 +426,10 @@ class SendFrames:
         born_timestamp: int,
         oneway: bool = False,
     ) -> bytes:
-        """Encode one frame. ``born_timestamp``: ms since 1970 UTC."""
+        """Encode the frame that sends one message to ``queue``.
+
+        ``born_timestamp`` is in ms since 1970 UTC.
+        """
         sys_flag = outgoing.sys_flag
         flag = outgoing.flag
         body = outgoing.body
@@ -448,8 +485,10 @@ class SendFrames:
 
 
 class NotedFrames(SendFrames):
-    """Encode the same frames, and add each frame's broker name to ``notes`` if the context has set
-    a list."""
+    """Encoder of frames that also records to which brokers they go.
+
+    Each frame's broker name is added to the list in ``notes``, if the context has set one.
+    """
 
     notes: Final[ContextVar[list[str] | None]] = ContextVar("brokers asked", default=None)
 

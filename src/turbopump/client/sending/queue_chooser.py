@@ -1,6 +1,9 @@
-"""Choice of a message's queue. A queue, selector or sharding key decides, or else round robin,
-which skips brokers to avoid. Users' queue names are translated to those of brokers (with
-namespace)."""
+"""Choice of the queue for each message.
+
+A queue, selector or sharding key decides. Without them, queues are used one after another, and
+brokers that failed are avoided. Users' queue names are translated to those of brokers (with
+namespace).
+"""
 
 from __future__ import annotations
 
@@ -32,12 +35,15 @@ from turbopump.message.rules import DEFAULT_TOPIC
 from turbopump.protocol.requests.offsets import GetMaxOffset
 
 Target = MessageQueue | Callable[[Sequence[MessageQueue]], MessageQueue] | None
-"""Target of a message: a queue, a function that chooses one of the queues, or None for the next in
-turn."""
+"""Target of a message: a queue, a function that chooses one of the queues, or None for the next
+queue by round robin."""
 
 
 class QueueChooser:
-    """Choose targets for one producer and its namespace."""
+    """Object that determines to which queue a message of one producer goes.
+
+    ``namespace`` is the namespace of the producer, or None.
+    """
 
     def __init__(self, namespace: str | None) -> None:
         self.namespace = namespace
@@ -49,8 +55,10 @@ class QueueChooser:
         selector: Selector | None,
         sharding_key: object,
     ) -> tuple[Message, Target]:
-        """Return the target, and the message with its sharding key, if any. Raises ConfigError or
-        TypeError if more than one target is given."""
+        """Return the target of a message, and the message with its sharding key, if any.
+
+        Raises ConfigError or TypeError if more than one target is given.
+        """
         if sharding_key is not None:
             if selector is not None:
                 raise ConfigError(
@@ -75,7 +83,7 @@ class QueueChooser:
         return message, partial(self._chosen, selector, message)
 
     def wrapped_target(self, target: Target) -> Target:
-        """Return the target under the names that brokers know."""
+        """Return the target with the queue's name as brokers know it."""
         return wrapped(self.namespace, target) if isinstance(target, MessageQueue) else target
 
     def _chosen(
@@ -99,7 +107,7 @@ class QueueChooser:
 
 
 class QueueSelection(Protocol):
-    """Strategy that chooses a queue of a route."""
+    """Interface of the strategies that choose a queue of a route."""
 
     def choose(
         self, route: TopicRoute, avoid: Sequence[str] = (), now: float = 0.0
@@ -107,8 +115,11 @@ class QueueSelection(Protocol):
 
 
 class RoundRobin:
-    """Round robin with one counter per topic. Each counter starts at random, so that producers do
-    not all use the same queue."""
+    """Strategy that uses all queues of a topic one after another.
+
+    There is one counter for each topic. A counter starts at random, so that producers do not all
+    use the same queue.
+    """
 
     def __init__(self, random: random.Random, faults: FaultStrategy | None = None) -> None:
         self._random = random
@@ -118,11 +129,11 @@ class RoundRobin:
     def choose(
         self, route: TopicRoute, avoid: Sequence[str] = (), now: float = 0.0
     ) -> MessageQueue:
-        """Return the next of ``route``'s publish queues, of which there must be one.
+        """Return the queue of ``route`` for the next message. The route must have a publish queue.
 
-        ``avoid``: brokers that failed, in order. They are chosen only if there is no other,
-        starting with the earliest failure. Available brokers are preferred to reachable ones, and
-        reachable ones to others.
+        ``avoid`` lists brokers that failed, in the order of their failures. They are chosen only if
+        there is no other, starting with the earliest failure. Available brokers are preferred to
+        reachable ones, and reachable ones to others.
         """
         # The usual case takes one step: no broker has a fault, and the queue whose turn it is is
         # used. Otherwise two preferences compete. Availability counts more than an earlier failure
@@ -164,8 +175,11 @@ class RoundRobin:
 
 @dataclass(frozen=True, slots=True)
 class NearFirst:
-    """Choose ``broker_name`` unless it is to be avoided or has no queue of the topic. Otherwise
-    ``others`` choose."""
+    """Strategy that prefers one broker as long as that broker works.
+
+    A queue of ``broker_name`` is chosen unless that broker is to be avoided or has no queue of the
+    topic. Otherwise ``others`` choose.
+    """
 
     broker_name: str
     others: QueueSelection
@@ -202,16 +216,19 @@ _DURATIONS: Final = SettingRule(
 
 @dataclass(frozen=True, slots=True)
 class LatencyFaults:
-    """Rules for avoiding slow brokers. Raises ConfigError if the tables do not match, or hold no
-    durations. Java: ``sendLatencyFaultEnable``."""
+    """Settings for avoiding slow brokers.
+
+    Raises ConfigError unless both tables have the same number of durations, and the latencies rise.
+    Java: ``sendLatencyFaultEnable``.
+    """
 
     latency_max_ms: tuple[int, ...] = setting((50, 100, 550, 1800, 3000, 5000, 15000), _DURATIONS)
-    """Latencies in ms, rising. Java: ``latencyMax``."""
+    """Latencies in ms, in rising order. Java: ``latencyMax``."""
     not_available_ms: tuple[int, ...] = setting((0, 0, 2000, 5000, 6000, 10000, 30000), _DURATIONS)
     """Time in ms for which a broker is avoided after an attempt with at least the latency at the
     same position. Java: ``notAvailableDuration``."""
     detector: bool = setting(False, SWITCH)
-    """True: avoid unreachable brokers until they answer the detector. Java:
+    """True avoids unreachable brokers until they answer the detector. Java:
     ``startDetectorEnable``."""
     detect_interval: float = setting(2.0, SECONDS)
     """Seconds between two requests of the detector. Java: ``detectInterval``."""
@@ -235,7 +252,11 @@ class LatencyFaults:
 
 
 class FaultStrategy:
-    """Faults of each broker. ``settings`` None: count only refused and reset connections."""
+    """Record of the brokers that a producer avoids for a while.
+
+    With ``settings``, slow and failing brokers are recorded. Without, only refused and reset
+    connections count.
+    """
 
     def __init__(self, settings: LatencyFaults | None = None) -> None:
         self.settings = settings
@@ -247,11 +268,14 @@ class FaultStrategy:
 
     @property
     def unreachable(self) -> list[str]:
-        """Brokers that the detector has to ask."""
+        """Names of the brokers that the detector has to ask."""
         return sorted(self._unreachable)
 
     def succeeded(self, broker_name: str, latency_ms: float, now: float) -> None:
-        """Record an answer after ``latency_ms``. ``now``: seconds on any monotonic clock."""
+        """Record that a broker has answered after ``latency_ms``.
+
+        ``now`` is the time in seconds of any monotonic clock.
+        """
         self._unreachable.discard(broker_name)
         self._until.pop(broker_name, None)
         if self.settings is not None:
@@ -259,7 +283,10 @@ class FaultStrategy:
         self.empty = not self._until and not self._unreachable
 
     def failed(self, broker_name: str, now: float, *, connection: bool) -> None:
-        """Record a failed attempt. ``connection``: True if the connection failed or was lost."""
+        """Record that an attempt to send to a broker has failed.
+
+        ``connection`` is True if the connection failed or was lost.
+        """
         if self.settings is None and not connection:
             return
         self._isolate(broker_name, self._tables.not_available_for(ISOLATION_MS), now)
@@ -268,7 +295,7 @@ class FaultStrategy:
         self.empty = not self._until and not self._unreachable
 
     def forget_outage(self, broker_name: str) -> None:
-        """Record that a broker answered the detector."""
+        """Record that a broker has answered the detector."""
         self._unreachable.discard(broker_name)
         self.empty = not self._until and not self._unreachable
 
@@ -277,7 +304,7 @@ class FaultStrategy:
         self.forget_outage(broker_name)
 
     def available(self, broker_name: str, now: float) -> bool:
-        """Return True if the broker is reachable and not avoided now."""
+        """Return True if the broker is reachable and not avoided at the time ``now``."""
         until = self._until.get(broker_name)
         if until is not None and until <= now:
             del self._until[broker_name]
@@ -291,7 +318,7 @@ class FaultStrategy:
             self.available(broker_name, now)
 
     def reachable(self, broker_name: str) -> bool:
-        """Return False while the broker has to answer the detector first."""
+        """Return True unless the broker must first answer the detector."""
         return broker_name not in self._unreachable
 
     def _isolate(self, broker_name: str, duration_ms: int, now: float) -> None:
@@ -301,8 +328,11 @@ class FaultStrategy:
 
 
 class FaultDetector:
-    """Detector that sends requests to unreachable brokers at an interval. Any answer shows that a
-    broker is back. Source: apache/rocketmq ``LatencyFaultToleranceImpl.detectByOneRound``."""
+    """Detector that asks unreachable brokers at an interval until they answer.
+
+    Any answer shows that a broker is back. Source: apache/rocketmq
+    ``LatencyFaultToleranceImpl.detectByOneRound``.
+    """
 
     def __init__(self, instance: ClientInstance, faults: FaultStrategy) -> None:
         self._instance = instance

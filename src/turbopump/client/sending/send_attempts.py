@@ -66,8 +66,10 @@ CORRECTION_S: Final = 0.5
 async def deliver(
     sender: Sender, outgoing: Outgoing, target: Target = None, timeout: float | None = None
 ) -> SendResult:
-    """Send a message, and return when a broker has stored it. Raises the errors of
-    ``Producer.send``."""
+    """Send a message, and return when a broker has stored it.
+
+    Raises the errors of ``Producer.send``.
+    """
     if timeout is None:
         timeout = sender.rules.timeout
     elif timeout <= 0:
@@ -125,7 +127,10 @@ async def deliver(
 async def _wait_for_permit(
     sender: Sender, permits: Permits, outgoing: Outgoing, timeout: float
 ) -> float:
-    """Wait for a permit, and return the seconds that are left. Raises SendError."""
+    """Wait for a permit to send, and return the seconds that are left of ``timeout``.
+
+    Raises SendError if there is no permit in time.
+    """
     began = sender.time()
     try:
         await permits.wait_turn(began + timeout)
@@ -149,7 +154,7 @@ async def _wait_for_permit(
 
 
 async def send_oneway(sender: Sender, outgoing: Outgoing, target: Target) -> None:
-    """Send a message without an answer. Returns when the message is written to the connection."""
+    """Write a message to a connection without asking the broker for an answer."""
     began = sender.time()
     timeout = sender.rules.timeout
     oneways = sender.oneways
@@ -168,8 +173,11 @@ async def send_oneway(sender: Sender, outgoing: Outgoing, target: Target) -> Non
 
 
 class SendAttempts:
-    """Attempts of one message. ``timeout``: seconds after ``began``, which is a time of the
-    loop."""
+    """Attempts to send one message until a broker has stored it.
+
+    - ``began``: event loop time, in seconds, at which the send began.
+    - ``timeout``: seconds after ``began`` at which the send fails.
+    """
 
     def __init__(
         self, sender: Sender, outgoing: Outgoing, target: Target, began: float, timeout: float
@@ -253,7 +261,10 @@ class SendAttempts:
         await asyncio.sleep(0)
 
     async def _wait_for_room(self, connection: Wire) -> None:
-        """Wait until the peer has read earlier data. Raises NotWrittenError, ConnectError."""
+        """Wait until the broker has read earlier data from the connection.
+
+        Raises NotWrittenError if that takes too long, and ConnectError if the connection has ended.
+        """
         try:
             await connection.drain(self._deadline)
         except TimeoutError:
@@ -392,7 +403,7 @@ class SendAttempts:
             await self._sender.instance.abandon_if_silent(attempt.address, began)
 
     async def _may_try_again(self, route: TopicRoute, attempt: Attempt, retries: int) -> bool:
-        """Return True if another attempt follows now."""
+        """Pause if needed, and return True if another attempt follows now."""
         if len(self._tried) > retries or self._is_final(attempt) or self._sender.under_way.closed:
             return False
         return await self._pause_before_retry(route, attempt) and not self._sender.under_way.closed
@@ -429,8 +440,10 @@ class SendAttempts:
         )
 
     async def _pause_before_retry(self, route: TopicRoute, attempt: Attempt) -> bool:
-        """Pause if the next attempt would use the same broker. Return False if there is no time for
-        another attempt."""
+        """Pause before a retry if the next attempt would use the same broker.
+
+        Return False if there is no time for another attempt.
+        """
         times = sum(other.broker_name == attempt.broker_name for other in self._tried)
         pause = 0.0
         if only_broker(route, attempt.broker_name):
@@ -458,9 +471,11 @@ class SendAttempts:
     async def _correction(
         self, route: TopicRoute, attempt: Attempt
     ) -> tuple[TopicRoute, MessageQueue | None] | None:
-        """Return a newer route for one attempt beyond the retries, if nothing was stored because
-        the route was wrong. The second value is the queue, or None for any queue. Return None if
-        there is no such attempt."""
+        """Return a newer route for one more attempt, if the old route caused the failure.
+
+        The attempt comes after the last retry, and only if nothing was stored. The second value is
+        the queue to use, or None for any queue. Return None if there is no such attempt.
+        """
         sender = self._sender
         error = attempt.error
         if sender.under_way.closed:
@@ -485,8 +500,10 @@ class SendAttempts:
     async def _renewed(
         self, route: TopicRoute, pause: float, *, patience: float = inf
     ) -> TopicRoute:
-        """Return a newer route if one with queues arrives within ``patience`` seconds and the
-        deadline. Otherwise return the old one."""
+        """Return a newer route with queues, or the old route if none arrives in time.
+
+        The wait ends after ``patience`` seconds or at the deadline of the send.
+        """
         timeout = min(self._deadline - self._loop.time(), patience)
         newer = await self._sender.instance.routes.renewed(route, timeout, pause=pause)
         return newer if newer.publish_queues else route
@@ -500,8 +517,10 @@ def is_routes_fault(attempt: Attempt) -> bool:
 
 
 def with_properties(outgoing: Outgoing, properties: dict[str, str]) -> Outgoing:
-    """Return the message with the properties that a hook has added, if they can be encoded. The id
-    is kept."""
+    """Return the message with the properties that a hook has added, if they can be encoded.
+
+    The id of the message is kept.
+    """
     try:
         properties = text_pairs(properties)
         if properties.get(names.UNIQ_KEY) != outgoing.msg_id:
@@ -523,8 +542,10 @@ def with_properties(outgoing: Outgoing, properties: dict[str, str]) -> Outgoing:
 
 
 def master_of(route: TopicRoute, queue: MessageQueue) -> str:
-    """Return the address of the queue's master. Raises ConnectError if the broker has no master
-    now."""
+    """Return the address of the queue's master.
+
+    Raises ConnectError if the broker has no master now.
+    """
     address = route.master(queue.broker_name)
     if address is None:
         raise errors.ConnectError(
@@ -539,8 +560,10 @@ def only_broker(route: TopicRoute, broker_name: str) -> bool:
 
 
 def message_kind_of(properties: dict[str, str]) -> MessageKind:
-    """Return the kind of message that its properties stand for (apache/rocketmq
-    ``sendKernelImpl``)."""
+    """Return the kind of message that the properties stand for.
+
+    Source: apache/rocketmq ``sendKernelImpl``.
+    """
     if any(name in properties for name in DELAYING):
         return MessageKind.DELAY
     half = properties.get("TRAN_MSG") == "true"

@@ -21,8 +21,10 @@ DEFAULT_REGION: Final = "DefaultRegion"
 
 
 class SendStatus(Enum):
-    """Status of a stored message. Any status but OK means that the broker could not flush or
-    replicate in time as configured."""
+    """Status of a stored message.
+
+    Any status but OK means that the broker could not flush or replicate in time as configured.
+    """
 
     OK = "SEND_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
@@ -31,15 +33,15 @@ class SendStatus(Enum):
 
 
 class SendResult(msgspec.Struct, frozen=True):
-    """Result of a send.
+    """Result of sending a message or a batch.
 
     - ``msg_id``: unique id, made by the producer.
-    - ``queue``, ``queue_offset``: position of the message; of the first one for a batch.
+    - ``queue``, ``queue_offset``: position of the message, or of the first message of a batch.
     - ``offset_msg_id``: id made by the broker, for lookups.
     - ``region_id``, ``trace_on``: the broker's settings for traces.
     - ``batch_ids``: see ``msg_ids``.
 
-    For a batch, each id holds the ids of all messages, comma-separated.
+    For a batch, each id has the ids of all messages, separated by commas.
     """
 
     status: SendStatus
@@ -55,12 +57,14 @@ class SendResult(msgspec.Struct, frozen=True):
 
     @property
     def msg_ids(self) -> tuple[str, ...]:
-        """Unique ids of a batch's messages in order, as consumers see them. One id for a single
-        message, or for a batch that the broker stores as one entry."""
+        """Unique ids of a batch's messages in order, as consumers see them.
+
+        There is one id for a single message, or for a batch that the broker stores as one entry.
+        """
         return self.batch_ids or (self.msg_id,)
 
     def moved_to(self, queue: MessageQueue) -> SendResult:
-        """Return the result with ``queue`` under the name that the user knows."""
+        """Return a copy of the result with ``queue``, which has the name that the user knows."""
         return msgspec.structs.replace(self, queue=queue)
 
 
@@ -76,7 +80,7 @@ SEND_ANSWER: Final = msgspec.json.Decoder(TypedJsonHeader[SendAnswer], strict=Fa
 """Decoder of the answer to a send that may be retried on another broker."""
 BOUND_SEND_ANSWER: Final = msgspec.json.Decoder(TypedJsonHeader[SendAnswer], strict=False)
 """Decoder of the answer to a send to this broker only."""
-"""Both decode the whole header of a good answer in one pass."""
+"""Both decode the whole header of a valid answer in one pass."""
 
 STATUS_BY_CODE: Final[dict[int, SendStatus]] = {
     ResponseCode.SUCCESS: SendStatus.OK,
@@ -104,8 +108,10 @@ RETRYABLE_CODES: Final = frozenset(
 
 
 class AnswerUnreadError(errors.RemotingError):
-    """The message is stored, but the answer has no readable position. A retry would store the
-    message twice."""
+    """Raised when a message is stored, but the broker's answer has no readable position.
+
+    A retry would store the message twice.
+    """
 
 
 def result_of(
@@ -114,8 +120,11 @@ def result_of(
     queue: MessageQueue,
     address: str,
 ) -> SendResult:
-    """Return the result in an answer. Raises ResponseError if the message is not stored,
-    AnswerUnreadError if its offset is unknown."""
+    """Return the result that a broker's answer contains.
+
+    Raises ResponseError if the message is not stored, and AnswerUnreadError if its offset is
+    unknown.
+    """
     status = STATUS_BY_CODE.get(answer.code)
     if status is None:
         raise errors.ResponseError(
@@ -151,15 +160,17 @@ def result_of(
 
 
 class NotWrittenError(errors.CallTimeoutError):
-    """The connection had no room in time. Nothing of the message was sent."""
+    """Raised when the connection had no room for the message in time. Nothing of the message was
+    sent."""
 
 
 class BrokerHangsError(errors.CallTimeoutError):
-    """The broker has stopped answering. As after a time-out, the message may be stored or not."""
+    """Raised when the broker has stopped answering. The message may be stored or not, as after a
+    timeout."""
 
 
 class ProducerClosedError(errors.RemotingError):
-    """The producer was closed before the message was written."""
+    """Raised when the producer was closed before the message was written."""
 
 
 def no_time(msg_id: str, topic: str, timeout: float) -> errors.SendError:
@@ -185,7 +196,12 @@ def no_queue(queue: object) -> TypeError:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt: its ``error``, or its ``result`` if the status is not OK."""
+    """Attempt to send a message, with its outcome.
+
+    - ``outcome``: text of the error or status.
+    - ``error``: error of the attempt, or None.
+    - ``result``: result if the message was stored with a status other than OK, or None.
+    """
 
     queue: MessageQueue
     address: str
@@ -199,9 +215,11 @@ class Attempt:
 
 
 def is_queue_gone(error: errors.RemotingError | None) -> bool:
-    """Return True if the broker has no queue with this id, and therefore stored nothing. Such a
-    broker answers with code 29, or 1 in 4.x; both codes have other meanings too. Source:
-    apache/rocketmq ``AbstractSendMessageProcessor.msgCheck``."""
+    """Return True if the broker has no queue with the requested id, and therefore stored nothing.
+
+    Such a broker answers with code 29, or 1 in 4.x. Both codes have other meanings too. Source:
+    apache/rocketmq ``AbstractSendMessageProcessor.msgCheck``.
+    """
     codes = (ResponseCode.INVALID_PARAMETER, ResponseCode.SYSTEM_ERROR)
     if not isinstance(error, errors.ResponseError) or error.code not in codes:
         return False
@@ -218,11 +236,11 @@ def send_failure(
     queues: int | None = None,
     stalled: str = "",
 ) -> errors.SendError:
-    """Return the error of a send that failed on every broker.
+    """Return the error of a send whose attempts have all failed.
 
-    - ``closed``: the producer was closed, so no other broker was tried.
+    - ``closed``: True if the producer was closed, so that no other broker was tried.
     - ``queues``: number of the topic's queues at the last broker, by the newest route.
-    - ``stalled``: a sentence about an event loop that was blocked meanwhile.
+    - ``stalled``: sentence about an event loop that was blocked meanwhile.
     """
     attempts = "1 attempt" if len(tried) == 1 else f"{len(tried)} attempts"
     last = tried[-1].error
@@ -242,7 +260,7 @@ def send_failure(
 
 
 def _last_errors(tried: list[Attempt]) -> list[str]:
-    """Return the last error of each broker, each text once."""
+    """Return the last error of each broker as text. Equal errors are listed once."""
     alike: dict[object, list[Attempt]] = {}
     for attempt in tried:
         error = attempt.error
@@ -312,8 +330,10 @@ _CODE_REMEDIES: Final[dict[int, str]] = {
 
 @dataclass(slots=True, repr=False, eq=False)
 class BrokerSends:
-    """Counts of attempts at one broker. A batch counts as one, each retry as one, and a oneway send
-    is not counted."""
+    """Counts of the attempts to send to one broker.
+
+    A batch counts as one attempt, and so does each retry. Oneway sends are not counted.
+    """
 
     stored: int = 0
     """Attempts that stored the message."""
@@ -325,7 +345,7 @@ class BrokerSends:
 
     @property
     def mean_ms(self) -> float:
-        """Mean time of a stored attempt in ms; 0 if there was none."""
+        """Mean time of a stored attempt in ms, or 0 if there was none."""
         return self.stored_s * 1000 / self.stored if self.stored else 0.0
 
     def __repr__(self) -> str:
@@ -337,11 +357,14 @@ class BrokerSends:
 
 @dataclass(slots=True, repr=False, eq=False)
 class SendStatistics:
-    """Counts of one producer's sends. ``brokers``: attempts by broker name."""
+    """Counts of the sends of one producer.
+
+    ``brokers`` has the counts of attempts by broker name.
+    """
 
     brokers: dict[str, BrokerSends] = field(default_factory=dict)
     given_up: int = 0
-    """Sends that failed after all attempts. A batch counts as one; a message that timed out in an
+    """Sends that failed after all attempts. A batch counts as one. A message that timed out in an
     automatic batch counts as one too."""
 
     @property
@@ -355,7 +378,7 @@ class SendStatistics:
         return sum(broker.failed for broker in self.brokers.values())
 
     def count_stored(self, broker_name: str, seconds: float) -> None:
-        """Count an attempt that stored its message. Costs about 0.15 µs."""
+        """Count an attempt that stored its message. The call takes about 0.15 µs."""
         broker = self.brokers.get(broker_name)
         if broker is None:
             broker = self.brokers[broker_name] = BrokerSends()

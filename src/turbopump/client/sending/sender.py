@@ -35,21 +35,21 @@ log = logging.getLogger(__name__)
 LITTLE_S: Final = 0.1
 """Timeout in seconds below which a failure is blamed on the timeout, not on the name server."""
 SILENCE_PAUSE_S: Final = 0.1
-"""Pause in seconds before asking name servers again that did not answer."""
+"""Seconds to pause before name servers that did not answer are asked again."""
 SEND_TIMEOUT_S: Final = 3.0
 RETRIES: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class SendRules:
-    """Rules of retries.
+    """Rules by which a failed send is retried.
 
     - ``timeout``: seconds for a send with all its retries.
-    - ``attempt_timeout``: seconds for one attempt while others may follow.
+    - ``attempt_timeout``: seconds for one attempt while others may follow. None for no limit.
     - ``retries``: maximum number of attempts after the first.
     - ``retry_codes``: response codes after which another broker is tried.
-    - ``retry_unless_ok``: try another broker if the message is stored with a status other
-      than OK.
+    - ``retry_unless_ok``: True also tries another broker if the message is stored with a status
+      other than OK.
     """
 
     timeout: float = SEND_TIMEOUT_S
@@ -94,20 +94,22 @@ class Sender:
         self.hangs = HangWatch(self.instance, self.under_way, self.rules.timeout)
 
     def introducing(self) -> Sender:
-        """Return a copy that sends only to brokers that know this client, because they will send
-        requests to it."""
+        """Return a copy of this sender that sends only to brokers which know this client.
+
+        Such brokers will send requests to the client. They get a heartbeat first if needed.
+        """
         other = copy(self)
         other.introduces = True
         other.short = False
         return other
 
     def shown_topic(self, topic: str) -> str:
-        """Return the topic under the user's name, for texts."""
+        """Return the name by which the user knows ``topic``, for texts."""
         return unwrap(self.namespace, topic)
 
     def close(self) -> None:
         """Refuse new sends by this sender and its copies. Sends in flight still get their
-        answer."""
+        answers."""
         self.under_way.closed = True
         self.short = False
 
@@ -124,9 +126,11 @@ class Sender:
         return connection.start_call(opaque, frame, timeout, kind)
 
     async def route(self, topic: str, timeout: float, *, writable: bool = True) -> TopicRoute:
-        """Return a route with queues to send to; with ``writable`` False, any route. A new topic is
-        created. Name servers that do not answer are asked again for ``timeout`` seconds. Raises
-        RouteNotFoundError."""
+        """Return the route of ``topic``, which is created if it does not exist.
+
+        With ``writable``, the route has queues to send to. Name servers that do not answer are
+        asked again for ``timeout`` seconds. Raises RouteNotFoundError if there is no such route.
+        """
         known = self.known.get(topic)
         if known is not None and is_usual(known):
             return known
@@ -167,8 +171,10 @@ class Sender:
         return route
 
     async def _known_route(self, topic: str, writable: bool) -> TopicRoute:
-        """Return the route from the name servers, and ask again until they answer. Raises
-        RouteNotFoundError."""
+        """Ask the name servers for a route until one of them answers, and return the route.
+
+        Raises RouteNotFoundError if the topic has no route.
+        """
         routes = self.instance.routes
         while True:
             try:
@@ -192,32 +198,35 @@ def is_usual(route: TopicRoute) -> bool:
 
 @dataclass(slots=True, eq=False)
 class PendingSends(Permits):
-    """Counter of sends in flight, which ``close`` waits for. All senders of a producer share
-    one."""
+    """Counter of the sends in flight, which all senders of a producer share.
+
+    ``close`` waits until the counter is 0.
+    """
 
     closed: bool = False
-    """True after the close: no new sends and no retries."""
+    """True after the close. There are no new sends and no retries then."""
 
     def refuse_if_closed(self, why: str) -> None:
-        """Raise ProducerClosedError with the text ``why`` after the close."""
+        """Raise ProducerClosedError with the text ``why`` if the producer was closed."""
         if self.closed:
             raise send_result.ProducerClosedError(why)
 
 
 HANG_SHARE: Final = 1 / 3
-"""Share of ``send_timeout``. A broker that is silent for that long is asked for a sign of life, and
-has the same time to answer. The last third is left for another broker."""
+"""Share of ``send_timeout`` after which a silent broker gets a request as a test. The broker has
+the same time to answer. The last third is left for another broker."""
 HANG_PATIENCE_MAX_S: Final = 3.0
 
 
 class HangWatch:
-    """Move sends from a hanging broker to another one. A broker hangs if its process is stopped or
-    its machine is down.
+    """Timer that moves sends from a hanging broker to another one.
 
-    A broker may be slow for good reasons. Under SYNC_FLUSH a send waits for the disk, and with
-    replicas for their answers, by default up to 5 s. A retry elsewhere would then store the message
-    twice. So a broker that is silent while sends wait gets a request that needs neither disk nor
-    replicas. Only if it sends no byte of an answer, sends that may use another broker end with
+    A broker hangs if its process is stopped or its machine is down. But a broker may also be slow
+    for good reasons. Under SYNC_FLUSH a send waits for the disk, and with replicas for their
+    answers, by default up to 5 s. A retry elsewhere would then store the message twice.
+
+    So a broker that is silent while sends wait gets a request that needs neither disk nor replicas.
+    Only if the broker sends no byte of an answer, sends that may use another broker end with
     BrokerHangsError. Each producer has one timer, which runs only while sends are in flight.
     """
 
@@ -281,8 +290,10 @@ class HangWatch:
 
 
 class TopicCreation:
-    """Create each new topic once, before its first message, on every master that allows automatic
-    creation. A failure here fails no send; the log then names the broker that has the topic.
+    """Object that creates each new topic before its first message is sent.
+
+    Each topic is created once, on every master that allows automatic creation. A failure here fails
+    no send. The log then names the broker that has the topic.
 
     Only this project's brokers are asked, because they do not change a topic that an operator has
     created meanwhile. RocketMQ: the first send creates the topic, only on the broker that receives
@@ -299,7 +310,10 @@ class TopicCreation:
         message."""
 
     async def create_topic(self, route: TopicRoute, timeout: float) -> None:
-        """Create the topic of an inherited route, within ``timeout`` seconds."""
+        """Create a new topic on the brokers, and wait at most ``timeout`` seconds.
+
+        ``route`` is the route that the new topic inherits.
+        """
         task = self._making.get(route.topic)
         if task is None:
             work = self._create_on_masters(route, timeout)

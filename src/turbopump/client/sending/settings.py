@@ -33,16 +33,17 @@ from turbopump.message.rules import topic_fault
 
 DEFAULT_GROUP: Final = f"{program_name()}-producer"
 """Default producer group. The name is the same in every run of a program, and differs between
-programs. RocketMQ: all producers without a group share one, which brokers ask about
-transactions."""
+programs. RocketMQ: all producers without a group share one, so brokers may ask the wrong program
+about a transaction."""
 APACHES_DEFAULT: Final = "DEFAULT_PRODUCER"
 
 Executor = Callable[..., object]
-"""``executor(message, arg)`` does the local work and returns a TransactionState (None: UNKNOWN). A
-coroutine function runs on the loop, a plain function in a thread."""
+"""Function ``executor(message, arg)`` that does the local work of a transaction. It returns a
+TransactionState, or None for UNKNOWN. A coroutine function runs on the event loop, a plain function
+in a thread."""
 Checker = Callable[[ReceivedMessage], object]
-"""``checker(message)`` looks up the local work of a half message and returns the state. Another
-process may have sent the message."""
+"""Function ``checker(message)`` that looks up the local work of a half message and returns its
+TransactionState. Another process may have sent the message."""
 
 
 def _made_as(kind: type, example: str) -> SettingRule:
@@ -84,62 +85,66 @@ _HOOKS: Final = SettingRule(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerSettings(GroupSettings):
-    """Settings of a ``Producer``. Raises ConfigError for unusable ones."""
+    """Settings of a ``Producer``.
+
+    Raises ConfigError for unusable settings.
+    """
 
     group: str = DEFAULT_GROUP
-    """Producer group. ``DEFAULT_PRODUCER``, the default group of Apache's producers, is refused.
-    Java: ``producerGroup``."""
+    """Name of the producer group. ``DEFAULT_PRODUCER``, the default group of Apache's producers, is
+    refused. Java: ``producerGroup``."""
     topics: Sequence[str] = setting((), _TOPICS)
     """Topics whose routes are fetched at the start. The start fails if one of them has no queue to
-    send to. Without this setting the first send finds out."""
+    send to. Without this setting, the first send to such a topic fails."""
     send_timeout: float = setting(SEND_TIMEOUT_S, SECONDS)
     """Timeout of the whole send: route, connection and every retry. ``send(..., timeout=)`` sets it
     for one message. Java: ``sendMsgTimeout``."""
     attempt_timeout: float | None = setting(None, SECONDS.or_none())
-    """Timeout of one attempt while others may follow. None: no limit, but a broker that hangs is
-    given up after two thirds of ``send_timeout``: see docs/guide/producing.md#a-broker-that-hangs.
-    A number below the broker's ``syncFlushTimeout`` (5 s), or a replica's deadline, stores messages
-    twice when disk or replica are slow. Java: ``sendMsgMaxTimeoutPerRequest``."""
+    """Timeout of one attempt while others may follow. By default there is no limit, but a broker
+    that hangs is given up after two thirds of ``send_timeout``: see
+    docs/guide/producing.md#a-broker-that-hangs. A number below the broker's ``syncFlushTimeout`` (5
+    s), or a replica's deadline, stores messages twice when disk or replica are slow. Java:
+    ``sendMsgMaxTimeoutPerRequest``."""
     retries: int = setting(RETRIES, whole_from(0))
     """Maximum number of retries, on another broker if there is one. Java:
     ``retryTimesWhenSendFailed``."""
     retry_codes: Collection[int] = setting(RETRYABLE_CODES, _RETRY_CODES)
-    """Response codes after which a send is retried. Any other is final. Java:
+    """Response codes after which a send is retried. Any other code ends the send. Java:
     ``retryResponseCodes``."""
     retry_unless_ok: bool = setting(False, SWITCH)
-    """True: also try another broker when the message is stored but ``status`` is not ``OK``. The
+    """True also tries another broker when the message is stored but ``status`` is not ``OK``. The
     message may then be stored twice. Java: ``retryAnotherBrokerWhenNotStoreOK``."""
     latency_faults: LatencyFaults | None = setting(None, _made_as(LatencyFaults, "LatencyFaults()"))
-    """``LatencyFaults()``: avoid slow brokers for a while: see
+    """``LatencyFaults()`` avoids slow brokers for a while: see
     docs/guide/producing.md#avoid-slow-brokers. Java: ``sendLatencyFaultEnable``."""
     compress_from: int | None = setting(COMPRESS_FROM, _COMPRESS_FROM)
-    """Body size from which bodies are compressed. None: never. Batches are not compressed. Bodies
-    from 64 KiB on are compressed in a thread before ``send_timeout`` begins. Java:
+    """Size from which bodies are compressed. None compresses no body. Batches are not compressed.
+    Bodies from 64 KiB on are compressed in a thread before ``send_timeout`` begins. Java:
     ``compressMsgBodyOverHowmuch``."""
     compression: str = setting("zlib", _COMPRESSION)
-    """``zlib``, ``lz4`` (a frame) or ``zstd``. Go's client reads zlib only; Java's 4.9.8 reads all
-    three. Java: ``compressType``."""
+    """Kind of compression: ``zlib``, ``lz4`` (a frame) or ``zstd``. Go's client reads zlib only;
+    Java's 4.9.8 reads all three. Java: ``compressType``."""
     compression_level: int | None = None
-    """Compression level: zlib 0–9, lz4 0–16, zstd 1–22. None: 5, for lz4 0. Java:
-    ``compressLevel``."""
+    """Level of compression: 0–9 for zlib, 0–16 for lz4, 1–22 for zstd. By default it is 5, or 0 for
+    lz4. Java: ``compressLevel``."""
     body_size_max: int = setting(BODY_SIZE_MAX, _BODY_SIZE)
-    """Maximum body size; larger bodies are refused before they are sent. Change it together with
-    the broker's ``maxMessageSize``. At most 64 MiB, the limit of consumers. Java:
+    """Maximum body size, at most 64 MiB, the limit of consumers. Larger bodies are refused before
+    they are sent. Change it together with the broker's ``maxMessageSize``. Java:
     ``maxMessageSize``."""
     back_pressure: BackPressure | None = setting(
         None, _made_as(BackPressure, "BackPressure(messages=1000)")
     )
-    """``BackPressure(messages=10_000, size=100 << 20)``: limit on messages in flight; a send waits
+    """``BackPressure(messages=10_000, size=100 << 20)`` limits the messages in flight. A send waits
     until there is room. Java: ``backPressureForAsyncSendNum``, ``backPressureForAsyncSendSize``."""
     auto_batch: AutoBatch | None = setting(None, _made_as(AutoBatch, "AutoBatch()"))
-    """``AutoBatch(hold=0.01, size=32 << 10, total_size=32 << 20)``: see
-    docs/guide/producing.md#send-in-automatic-batches. Java: ``autoBatch``."""
+    """``AutoBatch(hold=0.01, size=32 << 10, total_size=32 << 20)`` sends messages in automatic
+    batches: see docs/guide/producing.md#send-in-automatic-batches. Java: ``autoBatch``."""
     hooks: Sequence[SendHook] = setting((), _HOOKS)
     """``SendHook`` objects, which are called for every send: see
-    docs/guide/producing.md#observe-sends. OpenTelemetry is one."""
+    docs/guide/producing.md#observe-sends. The integration of OpenTelemetry is one."""
     trace: bool | str = setting(False, TRACE)
-    """True: send traces to ``RMQ_SYS_TRACE_TOPIC``. A name: send them to that topic: see
-    docs/guide/tracing.md. Java: ``enableTrace``."""
+    """True sends traces to ``RMQ_SYS_TRACE_TOPIC``. A name sends them to the topic of that name:
+    see docs/guide/tracing.md. Java: ``enableTrace``."""
 
     def __post_init__(self) -> None:
         GroupSettings.__post_init__(self)
@@ -158,7 +163,7 @@ class ProducerSettings(GroupSettings):
 
     @property
     def rules(self) -> SendRules:
-        """Rules of retries from these settings."""
+        """Rules for retries that follow from these settings."""
         return SendRules(
             self.send_timeout,
             self.attempt_timeout,
@@ -169,17 +174,20 @@ class ProducerSettings(GroupSettings):
 
     @property
     def packing(self) -> Compression:
-        """Compression of bodies from these settings."""
+        """Rules for compression that follow from these settings."""
         return Compression(self.compress_from, self.compression, self.compression_level)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionProducerSettings(ProducerSettings):
-    """Settings of a ``TransactionProducer``. Raises ConfigError for unusable ones, and for the
-    default producer group."""
+    """Settings of a ``TransactionProducer``.
+
+    Raises ConfigError for unusable settings, and for the default producer group.
+    """
 
     group: str
-    """Group of producers that may answer for each other. All of them need the same checker."""
+    """Name of the group of producers that may answer for each other. All of them need the same
+    checker."""
     checker: Checker = field(metadata={"rule": FUNCTION})
     """Function that returns the ``TransactionState`` of a half message when a broker asks for it.
     Java: ``TransactionListener.checkLocalTransaction``."""

@@ -101,12 +101,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class ArchiveReport:
-    """Result of a run.
+    """Counts and outcome of one run of ``archive``.
 
     - ``messages``: number of archived offsets.
-    - ``rows``, ``rejected``: rows in the files of this run.
-    - ``lost``: messages that the broker no longer had.
-    - ``lake_messages``, ``lake_rows``: the same for the whole lake.
+    - ``rows``, ``rejected``: numbers of rows in the files of this run.
+    - ``lost``: number of messages that the broker no longer had.
+    - ``lake_messages``, ``lake_rows``: numbers of offsets and rows in the whole lake.
     """
 
     messages: int
@@ -121,13 +121,14 @@ class ArchiveReport:
     seconds: float
     stopped: bool
     restarted: tuple[str, ...] = ()
-    """Queues that began another generation, each as ``T@broker-a:0``."""
+    """Queues that were deleted and made again, each as ``T@broker-a:0``. Their rows begin another
+    generation."""
     rejected_allowed: bool = True
     """False if more rows were rejected than ``max_rejected`` allows."""
 
     @property
     def agrees(self) -> bool:
-        """True if the number of rows matches the offsets."""
+        """True if there is one row for each archived offset, except for lost messages."""
         return (
             self.rows + self.rejected + self.lost == self.messages
             and self.lake_rows == self.lake_messages
@@ -161,8 +162,10 @@ def archive(
     progress: RowProgress | None = None,
     at_step: Callable[[str], None] = no_step,
 ) -> ArchiveReport:
-    """Append the messages of ``topics`` that ``lake`` lacks, up to their present end. With
-    ``follow``, continue until ``stop`` is set.
+    """Append to a lake the messages of RocketMQ topics that are not in the lake yet.
+
+    The run ends at the present end of the topics. With ``follow``, the run continues until ``stop``
+    is set.
 
     - ``lake``: a directory that is the same for driver and executors.
     - ``format``, ``columns``, ``bodies``: definition of a new lake: ``parquet`` or ``delta``,
@@ -240,8 +243,10 @@ def archive(
 def _source_options(
     topics: list[str], name_server: str, fail_on_data_loss: bool, options: Mapping[str, str]
 ) -> ReadOptions:
-    """Return the options of the source. Raises ConfigError if there is no topic, or if an option
-    would leave messages out."""
+    """Return the options with which an archive reads its topics.
+
+    Raises ConfigError if there is no topic, or if an option would leave messages out.
+    """
     if not topics:
         raise ConfigError("no topic is given: name at least one")
     needed = {"nameServer": name_server, "topic": ",".join(topics)}
@@ -258,14 +263,16 @@ def _source_options(
 
 
 class RejectedLimit(NamedTuple):
-    """Maximum of rejected rows: a number, a share of all rows in percent, or None. With None, all
-    rows but one may be rejected."""
+    """Maximum of rejected rows, as a number of rows or a share of all rows in percent.
+
+    If ``most`` is None, all rows but one may be rejected.
+    """
 
     most: float | None
     is_share: bool = False
 
     def allows(self, good: int, rejected: int) -> bool:
-        """Return True if a run may have this many good and rejected rows."""
+        """Return True if a run may have this many accepted and rejected rows."""
         if self.most is None:
             return good > 0 or rejected == 0
         if self.is_share:
@@ -274,7 +281,10 @@ class RejectedLimit(NamedTuple):
 
 
 def rejected_limit(text: int | str | None) -> RejectedLimit:
-    """Parse the argument ``max_rejected``. Raises ConfigError."""
+    """Parse the argument ``max_rejected``.
+
+    Raises ConfigError if the argument is neither a number nor a share such as ``5%``.
+    """
     if text is None:
         return RejectedLimit(None)
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", str(text), re.ASCII)
@@ -287,8 +297,12 @@ def rejected_limit(text: int | str | None) -> RejectedLimit:
 
 
 def compact(lake: str | Path, *, files_min: int = 2, size_target: int = COMPACT_TARGET) -> int:
-    """Merge small files in each partition that has at least ``files_min`` of them. Return by how
-    many the number of files has decreased. Raises LakeError and LakeInUseError."""
+    """Merge small files of a lake, and return by how many the number of files has decreased.
+
+    A partition is merged if it has at least ``files_min`` small files. ``size_target`` is the size
+    of a merged file in bytes. Raises LakeError if there is no lake, and LakeInUseError while
+    another process writes or compacts.
+    """
     opened = open_lake(lake_place(lake))
     with opened.writing():
         return opened.compact(files_min=files_min, size_target=size_target)
@@ -300,8 +314,10 @@ def _definition(
     columns: Sequence[str] | None,
     bodies: Bodies | None,
 ) -> Definition:
-    """Return the definition of the lake. Arguments that are None keep the existing lake's value, or
-    the default."""
+    """Return the definition of a new or existing lake.
+
+    An argument that is None keeps the value of the existing lake, or is the default.
+    """
     there = definition_at(root)
     usual = there or Definition(format="parquet", columns=COLUMN_NAMES)
     wanted = Definition(
@@ -328,7 +344,7 @@ def _texts(given: Sequence[str]) -> tuple[str, ...]:
 
 
 def _was_offline(kind: type[Exception] | None) -> bool:
-    """Return True for an error that means that no broker or no name server was reachable."""
+    """Return True if this class of errors means that no broker or no name server was reachable."""
     if kind is None or issubclass(kind, ResponseError):
         return False
     return issubclass(kind, (RemotingError, RouteNotFoundError))
@@ -336,7 +352,8 @@ def _was_offline(kind: type[Exception] | None) -> bool:
 
 @dataclass(eq=False, kw_only=True)
 class ArchiveRun:
-    """State of one run of ``archive``: the lake's newest version, and counts for the report."""
+    """State of one run of ``archive``, with the newest version of the lake and the counts for the
+    report."""
 
     spark: SparkSession
     lake: Lake
@@ -357,8 +374,11 @@ class ArchiveRun:
         """Version up to which the rows of all files are counted."""
 
     def archive_all(self, stop: threading.Event, interval: float, *, compact: bool) -> bool:
-        """Archive batches up to the present end of the topics, or follow the topics until ``stop``
-        is set. Return True if the run was stopped before the end."""
+        """Archive all messages up to the present end of the topics, or follow the topics.
+
+        Following continues until ``stop`` is set. Returns True if ``stop`` ended the run before the
+        end of the topics.
+        """
         follows = self.queues.follow
         compacted_at = time.monotonic()
         target: Offsets | None = None
@@ -387,7 +407,7 @@ class ArchiveRun:
         return stopped
 
     def _archive_next(self, target: Offsets) -> bool:
-        """Read, write and commit the next batch. Return False if there is nothing to read."""
+        """Read, write and commit the next batch of messages, and return False if none are left."""
         begins, ends = self._plan(target)
         if not begins:
             return False
@@ -411,10 +431,11 @@ class ArchiveRun:
         return True
 
     def _plan(self, ends: Offsets) -> tuple[Offsets, Offsets]:
-        """Return the begins and ends of the next batch; empty if there is nothing to read.
+        """Return the offsets at which the next batch begins and ends for each queue.
 
-        Queues that begin at their end come first, as a batch of their own without messages. That
-        batch stores their offset in the lake, so that later messages are read.
+        Both results are empty if there is nothing to read. Queues that begin at their end come
+        first, as a batch of their own without messages. That batch stores their offset in the lake,
+        so that later messages are read.
         """
         ranges = self.snapshot.ranges
         begins = {
@@ -442,7 +463,7 @@ class ArchiveRun:
         return {queue: begins[queue] for queue in read}, {queue: ends[queue] for queue in read}
 
     def _write_files(self, begins: Offsets, ends: Offsets) -> list[TaskReport]:
-        """Write the messages between two sets of offsets into staged files, with Spark."""
+        """Write the messages between two sets of offsets into staged files, as a Spark job."""
         staging = str(self.lake.staging.absolute())
         stem = staged_name(f"{self.snapshot.version + 1:08d}")
         writing = FileWriting(staging, stem, self.lake.definition, self.snapshot.generations)
@@ -451,8 +472,10 @@ class ArchiveRun:
         return [msgspec.json.decode(row[REPORT_COLUMN], type=TaskReport) for row in rows]
 
     def _job(self, begins: Offsets, ends: Offsets, writing: FileWriting) -> DataFrame:
-        """Return a Spark job that reads and writes the messages between two sets of offsets. Its
-        rows are task reports."""
+        """Return a Spark job that reads and writes the messages between two sets of offsets.
+
+        Each row of the job is the report of one task.
+        """
         definition = self.lake.definition
         columns = definition.columns
         if definition.bodies is not None and BODY_FAULT not in columns:
@@ -467,7 +490,7 @@ class ArchiveRun:
         return numbers.mapInArrow(Fetching(tasks, options, writing), f"{REPORT_COLUMN} string")
 
     def _retry_while_offline(self, job: Callable[[], list[Any]]) -> list[Any]:
-        """Run a Spark job, and repeat the job if a broker was offline."""
+        """Run a Spark job, and run the job again if a broker was offline."""
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 return job()
@@ -483,8 +506,10 @@ class ArchiveRun:
     def _missing(
         self, tasks: list[TaskReport], begins: Offsets, ends: Offsets
     ) -> dict[MessageQueue, int]:
-        """Count the missing messages of each queue. Raises OffsetGapError for a queue whose rows do
-        not match its offsets."""
+        """Count for each queue the messages that the tasks should have written but did not.
+
+        Raises OffsetGapError for a queue whose rows do not match its offsets.
+        """
         rows: dict[MessageQueue, int] = defaultdict(int)
         for task in tasks:
             for each in task.queues:
@@ -511,7 +536,7 @@ class ArchiveRun:
         return {queue: count for queue, count in missing.items() if count}
 
     def _check_files(self, files: tuple[DataFile, ...]) -> None:
-        """Raise LakeError if the driver does not see all files that executors have written."""
+        """Raise LakeError if the driver does not see all rows that executors have written."""
         for file in files:
             path = self.lake.staging / file.name
             try:
@@ -525,7 +550,7 @@ class ArchiveRun:
                 raise LakeError(f"{path} has {rows} rows, not {file.rows}: check the disk")
 
     def _count_rows(self) -> None:
-        """Count the rows in all files that were added since the last count."""
+        """Count the rows in the files that were added to the lake since the last count."""
         old = {file.path for file in self._counted_to.files}
         for file in self.snapshot.files:
             if file.path not in old:
@@ -533,7 +558,7 @@ class ArchiveRun:
         self._counted_to = self.snapshot
 
     def _compact_files(self) -> None:
-        """Merge small files of the lake."""
+        """Merge the small files of the lake, unless another process is using the lake."""
         self._count_rows()
         try:
             self.files_compacted += self.lake.compact(
@@ -546,8 +571,10 @@ class ArchiveRun:
 
 
 def _parallelism(spark: SparkSession) -> int | None:
-    """Return Spark's default parallelism. None with Spark Connect, which hides it; then each queue
-    is a task."""
+    """Return the default number of parallel tasks of Spark, or None with Spark Connect.
+
+    Spark Connect hides this number, so each queue is then one task.
+    """
     try:
         return spark.sparkContext.defaultParallelism
     except PySparkException:

@@ -34,8 +34,9 @@ def json_bodies(
     prefix: str = "",
     struct: str = "",
 ) -> Bodies:
-    """Define bodies that are JSON objects with these fields, such as ``carrier string not null,
-    delay int``.
+    """Define that message bodies are JSON objects, and which fields become columns of the lake.
+
+    ``ddl`` lists the fields with Spark's types, such as ``carrier string not null, delay int``.
 
     - ``kept``: keep the column ``body``.
     - ``timestamp_unit``: unit of numbers in ``timestamp`` fields, since 1970: ``s``, ``ms`` or
@@ -44,8 +45,8 @@ def json_bodies(
       day date``.
     - ``struct``: name of one column that contains all fields, instead of a prefix.
 
-    Needs a running session. Raises ConfigError for an invalid Spark DDL, an unsupported type, ``not
-    null`` inside a field, and an unknown unit.
+    A Spark session must be running. Raises ConfigError for an invalid Spark DDL, an unsupported
+    type, ``not null`` inside a field, and an unknown unit.
     """
     from pyspark.sql.types import StructType
 
@@ -141,10 +142,11 @@ def _check_type(name: str, kind: DataType) -> None:
 
 
 def avro_bodies(schema: str, *, kept: bool = True, prefix: str = "", struct: str = "") -> Bodies:
-    """Define bodies that are Avro records of this schema (JSON text), without a header. ``kept``,
-    ``prefix`` and ``struct`` are as in ``json_bodies``.
+    """Define that message bodies are Avro records, whose fields become columns of the lake.
 
-    Raises ConfigError for an invalid schema, or one without columns.
+    ``schema`` is an Avro schema as JSON text. The bodies have no header. ``kept``, ``prefix`` and
+    ``struct`` are as in ``json_bodies``. Raises ConfigError for an invalid schema, or one without
+    columns.
     """
     bodies = Bodies(kind="avro", schema=_compact(schema), kept=kept)
     fastavro = _fastavro()
@@ -160,7 +162,7 @@ def avro_bodies(schema: str, *, kept: bool = True, prefix: str = "", struct: str
 
 
 def body_columns(bodies: Bodies) -> list[pa.Field]:
-    """Return the columns that are made from bodies."""
+    """Return the columns that are decoded from message bodies."""
     if bodies.kind == "json":
         from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -170,11 +172,11 @@ def body_columns(bodies: Bodies) -> list[pa.Field]:
 
 
 def split_bodies(rows: pa.Table, bodies: Bodies) -> dict[str, pa.Table]:
-    """Split rows into those whose body fits the schema, and rejected ones. ``rows`` have
-    ``bodyFault``.
+    """Split rows into those whose body fits the schema of the lake, and rejected rows.
 
-    Rows that fit have the new columns after their own, which may have the same names. Rejected rows
-    have a ``reason``: a fixed code, and a text.
+    ``rows`` must have the columns ``body`` and ``bodyFault``. Rows that fit have the new columns
+    after their own, which may have the same names. Rejected rows have a ``reason``, which is a
+    fixed code and a text.
     """
     read, fields = _json_row(bodies) if bodies.kind == "json" else _avro_row(bodies)
     values: list[list[Any]] = [[] for _ in fields]
@@ -296,8 +298,11 @@ def _avro_schema(bodies: Bodies) -> Any:
 
 
 def _with_known_logical_types(schema: Any) -> Any:
-    """Return the schema without unsupported logical types. fastavro then returns the plain values:
-    the text of a ``uuid`` and the number of a ``time-millis``."""
+    """Return an Avro schema without the logical types that columns do not support.
+
+    fastavro then returns the plain values, such as the text of a ``uuid`` or the number of a
+    ``time-millis``.
+    """
     if isinstance(schema, list):
         return [_with_known_logical_types(each) for each in schema]
     if not isinstance(schema, dict):

@@ -26,8 +26,10 @@ _PIECE: Final = re.compile(r"`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*
 
 
 def without_names(ddl: str) -> tuple[str, dict[str, str]]:
-    """Split ``date AS day date, n int`` into Spark's DDL, ``date date, n int``, and the new names
-    by field, ``{"date": "day"}``."""
+    """Separate the new names of fields from Spark's DDL.
+
+    For ``date AS day date, n int``, the result is ``date date, n int`` and ``{"date": "day"}``.
+    """
     parts = [""]
     depth = 0
     for piece in _PIECE.findall(ddl):
@@ -52,8 +54,10 @@ def _plain(name: str) -> str:
 def named(
     bodies: Bodies, fields: Sequence[str], names: Mapping[str, str], prefix: str, struct: str
 ) -> Bodies:
-    """Return the bodies with names for their columns. Raises ConfigError for a prefix together with
-    a struct, and for an empty name."""
+    """Return the definition of bodies with the names of their columns.
+
+    Raises ConfigError if there is a prefix and a struct, or an empty name.
+    """
     if prefix and struct:
         raise ConfigError("a prefix and a struct exclude each other: give one of them")
     columns = tuple(names.get(field, f"{prefix}{field}") for field in fields)
@@ -63,7 +67,7 @@ def named(
 
 
 def named_columns(fields: Sequence[pa.Field], bodies: Bodies) -> list[pa.Field]:
-    """Return the columns of a table for these fields."""
+    """Return the columns that these fields of a body become in the table."""
     columns = [
         field.with_name(name) for field, name in zip(fields, _names(fields, bodies), strict=True)
     ]
@@ -74,9 +78,12 @@ def named_columns(fields: Sequence[pa.Field], bodies: Bodies) -> list[pa.Field]:
 
 
 def renamed(rows: pa.Table, fields: Sequence[pa.Field], bodies: Bodies) -> pa.Table:
-    """Rename the last columns of the rows, which are these ``fields``, as in the table. If two
-    columns then have one name, the body's stays. (A lake without ``bodyFault`` may have a field of
-    that name.)"""
+    """Give the columns of the body, which are the last columns of the rows, their names in the
+    table.
+
+    If another column has the same name, the column of the body replaces it. (A lake without
+    ``bodyFault`` may have a field of that name.)
+    """
     before = rows.num_columns - len(fields)
     given = rows.columns[before:]
     columns = named_columns(fields, bodies)

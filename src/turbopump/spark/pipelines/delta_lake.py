@@ -53,7 +53,10 @@ _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
 
 
 class DeltaLake(Lake):
-    """Lake of Delta tables. The methods are described in ``Lake``."""
+    """Lake whose tables are Delta tables.
+
+    ``Lake`` describes the methods.
+    """
 
     def snapshot(self) -> Snapshot:
         if not self._table_exists(DATA):
@@ -99,8 +102,10 @@ class DeltaLake(Lake):
         return self.snapshot()
 
     def restart(self, before: Snapshot, begins: Offsets) -> Snapshot:
-        """Commit the restart in ``data`` alone, so that it is atomic. ``_rejected`` follows with
-        the queue's next batch."""
+        """Begin another generation of these queues in one atomic commit to the table ``data``.
+
+        ``_rejected`` follows with the next batch of these queues.
+        """
         if self._open_table(DATA).version() != before.version:
             raise self._other_writer()
         for name in TABLES:
@@ -116,7 +121,7 @@ class DeltaLake(Lake):
         return self.snapshot()
 
     def recover(self) -> None:
-        """Create missing tables, and remove staged files."""
+        """Create missing tables, and remove staged files that a killed writer has left."""
         schemas = {DATA: data_schema(self.definition)}
         if self.definition.bodies is not None:
             schemas[REJECTED] = rejected_schema(self.definition)
@@ -191,7 +196,7 @@ class DeltaLake(Lake):
     def _commit_ranges(
         self, table: DeltaTable, files: list[AddAction | RemoveAction], ranges: ArchivedRanges
     ) -> None:
-        """Commit these files and the new offsets of these queues."""
+        """Commit data files to a table together with the new offsets of queues."""
         transactions = [
             Transaction(_app_id(what, queue), getattr(archived, what))
             for queue, archived in ranges.items()
@@ -229,8 +234,10 @@ class DeltaLake(Lake):
 
 
 def ranges_in_log(table: DeltaTable, path: Path) -> ArchivedRanges:
-    """Return the offsets in a table's log at its version: those of the newest checkpoint, with
-    later changes."""
+    """Read the offsets of all queues from the log of a Delta table, at the version of the table.
+
+    The newest checkpoint has all offsets up to its version. The later commits have the changes.
+    """
     found: dict[str, int] = {}
     log = path / "_delta_log"
     checkpoints = sorted(

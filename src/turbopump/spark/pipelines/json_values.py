@@ -49,19 +49,22 @@ _NO_NUMBERS: Final = ("NaN", "Infinity", "-Infinity")
 _INTEGERS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 
 Converter = Callable[[Any], Any]
-"""Function that converts a JSON value, not null, for its Arrow column. Raises Misfit."""
+"""Function that converts a JSON value other than null into a value of its Arrow column. Raises
+Misfit."""
 
 
 class Misfit(Exception):  # noqa: N818
-    """Raised for a body that does not fit. The error has a code, a sentence, and for some codes the
-    field."""
+    """Raised for a message body that does not fit the schema of the lake.
+
+    The error has a code, a sentence, and for some codes the field.
+    """
 
     def __init__(self, code: str, text: str, field: str = "") -> None:
         super().__init__(f"{code} {field}: {text}" if field else f"{code}: {text}")
 
 
 class NumberText(str):
-    """Text of a number that is not an integer, as the sender wrote it."""
+    """Text of a JSON number that is not an integer, exactly as the sender wrote it."""
 
     __slots__ = ()
 
@@ -73,7 +76,7 @@ _any_digits: Final = json.JSONDecoder(
 
 
 class JsonReader:
-    """Decoder of bodies: ``reader.row(body)`` returns a value for each field. Raises Misfit."""
+    """Decoder of JSON bodies into values for the fields of a Spark schema."""
 
     def __init__(self, schema: StructType) -> None:
         self._fields = [
@@ -86,7 +89,10 @@ class JsonReader:
         ]
 
     def row(self, body: bytes) -> list[Any]:
-        """Return a value for each field. Takes about 1 µs, and 0.3 µs per field. Raises Misfit."""
+        """Decode a body, and return a value for each field of the schema.
+
+        The call takes about 1 µs, and 0.3 µs per field. Raises Misfit if the body does not fit.
+        """
         try:
             return self._values(parsed_object(body))
         except RecursionError:
@@ -105,8 +111,11 @@ class JsonReader:
 
 
 def parsed_object(body: bytes) -> dict[str, Any]:
-    """Parse a body, which must be one JSON object. The last value of a repeated field counts.
-    Raises Misfit, or RecursionError for deep nesting."""
+    """Parse a body that must be one JSON object.
+
+    If a field is repeated, its last value counts. Raises Misfit if the body is anything else, or
+    RecursionError for deep nesting.
+    """
     try:
         text = body.decode("utf-8")
         try:
@@ -129,13 +138,13 @@ def parsed_object(body: bytes) -> dict[str, Any]:
 
 
 def shown(value: Any) -> str:
-    """Return a value as JSON for a reason, shortened if necessary."""
+    """Return a value as JSON text that is short enough for an error."""
     text = json_text(value)
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}…"
 
 
 def json_text(value: Any) -> str:
-    """Return a value as JSON, with numbers as the sender wrote them."""
+    """Return a value as JSON text, with numbers as the sender wrote them."""
     if type(value) is NumberText:
         return str(value)
     if type(value) is dict:
@@ -147,7 +156,7 @@ def json_text(value: Any) -> str:
 
 
 def _converter(kind: DataType, field: str, unit: str) -> Converter:
-    """Return the function that converts values of this type."""
+    """Return the function that converts JSON values to this Spark type."""
     from pyspark.sql.types import ArrayType, DecimalType, MapType, StructType
 
     said = kind.simpleString()
@@ -214,7 +223,7 @@ def _map(read_key: Converter, read_value: Converter, field: str, said: str) -> C
 
 
 def _text(field: str) -> Converter:
-    """Return a converter for text. Values of another type become their JSON."""
+    """Return a converter to text, which turns other values into their JSON."""
 
     def read(value: Any) -> Any:
         text = value if type(value) is str else json_text(value)
@@ -260,8 +269,11 @@ def _float(field: str) -> Converter:
 
 
 def _floating(field: str, said: str, check: Callable[[float], object]) -> Converter:
-    """Return a converter to the nearest number of the type. ``check`` raises OverflowError for a
-    number out of range."""
+    """Return a converter to floating-point numbers.
+
+    ``check`` raises OverflowError for a number that is out of range. ``said`` is the name of the
+    type in errors.
+    """
 
     def read(value: Any) -> Any:
         if type(value) is not int and type(value) is not NumberText and value not in _NO_NUMBERS:
@@ -279,7 +291,7 @@ def _floating(field: str, said: str, check: Callable[[float], object]) -> Conver
 
 
 def _decimal(precision: int, scale: int, field: str, said: str) -> Converter:
-    """Return a converter for a number, or a text with a number."""
+    """Return a converter to decimals, from a number or a text that is a number."""
 
     def read(value: Any) -> Any:
         if type(value) is not int and not (isinstance(value, str) and _DECIMAL.fullmatch(value)):
@@ -301,7 +313,7 @@ def _decimal(precision: int, scale: int, field: str, said: str) -> Converter:
 
 
 def _binary(field: str) -> Converter:
-    """Return a converter for Base64 text."""
+    """Return a converter from Base64 text to bytes."""
 
     def read(value: Any) -> Any:
         if type(value) is not str:
@@ -360,9 +372,12 @@ def _in_years(at: int, value: Any, field: str) -> int:
 
 
 def _time(value: Any, field: str, said: str) -> tuple[int, int | None]:
-    """Parse a text such as ``2026-01-02T03:04:05.678+01:00``. Return its microseconds since 1970,
-    as if its zone were UTC, and the offset of its zone or None. Digits after the microseconds are
-    dropped."""
+    """Parse a date or time such as ``2026-01-02T03:04:05.678+01:00``.
+
+    The first result is the microseconds since 1970, as if the zone of the text were UTC. The second
+    is the offset of the zone in microseconds, or None if the text has no zone. Digits after the
+    microseconds are dropped.
+    """
     found = _TIME.fullmatch(value if type(value) is str else "")
     if found is None:
         raise _wrong(value, field, said)

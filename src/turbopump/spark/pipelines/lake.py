@@ -65,12 +65,12 @@ STAGED_KEPT_S: Final = 86_400
 
 
 class Bodies(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Definition of bodies as columns.
+    """Definition of the columns that are decoded from message bodies.
 
     - ``kind``: ``json`` or ``avro``.
     - ``schema``: a Spark schema as JSON, or an Avro schema.
     - ``kept``: True if the column ``body`` stays.
-    - ``columns``: names of the columns, if they differ from the fields'.
+    - ``columns``: names of the columns, if they differ from the names of the fields.
     - ``struct``: name of the one column that contains all fields.
     """
 
@@ -82,13 +82,15 @@ class Bodies(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True):
-    """Definition of a lake's table. It never changes, except that a column ``queueGeneration`` may
-    be added (``Snapshot.generations``)."""
+    """Definition of the table of a lake, which never changes.
+
+    Only a column ``queueGeneration`` may be added later (``Snapshot.generations``).
+    """
 
     v: int = _VERSION
     format: str
     columns: tuple[str, ...]
-    """Columns of the source, without those made from bodies."""
+    """Columns of the source, without the columns that are decoded from bodies."""
     bodies: Bodies | None = None
 
 
@@ -102,7 +104,10 @@ class _Stats(msgspec.Struct):
 
 
 class DataFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One file of rows. ``stats``: minimum and maximum of its columns, as JSON in Delta's form."""
+    """One Parquet file of a lake.
+
+    ``stats`` has the minimum and maximum of its columns, as JSON in Delta's form.
+    """
 
     name: str
     table: str = DATA
@@ -116,26 +121,29 @@ class DataFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def path(self) -> str:
-        """Path in the lake after the commit, with ``/`` as separator."""
+        """Path of the committed file, relative to the lake and with ``/`` as separator."""
         topic = quote(self.topic, safe="")
         return f"{self.table}/topic={topic}/date={self.date}/hour={self.hour}/{self.name}"
 
     def offsets(self) -> tuple[int, int] | None:
-        """Lowest and highest offset of the file's rows; None if unknown."""
+        """Return the lowest and the highest queue offset of the rows in the file, or None if
+        unknown."""
         if not self.stats:
             return None
         stats = msgspec.json.decode(self.stats, type=_Stats)
         return stats.minValues.queueOffset, stats.maxValues.queueOffset
 
     def may_have(self, offsets: Iterable[int]) -> bool:
-        """Return True if a row may have one of these offsets."""
+        """Return True if a row in the file may have one of these queue offsets."""
         bounds = self.offsets()
         return bounds is None or any(bounds[0] <= offset <= bounds[1] for offset in offsets)
 
 
 def stats_of(bounds: list[tuple[int, int] | None]) -> str:
-    """Return the ``stats`` of a file that merges several files, from their lowest and highest
-    offsets."""
+    """Return the ``stats`` of a merged file.
+
+    ``bounds`` has the lowest and the highest offset of each of the files that were merged.
+    """
     known = [each for each in bounds if each is not None]
     if len(known) < len(bounds):
         return ""
@@ -144,11 +152,11 @@ def stats_of(bounds: list[tuple[int, int] | None]) -> str:
 
 
 class ArchivedRange(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Range of one queue that the table has: from ``begin`` to ``end`` (exclusive). ``lost`` is the
-    number of missing messages that the broker no longer had.
+    """Range of offsets of one queue that a lake contains, from ``begin`` to ``end`` (exclusive).
 
-    A queue that was deleted and made again begins another ``generation``, because its offsets
-    repeat. ``former`` counts the rows of all earlier generations.
+    ``lost`` is the number of missing messages that the broker no longer had. A queue that was
+    deleted and made again begins another ``generation``, because its offsets repeat. ``former``
+    counts the rows of all earlier generations.
     """
 
     begin: int
@@ -159,15 +167,19 @@ class ArchivedRange(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def rows(self) -> int:
-        """Number of rows that the offsets require."""
+        """Number of rows that the lake must have for the queue."""
         return self.end - self.begin - self.lost + self.former
 
     def extended_to(self, end: int, lost: int) -> ArchivedRange:
-        """Return the offsets after one more batch."""
+        """Return the range after one more batch that ends at offset ``end``.
+
+        ``lost`` is the number of missing messages of the batch.
+        """
         return msgspec.structs.replace(self, end=end, lost=self.lost + lost)
 
     def next_generation(self, begin: int) -> ArchivedRange:
-        """Return the next generation, still empty."""
+        """Return the empty range of the next generation of the queue, which begins at offset
+        ``begin``."""
         return ArchivedRange(begin, begin, generation=self.generation + 1, former=self.rows)
 
 
@@ -175,7 +187,7 @@ ArchivedRanges = dict[MessageQueue, ArchivedRange]
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """State of a lake at one version."""
+    """Files and offsets of a lake at one version."""
 
     version: int
     ranges: ArchivedRanges
@@ -184,23 +196,25 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Required end of the next batch, if a killed writer committed half of it."""
 
     def rows(self, table: str | None = None) -> int:
-        """Return the number of rows in one table, or in all tables."""
+        """Return the number of rows in one table, or in all tables if ``table`` is None."""
         return sum(file.rows for file in self.files if table in (None, file.table))
 
     @property
     def messages(self) -> int:
-        """Number of rows that the offsets require."""
+        """Number of rows that the lake must have according to its offsets."""
         return sum(each.rows for each in self.ranges.values())
 
     @property
     def generations(self) -> dict[MessageQueue, int]:
-        """Generations of the restarted queues. If there are any, tables have the column
-        ``queueGeneration``."""
+        """Generation of each queue that was deleted and made again.
+
+        If there are any, the tables of the lake have the column ``queueGeneration``.
+        """
         return {queue: each.generation for queue, each in self.ranges.items() if each.generation}
 
 
 class LakeBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """Content of one commit: the messages between two sets of offsets, in staged files."""
+    """Messages between two sets of offsets, in staged files that one commit adds to a lake."""
 
     begins: Offsets
     ends: Offsets
@@ -209,12 +223,12 @@ class LakeBatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def staged_name(rest: str) -> str:
-    """Return the name of a staged file of this host."""
+    """Return the file name with which this host writes a file into the staging folder."""
     return f"part-{_host()}-{rest}"
 
 
 def draft_name(rest: str) -> str:
-    """Return the name of a draft of this host, which is renamed when complete."""
+    """Return the file name for a file that this host renames when it is complete."""
     return f".{_host()}-{rest}"
 
 
@@ -223,7 +237,7 @@ def _host() -> str:
 
 
 def drop_left(paths: Iterable[Path], own: str) -> None:
-    """Remove files left by killed writers.
+    """Remove files that killed writers have left.
 
     - Files whose names begin with ``own`` are of this host. The lock guarantees that no other
       writer of this host is running.
@@ -236,7 +250,7 @@ def drop_left(paths: Iterable[Path], own: str) -> None:
 
 
 def is_older(path: Path, seconds: float) -> bool:
-    """Return True if a file or folder has not changed for this long; False if it does not exist."""
+    """Return True if a file or folder exists and has not changed for this many seconds."""
     try:
         return path.stat().st_mtime < time.time() - seconds
     except FileNotFoundError:
@@ -244,11 +258,14 @@ def is_older(path: Path, seconds: float) -> bool:
 
 
 def no_step(_name: str) -> None:
-    """Do nothing at a step of a commit. Tests kill the process there."""
+    """Ignore that a commit has reached a step. Tests pass a function that kills the process."""
 
 
 class Lake(ABC):
-    """An open lake. Changes are only allowed inside ``writing()``."""
+    """An open lake of any format.
+
+    Changes are only allowed inside ``writing()``.
+    """
 
     def __init__(self, root: Path, definition: Definition) -> None:
         self.root = root
@@ -256,41 +273,54 @@ class Lake(ABC):
 
     @abstractmethod
     def snapshot(self) -> Snapshot:
-        """Return the newest version. Raises LakeError if it cannot be read."""
+        """Return the newest version of the lake.
+
+        Raises LakeError if the version cannot be read.
+        """
 
     @abstractmethod
     def append(
         self, before: Snapshot, batch: LakeBatch, at_step: Callable[[str], None] = no_step
     ) -> Snapshot:
-        """Commit a batch, and return the new version. ``at_step`` is called with ``committed`` and
-        ``placed``, in the order of the format. Raises LakeError if another writer was faster."""
+        """Commit a batch of messages, and return the new version of the lake.
+
+        ``at_step`` is called with ``committed`` and ``placed``, in the order of the format. Raises
+        LakeError if another writer has committed after the version ``before``.
+        """
 
     @abstractmethod
     def restart(self, before: Snapshot, begins: Offsets) -> Snapshot:
-        """Begin another generation of these queues, at these offsets, and return the new version.
-        Raises LakeError if another writer was faster."""
+        """Begin another generation of queues that were deleted and made again, and return the new
+        version.
+
+        ``begins`` has the queues and their first offsets. Raises LakeError if another writer has
+        committed after the version ``before``.
+        """
 
     @abstractmethod
     def recover(self) -> None:
-        """Complete or remove the unfinished work of a killed writer. Only allowed inside
-        ``writing()``."""
+        """Complete or remove the unfinished work of a killed writer.
+
+        The call is only allowed inside ``writing()``.
+        """
 
     def compact(self, *, files_min: int, size_target: int) -> int:
-        """Merge the small files of each partition that has at least ``files_min`` of them. Return
-        by how many the number of files has decreased. Offsets and rows stay.
+        """Merge small files of the lake, and return by how many the number of files has decreased.
 
-        Only allowed inside ``writing()``. Raises LakeInUseError while another host compacts.
+        A partition is merged if it has at least ``files_min`` small files. Offsets and rows do not
+        change. The call is only allowed inside ``writing()``. Raises LakeInUseError while another
+        host compacts.
         """
         with self.compacting():
             return self._compact(files_min, size_target)
 
     @abstractmethod
     def _compact(self, files_min: int, size_target: int) -> int:
-        """Merge small files like ``compact``, while no other host does."""
+        """Merge small files for ``compact``, which excludes other hosts."""
 
     @abstractmethod
     def paths(self, table: str = DATA) -> list[Path]:
-        """Return the current files of a table. Each path can be opened."""
+        """Return the paths of the current files of a table. Each path can be opened."""
 
     @property
     def staging(self) -> Path:
@@ -298,8 +328,10 @@ class Lake(ABC):
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold the lake's lock. Recover first from a killed writer. Raises LakeInUseError if
-        another process has the lock."""
+        """Lock the lake for one writer, and repair the work of a killed writer first.
+
+        Raises LakeInUseError if another process has the lock.
+        """
         alone = (
             "writes to this lake, which takes one writer at a time: wait until it ends, or use "
             "another directory"
@@ -310,11 +342,12 @@ class Lake(ABC):
 
     @contextmanager
     def compacting(self) -> Iterator[None]:
-        """Hold the claim to compact, a file that also works where locks do not work across hosts.
+        """Keep other hosts from compacting the lake inside the block.
 
-        Otherwise ``deltalake`` could commit two compactions of the same files, and the table would
-        have their rows twice. A claim of this host was left by a killed process, because this
-        process has the lock. Raises LakeInUseError.
+        A file claims this right, which also works where locks do not work across hosts. Otherwise
+        ``deltalake`` could commit two compactions of the same files, and the table would have their
+        rows twice. If there is a claim of this host, a killed process has left it, because this
+        process has the lock. Raises LakeInUseError if another host has the claim.
         """
         claim = self.root / _COMPACTING
         own = f"host {socket.gethostname()}"
@@ -334,13 +367,18 @@ class Lake(ABC):
             claim.unlink(missing_ok=True)
 
     def clear_staging(self) -> None:
-        """Remove staged files that killed writers have left (``drop_left``)."""
+        """Remove staged files that killed writers have left.
+
+        ``drop_left`` has the rules.
+        """
         self.staging.mkdir(exist_ok=True)
         drop_left(self.staging.iterdir(), staged_name(""))
 
     def move_staged(self, files: Iterable[DataFile]) -> None:
-        """Move staged files durably to their final paths. Existing files stay. Raises LakeError for
-        a file that is at neither path."""
+        """Move committed files from the staging folder to their final paths, durably.
+
+        Files that were moved before stay. Raises LakeError for a file that is at neither path.
+        """
         folders = set()
         for file in files:
             target = self.root / file.path
@@ -357,7 +395,10 @@ class Lake(ABC):
             sync_directory(folder)
 
     def check_follows(self, before: Snapshot, batch: LakeBatch) -> None:
-        """Raise OffsetGapError if the batch does not begin where the table ends, for each queue."""
+        """Raise OffsetGapError unless a batch begins where the table ends.
+
+        This is checked for each queue that the table has.
+        """
         for queue, begin in batch.begins.items():
             there = before.ranges.get(queue)
             if there is not None and there.end != begin:
@@ -368,10 +409,10 @@ class Lake(ABC):
 
 
 def create_or_open(root: Path, wanted: Definition) -> Lake:
-    """Open the lake at ``root``; create it if there is none.
+    """Open the lake at ``root``, or create a lake there.
 
     Raises ConfigError if an existing lake has another definition, or if the directory contains
-    something else. Raises LakeError like ``open_lake``.
+    something else. Raises LakeError if an existing lake cannot be read.
     """
     _class_of(wanted.format)
     if definition_at(root) is None:
@@ -388,8 +429,11 @@ def create_or_open(root: Path, wanted: Definition) -> Lake:
 
 
 def _check_empty(root: Path) -> None:
-    """Raise ConfigError if a directory contains other files. Files left by a killed writer, and
-    files that a file system or a desktop puts into each directory, do not count."""
+    """Raise ConfigError if a directory is neither empty nor a lake.
+
+    Files left by a killed writer, and files that a file system or a desktop puts into each
+    directory, do not count.
+    """
     if not root.is_dir():
         return
     strange = sorted(
@@ -406,8 +450,10 @@ def _check_empty(root: Path) -> None:
 
 
 def lake_place(place: str | Path) -> Path:
-    """Return the directory of a lake. Raises ConfigError for a URL, also if ``Path`` has changed it
-    to ``s3:/bucket/lake``."""
+    """Return the directory of a lake.
+
+    Raises ConfigError for a URL, also if ``Path`` has changed it to ``s3:/bucket/lake``.
+    """
     found = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/", str(place))
     if found:
         raise ConfigError(
@@ -418,7 +464,7 @@ def lake_place(place: str | Path) -> Path:
 
 
 def check_shape(root: Path, there: Definition, wanted: Definition) -> None:
-    """Raise ConfigError if the existing lake has another definition."""
+    """Raise ConfigError if an existing lake has another definition than the wanted one."""
     for what in ("format", "columns", "bodies"):
         if getattr(there, what) != getattr(wanted, what):
             raise ConfigError(
@@ -428,8 +474,10 @@ def check_shape(root: Path, there: Definition, wanted: Definition) -> None:
 
 
 def definition_at(root: Path) -> Definition | None:
-    """Return the definition of the lake at ``root``; None if there is no lake. Raises LakeError,
-    and ConfigError like ``lake_place``."""
+    """Return the definition of the lake at ``root``, or None if there is no lake.
+
+    Raises LakeError if the definition cannot be read, and ConfigError if ``root`` is a URL.
+    """
     try:
         data = (lake_place(root) / _DEFINITION).read_bytes()
     except FileNotFoundError:
@@ -448,8 +496,11 @@ def definition_at(root: Path) -> Definition | None:
 
 
 def open_lake(root: Path) -> Lake:
-    """Open the lake at ``root``. The path becomes absolute, because pyarrow reads ``s3:x`` as a
-    URI. Raises LakeError if there is no readable lake."""
+    """Open the existing lake at ``root``.
+
+    The path becomes absolute, because pyarrow reads ``s3:x`` as a URI. Raises LakeError if there is
+    no readable lake.
+    """
     definition = definition_at(root)
     if definition is None:
         raise LakeError(f"{root} is not a lake: `turbopump pipeline archive` makes one")
@@ -470,8 +521,11 @@ def _class_of(format_name: str) -> type[Lake]:
 
 @contextmanager
 def locked_file(path: Path, what: Path, alone: str) -> Iterator[None]:
-    """Hold a lock file, which also names its holder. If another process has it, raise
-    LakeInUseError with ``what`` is locked, the holder, and the sentence ``alone``."""
+    """Lock a file for the block. The file also names the process that has the lock.
+
+    If another process has the lock, raises LakeInUseError. The error says that ``what`` is locked,
+    names the process, and ends with ``alone``.
+    """
     try:
         lock = lock_file(path)
     except FileLockedError as holder:
@@ -487,8 +541,10 @@ def locked_file(path: Path, what: Path, alone: str) -> Iterator[None]:
 
 
 def create_exclusively(path: Path, data: bytes) -> None:
-    """Create a file with this content, atomically and durably. Raises FileExistsError if the file
-    exists, and does not change it."""
+    """Create a file with this content, atomically and durably.
+
+    Raises FileExistsError if the file exists, and does not change it.
+    """
     draft = path.with_name(draft_name(f"{path.name}.{os.getpid()}.{time.monotonic_ns()}"))
     try:
         with draft.open("xb") as file:

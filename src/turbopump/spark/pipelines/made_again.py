@@ -31,20 +31,24 @@ Row = dict[str, Any]
 
 
 def columns_of(lake: Lake) -> tuple[str, ...]:
-    """Return the identifying columns of a lake, at least the store time."""
+    """Return the columns of a lake that identify a message, such as the store time."""
     return tuple(name for name in IDENTITY if name in lake.definition.columns)
 
 
 def tells_brokers_apart(lake: Lake) -> bool:
-    """Return True if a row of one broker cannot look like a message of another."""
+    """Return True if messages of two brokers always differ in the identifying columns of a lake."""
     return any(name in lake.definition.columns for name in _UNIQUE)
 
 
 def changed_queues(
     cluster: Cluster, lake: Lake, snapshot: Snapshot, queues: Iterable[MessageQueue]
 ) -> dict[MessageQueue, int]:
-    """Return the queues whose newest row in the lake differs from the broker's message, with the
-    offset of that row. The lake has all ``queues``. Costs one pull per queue."""
+    """Find queues that were deleted and made again since they were archived.
+
+    In such a queue, the newest row in the lake differs from the broker's message at the same
+    offset. The result has these queues, with that offset. The lake must have all ``queues``. Each
+    queue costs one pull.
+    """
     newest = {
         queue: there.end - 1
         for queue in queues
@@ -61,8 +65,11 @@ def changed_queues(
 def first_difference(
     cluster: Cluster, lake: Lake, snapshot: Snapshot, queue: MessageQueue, low: int, high: int
 ) -> int:
-    """Return the first offset from ``low`` to ``high`` at which message and row differ; ``high`` if
-    there is none. The binary search costs a pull and a read of the lake per step."""
+    """Return the first offset at which a message in the broker differs from the row in the lake.
+
+    Offsets from ``low`` to ``high`` are searched, and ``high`` is returned if no message differs.
+    The binary search costs a pull and a read of the lake per step.
+    """
 
     def differ(offset: int) -> bool:
         row = rows_at(lake, snapshot, {queue: offset}).get(queue)
@@ -74,14 +81,14 @@ def first_difference(
 
 
 def differs(row: Row, message: Row | None) -> bool:
-    """Return True if there is a message that differs from the row."""
+    """Return True if there is a message and it differs from the row of the lake."""
     return message is not None and row != message
 
 
 def message_at(
     cluster: Cluster, queue: MessageQueue, offset: int, columns: tuple[str, ...]
 ) -> Row | None:
-    """Return these columns of the broker's message; None if there is no readable message."""
+    """Return these columns of the broker's message at an offset, or None if it cannot be read."""
     answer = cluster.pull(queue, offset, 1)
     try:
         found = decode(
@@ -97,10 +104,11 @@ def message_at(
 def rows_at(
     lake: Lake, snapshot: Snapshot, wanted: Mapping[MessageQueue, int]
 ) -> dict[MessageQueue, Row]:
-    """Return the identifying columns of the lake's rows at these offsets, in the newest generation
-    of each queue. Missing rows are left out.
+    """Return the rows that the lake has at one offset of each queue.
 
-    The newest files are opened first, and only files that may contain the offsets.
+    A row has the identifying columns (``columns_of``). Rows of the newest generation of each queue
+    count. Missing rows are left out. The newest files are opened first, and only files that may
+    contain the offsets.
     """
     columns = columns_of(lake)
     schema = arrow_schema((*columns, "brokerName", "queueId", "queueOffset"))

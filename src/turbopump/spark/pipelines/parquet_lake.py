@@ -65,7 +65,7 @@ REMOVED_KEPT_S: Final = 3600
 
 
 class Version(msgspec.Struct, frozen=True, kw_only=True):
-    """Content of one file of the manifest."""
+    """Content of one file of the manifest, which describes one version of the lake."""
 
     v: int = VERSION
     version: int
@@ -77,7 +77,10 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ParquetLake(Lake):
-    """Lake of Parquet files. The methods are described in ``Lake``."""
+    """Lake whose tables are Parquet files, listed in a manifest.
+
+    ``Lake`` describes the methods.
+    """
 
     @property
     def manifest(self) -> Path:
@@ -139,8 +142,10 @@ class ParquetLake(Lake):
         return after
 
     def recover(self) -> None:
-        """Repeat the moves of the newest version: add its files to the table, and remove replaced
-        ones."""
+        """Repeat the file moves of the newest version, which a killed writer may not have finished.
+
+        Its new files are moved into the table, and replaced files are moved out.
+        """
         self.manifest.mkdir(exist_ok=True)
         drop_left(self.manifest.glob(".*"), draft_name(""))
         # Only the newest version can have files that are not moved yet: a writer moves the files of
@@ -206,16 +211,22 @@ class ParquetLake(Lake):
         return version
 
     def _drop_old_versions(self, newest: int) -> None:
-        """Remove old versions after a whole list of files was written. The last ``VERSIONS_KEPT``
-        stay."""
+        """Delete old versions from the manifest if the version ``newest`` has the whole list of
+        files.
+
+        The last ``VERSIONS_KEPT`` versions stay.
+        """
         if newest % FULL_EVERY == 0:
             for number in self._version_numbers():
                 if number <= newest - VERSIONS_KEPT:
                     self._version_path(number).unlink(missing_ok=True)
 
     def _move_removed(self, version: Version) -> None:
-        """Move the files that a version removes out of the table's folder, and delete files that
-        were moved long ago. A writer on another host may do the same at the same moment."""
+        """Move the files that a version has replaced out of the folder of their table.
+
+        Files that were moved long ago are deleted. A writer on another host may do the same at the
+        same moment.
+        """
         apart = self.root / REMOVED
         for folder in apart.glob("*"):
             if is_older(folder, REMOVED_KEPT_S):
@@ -228,7 +239,7 @@ class ParquetLake(Lake):
                     os.replace(self.root / path, target)
 
     def _merge_files(self, files: list[DataFile]) -> DataFile:
-        """Merge the rows of these files, which are of one partition, into one staged file."""
+        """Merge the rows of several files of one partition into one staged file."""
         first = files[0]
         name = staged_name(f"compacted-{uuid.uuid4().hex}.parquet")
         target = self.staging / name
@@ -289,7 +300,7 @@ def _ranges_listed(ranges: ArchivedRanges) -> list[tuple[str, str, int, Archived
 
 
 def _group_files(files: list[DataFile], size_target: int) -> Iterator[list[DataFile]]:
-    """Group the files in order, each group up to the target size."""
+    """Group files in the order of their names, each group up to the target size in bytes."""
     group: list[DataFile] = []
     for file in sorted(files, key=lambda each: each.name):
         if group and sum(each.size for each in group) + file.size > size_target:
@@ -300,7 +311,7 @@ def _group_files(files: list[DataFile], size_target: int) -> Iterator[list[DataF
 
 
 def _row_groups(path: Path) -> Iterator[Any]:
-    """Yield the file's rows as tables of about a row group's size."""
+    """Yield the rows of a file as tables of about 131,000 rows."""
     with pq.ParquetFile(path) as file:
         for batch in file.iter_batches(batch_size=131_072):
             yield pa.Table.from_batches([batch])

@@ -36,15 +36,15 @@ def query(
     spark: SparkSession | None = None,
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """Run a query and return a DataFrame.
+    """Run a SQL query over lakes and topics, and return the result as a Spark DataFrame.
 
     Each lake of ``lakes`` is a table of its name, and ``NAME_rejected`` has the rows that did not
     fit. Any other table is the topic of that name, read from its beginning to its present end.
     ``options`` are further options of the topics' source. A name with characters other than
     letters, digits and ``_`` is written in backticks.
 
-    Raises ConfigError for a table that is neither, LakeError for a directory that is not a lake,
-    and Spark's AnalysisException for an invalid query.
+    Raises ConfigError for a table that is neither a lake nor a topic, LakeError for a directory
+    that is not a lake, and Spark's AnalysisException for an invalid query.
     """
     spark = spark or rocketmq_session()
     tables: dict[str, DataFrame] = {}
@@ -80,7 +80,10 @@ def query(
 
 
 def _make_table(name: str, rows: DataFrame) -> None:
-    """Create a table. Raises ConfigError if a table of this name exists."""
+    """Give rows a name by which a SQL query can use them as a table.
+
+    Raises ConfigError if a table of this name exists.
+    """
     try:
         rows.createTempView(lakes_.quoted(name))
     except AnalysisException as error:
@@ -93,8 +96,10 @@ def _make_table(name: str, rows: DataFrame) -> None:
 def _check_cases(
     text: str, made: list[str], name_server: str, options: Mapping[str, str] | None
 ) -> None:
-    """Raise ConfigError if a query names two tables that differ only in the case of letters. Spark
-    does not distinguish them, so both would have the rows of the first."""
+    """Raise ConfigError if a query names two tables that differ only in the case of letters.
+
+    Spark does not distinguish such names, so both tables would have the rows of the first.
+    """
     without_texts = re.sub(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|--.*", " ", text)
     words = {
         tick.replace("``", "`") or word
@@ -123,7 +128,8 @@ def _is_topic(options: dict[str, str], name: str) -> bool:
 
 
 def _unknown_table(error: AnalysisException) -> str | None:
-    """Return the unknown table that caused the error, or None for another error."""
+    """Return the name of the unknown table that caused an error of Spark, or None for another
+    error."""
     if error.getCondition() != _TABLE_NOT_FOUND:
         return None
     name = (error.getMessageParameters() or {}).get("relationName", "")
@@ -132,7 +138,7 @@ def _unknown_table(error: AnalysisException) -> str | None:
 
 
 def _check_topic(options: dict[str, str], tables: list[str]) -> None:
-    """Raise ConfigError if the topic does not exist."""
+    """Raise ConfigError if the topic in the options does not exist."""
     name = options["topic"]
     if _is_topic(options, name):
         return
@@ -146,7 +152,7 @@ def _check_topic(options: dict[str, str], tables: list[str]) -> None:
 
 
 def _columns_named(text: str) -> str:
-    """Return the columns of a topic that a query may use: those whose names are in its text.
+    """Return the columns of a topic whose names are in the text of a query.
 
     All columns are returned if the query may use columns without their names: by a star, a natural
     join, or a query without SELECT. Reading fewer columns is several times as fast, and Spark does

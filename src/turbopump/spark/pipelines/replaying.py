@@ -62,9 +62,9 @@ _REPLAYS: Final = "_replays"
 
 
 class ReplayState(msgspec.Struct, kw_only=True):
-    """Stored progress of a replay through one part of the lake.
+    """Stored progress of a replay through one part of a lake.
 
-    A part ends where the lake ended when the part was begun; later messages are the next part.
+    A part ends where the lake ended when the part was begun. Later messages are the next part.
     Seconds are store times since 1970.
     """
 
@@ -89,12 +89,13 @@ class ReplayState(msgspec.Struct, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayReport:
-    """Result of a replay.
+    """Counts and outcome of one run of ``replay``.
 
     - ``selected``: number of selected messages in all.
-    - ``sent``: messages sent by this run.
-    - ``present``: messages already in the target, from a killed run.
-    - ``found``, ``distinct``: messages of the replay in the target, and their distinct origins.
+    - ``sent``: number of messages sent by this run.
+    - ``present``: number of messages that the target already had, from a killed run.
+    - ``found``, ``distinct``: number of messages of the replay in the target, and number of their
+      distinct origins.
     """
 
     name: str
@@ -134,8 +135,10 @@ def replay(
     progress: RowProgress | None = None,
     at_step: Callable[[str], None] = no_step,
 ) -> ReplayReport:
-    """Send the lake's messages of ``topic`` to ``target``, in the order of store times. Ids, keys,
-    tags, flag, body and properties stay; queues and times are new.
+    """Send messages of a lake to a topic again, in the order of store times.
+
+    The messages of the topic ``topic`` go to the topic ``target``. Ids, keys, tags, flag, body and
+    properties stay; queues and times are new.
 
     - ``begin_ms``, ``end_ms``: range of store times, the end exclusive.
     - ``keys``: a message must have one of these.
@@ -185,7 +188,7 @@ def replay(
 
 
 def _name_of(selection: dict[str, Any]) -> str:
-    """Return the default name of a replay, the same for the same selection."""
+    """Return the default name of a replay, which is always the same for the same selection."""
     digest = hashlib.sha256(json.dumps(selection, sort_keys=True).encode())
     return f"replay-{digest.hexdigest()[:12]}"
 
@@ -197,22 +200,26 @@ def _checked_name(name: str) -> str:
 
 
 def _known(options: dict[str, str]) -> dict[str, str]:
-    """Return the options. Raises ConfigError for one that neither a read nor a write of the target
-    knows."""
+    """Return the options if each is an option of a read or of a write.
+
+    Raises ConfigError for any other option.
+    """
     both = {**WRITE_OPTIONS, **OPTIONS}
     given_values(options, both)
     return options
 
 
 def _only(options: Mapping[str, str], table: Mapping[str, Option]) -> dict[str, str]:
-    """Return the options that are in ``table``."""
+    """Return the options whose names are in a table of options."""
     names = {name.lower() for name in table}
     return {name: value for name, value in options.items() if name.lower() in names}
 
 
 def _stored(rows: DataFrame, begin_ms: int | None, end_ms: int | None) -> DataFrame:
-    """Return the rows stored between two times; None: no limit. Files of other hours are not
-    opened."""
+    """Return the rows that were stored between two times, without opening files of other hours.
+
+    None means no limit.
+    """
     from pyspark.sql.functions import col, lit, timestamp_millis, unix_date
 
     stored = col("storeTimestamp")
@@ -227,11 +234,12 @@ def _stored(rows: DataFrame, begin_ms: int | None, end_ms: int | None) -> DataFr
 
 
 def _between(rows: DataFrame, begins: Offsets, ends: Offsets) -> DataFrame:
-    """Return the rows of one topic between two sets of offsets."""
+    """Return the rows of one topic between two sets of queue offsets."""
     from pyspark.sql.functions import coalesce, col, concat_ws, create_map, lit
 
     def bound(offsets: Offsets) -> Column:
-        """Return a column with the offset for each row's queue; 0 if there is none."""
+        """Return a column that has the offset of the queue of each row, or 0 for an unknown
+        queue."""
         named = {f"{queue.broker_name}/{queue.queue_id}": at for queue, at in offsets.items()}
         found = create_map(*map(lit, chain(*named.items())))[
             concat_ws("/", "brokerName", "queueId")
@@ -244,8 +252,10 @@ def _between(rows: DataFrame, begins: Offsets, ends: Offsets) -> DataFrame:
 
 
 def batches_of(seconds: list[tuple[int, int]], rows_max: int) -> Iterator[tuple[int, int, int]]:
-    """Group whole seconds into batches of at most ``rows_max`` rows; one second may have more.
-    Yield ``(from, to, rows)``."""
+    """Group whole seconds of store time into batches of at most ``rows_max`` rows.
+
+    A single second may have more rows. Yields ``(from, to, rows)``, with ``to`` exclusive.
+    """
     low = None
     rows = 0
     for second, count in seconds:
@@ -262,7 +272,10 @@ def batches_of(seconds: list[tuple[int, int]], rows_max: int) -> Iterator[tuple[
 
 @dataclass(eq=False, kw_only=True)
 class ReplayRun:
-    """State of one run of ``replay``, and its stored progress in the file ``notes``."""
+    """State of one run of ``replay``.
+
+    The stored progress is in the file ``notes``.
+    """
 
     spark: SparkSession
     lake: Path
@@ -278,7 +291,7 @@ class ReplayRun:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the replay's lock, because two runs would not see what the other is about to send.
+        """Lock the replay, so that no other run can send its messages at the same time.
 
         Raises LakeInUseError if another run has the lock. Raises LakeError if there is no lake, or
         if its offsets of the topic are not unique.
@@ -296,8 +309,10 @@ class ReplayRun:
             yield
 
     def load_state(self) -> None:
-        """Load the stored progress; begin a new one if there is none. Raises ConfigError if the
-        name was used for another selection."""
+        """Load the stored progress of the replay, or begin the replay if there is none.
+
+        Raises ConfigError if the name was used for another selection.
+        """
         try:
             self.state = msgspec.json.decode(self.notes.read_bytes(), type=ReplayState)
         except FileNotFoundError:
@@ -334,8 +349,10 @@ class ReplayRun:
         replace_file(self.notes, msgspec.json.encode(self.state))
 
     def _begin_next_part(self) -> bool:
-        """Begin a part with the messages that the lake has got since. Return False if there are
-        none."""
+        """Begin a part with the messages that were added to the lake since the last part began.
+
+        Returns False if there are no such messages.
+        """
         topic = self.selection["topic"]
         offsets = lakes.offsets(self.lake).items()
         ends = encode_offsets({queue: end for queue, end in offsets if queue.topic == topic})
@@ -375,7 +392,8 @@ class ReplayRun:
                 return
 
     def _send_batch(self, low: int, high: int, count: int, at_step: Callable[[str], None]) -> None:
-        """Send the messages stored from second ``low`` up to ``high``, and store the progress.
+        """Send the messages stored from second ``low`` up to ``high`` (exclusive), and store the
+        progress.
 
         The order makes a kill at any step harmless. ``sent_before_s`` is stored before the first
         message is sent, so the next run knows for which seconds it must search the target. Messages
@@ -404,13 +422,18 @@ class ReplayRun:
         at_step("noted")
 
     def unsent_seconds(self) -> list[tuple[int, int]]:
-        """Return the number of unsent rows of the part for each second, in order."""
+        """Return each second of store time with the number of unsent messages, in order.
+
+        Only messages of the present part count.
+        """
         rows = self._selected(self.state.done_before_s, None)
         counted = rows.groupBy("second").count().orderBy("second").collect()
         return [(row["second"], row["count"]) for row in counted]
 
     def unsent_rows(self, low: int, high: int, *, search: bool) -> DataFrame:
-        """Return the messages of a batch; with ``search``, without those that the target has.
+        """Return the rows of a batch that must be sent.
+
+        With ``search``, the messages that the target already has are left out.
 
         The query has no shuffle. If an executor is lost with its shuffle files, Spark repeats tasks
         as if they were first attempts, and these would not search the target.
@@ -425,7 +448,7 @@ class ReplayRun:
         return rows.drop(REPLAYED_FROM, "second", "storeTimestamp")
 
     def report(self) -> ReplayReport:
-        """Return the result, with the number of messages of the replay in the target."""
+        """Count the messages of the replay in the target, and return the report of the run."""
         from pyspark.sql.functions import count, count_distinct
 
         origins = self._sent_origins(self.state.began_at)
@@ -444,8 +467,10 @@ class ReplayRun:
         )
 
     def _selected(self, begin_s: int | None, end_s: int | None) -> DataFrame:
-        """Return the selected rows of the part, of these seconds only, with their store time as
-        ``second``."""
+        """Return the selected rows of the present part that were stored in these seconds.
+
+        The column ``second`` has the store time. None means no limit.
+        """
         from pyspark.sql.functions import array, arrays_overlap, col, expr, floor, lit, split
 
         state = self.state
@@ -478,7 +503,8 @@ class ReplayRun:
         return rows.select(*sent, "storeTimestamp", second)
 
     def _pending(self, low: int, high: int) -> DataFrame:
-        """Return the selected rows of these seconds, with the properties of the replay."""
+        """Return the selected rows of these seconds, with the properties that identify the
+        replay."""
         from pyspark.sql.functions import (
             array,
             concat_ws,
@@ -500,7 +526,7 @@ class ReplayRun:
         return rows.withColumn("properties", properties).withColumn(REPLAYED_FROM, origin)
 
     def _send(self, rows: DataFrame) -> None:
-        """Send these rows to the target."""
+        """Send rows to the target topic, once each."""
         (
             rows.write.format("rocketmq")
             .options(**_only(self.options, WRITE_OPTIONS))
@@ -511,7 +537,10 @@ class ReplayRun:
         )
 
     def _sent_origins(self, since: dict[str, Any]) -> DataFrame:
-        """Return the origins of the replay's messages in the target, from these offsets on."""
+        """Return the origins of the messages that this replay has sent to the target.
+
+        The target is read from the offsets ``since``.
+        """
         from pyspark.sql.functions import col
 
         ends = self._target_ends()
@@ -532,7 +561,8 @@ class ReplayRun:
         )
 
     def _target_ends(self) -> dict[str, Any]:
-        """Return the ends of the target's queues; empty if the topic does not exist yet."""
+        """Return the end offset of each queue of the target, or no offsets if the target does not
+        exist."""
         target = self.selection["target"]
         options = read_options({**_only(self.options, OPTIONS), "topic": target})
         with connected(options) as cluster:

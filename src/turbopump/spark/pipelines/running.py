@@ -49,7 +49,10 @@ both send it."""
 
 @dataclass
 class RowProgress:
-    """Progress of a pipeline in rows. ``shown`` is called on each change."""
+    """Number of rows that a pipeline has done and still has to do.
+
+    ``shown`` is called on each change.
+    """
 
     total: int = 0
     done: int = 0
@@ -61,13 +64,13 @@ class RowProgress:
         self.shown(self)
 
     def expect(self, rows: int) -> None:
-        """Set the number of rows still to be done."""
+        """Set the number of rows that are still to be done."""
         self.total = self.done + rows
         self.shown(self)
 
     @property
     def lag(self) -> int:
-        """Number of rows still to be done."""
+        """Number of rows that are still to be done."""
         return max(0, self.total - self.done)
 
     @property
@@ -76,7 +79,7 @@ class RowProgress:
         return self.done / max(time.monotonic() - self.began, 1e-9)
 
     def line(self) -> str:
-        """Return the progress as a line: ``120,000 rows 40,000/s lag 80,000 2 s left``"""
+        """Return the progress as a line such as ``120,000 rows 40,000/s lag 80,000 2 s left``."""
         text = f"{self.done:,} rows  {self.rate:,.0f}/s  lag {self.lag:,}"
         return (
             f"{text}  {_time_text(self.lag / self.rate)} left" if self.done and self.lag else text
@@ -84,7 +87,10 @@ class RowProgress:
 
 
 class ProgressLine:
-    """Display of a ``RowProgress``: one line of a terminal, else a new line every five seconds."""
+    """Display of the progress of a pipeline on standard error.
+
+    A terminal shows one line that changes. A file gets a new line every five seconds.
+    """
 
     def __init__(self, label: str, out: TextIO = sys.stderr) -> None:
         self._label = label
@@ -105,15 +111,18 @@ class ProgressLine:
         print(line, end="", file=self._out, flush=True)
 
     def close(self) -> None:
-        """End the line of progress, so that other output can follow."""
+        """Remove the line of progress from a terminal, so that other output can follow."""
         if self._open:
             print("\r\033[K", end="", file=self._out, flush=True)
 
 
 @contextmanager
 def stopped_by_signals() -> Iterator[threading.Event]:
-    """Yield an event that Ctrl-C and SIGTERM set. A later second signal ends the work at once
-    (KeyboardInterrupt), which loses no data either."""
+    """Yield an event that is set when the process receives Ctrl-C or SIGTERM.
+
+    A second signal, more than a second later, ends the work at once with KeyboardInterrupt. No data
+    is lost in this case either.
+    """
     stop = threading.Event()
     asked_at = 0.0
 
@@ -135,8 +144,9 @@ def stopped_by_signals() -> Iterator[threading.Event]:
 
 @contextmanager
 def command_session(name: str, master: str | None) -> Iterator[SparkSession]:
-    """Open a quiet session for a command, and stop it at the end. A running session is used and
-    left running.
+    """Open a Spark session for a command, and stop the session at the end of the block.
+
+    The session logs only errors. If a session is already running, it is used and left running.
 
     Raises PipelineError for an error of Spark inside the block, or the end of its JVM. Raises
     KeyboardInterrupt on SIGTERM, also while Spark starts, so that no process is left behind.
@@ -160,8 +170,10 @@ def _terminated_as_interrupted() -> Iterator[None]:
 
 @contextmanager
 def _without_lines_of_py4j() -> Iterator[None]:
-    """Suppress py4j's log lines. py4j logs each interrupt and each lost JVM with its traceback,
-    partly on the root logger."""
+    """Suppress the log lines of py4j inside the block.
+
+    py4j logs each interrupt and each lost JVM with its traceback, partly on the root logger.
+    """
 
     def of_others(record: logging.LogRecord) -> bool:
         return "py4j" not in Path(record.pathname).parts
@@ -214,8 +226,11 @@ _MASTER: Final = re.compile(r"local(-cluster)?(\[|$)|spark://|k8s://|yarn$")
 
 
 def check_master(master: str) -> None:
-    """Check a master before Spark starts, because Spark would try for a minute and then report
-    another error. Raises ConfigError for an invalid master, and PipelineError if none answers."""
+    """Check before Spark starts that a Spark master is valid and answers.
+
+    Spark itself would try for a minute and then report another error. Raises ConfigError for an
+    invalid master, and PipelineError if none answers.
+    """
     if not _MASTER.match(master):
         raise ConfigError(
             f"{master!r} is not a master of Spark: expected local[*], spark://HOST:PORT, "
@@ -237,8 +252,11 @@ def check_master(master: str) -> None:
 
 
 def _error_of_command(error: Exception, master: str | None) -> Exception:
-    """Return an error with one sentence for an error of Spark. ``master`` is the master if Spark
-    did not start. The end of the JVM has several error types, because PySpark or py4j wraps it."""
+    """Return an error that explains an error of Spark in one sentence.
+
+    ``master`` is the master if Spark did not start, otherwise None. The end of the JVM has several
+    error types, because PySpark or py4j wraps it.
+    """
     if master is not None:
         return PipelineError(f"Spark did not start with master {master}: {start_sentence(error)}")
     code = ended_jvm(10 if isinstance(error, JVM_IS_AWAY) else 0.3)
@@ -252,8 +270,10 @@ def _error_of_command(error: Exception, master: str | None) -> Exception:
 
 @contextmanager
 def unlogged_errors() -> Iterator[None]:
-    """Keep PySpark from logging the errors of queries inside the block. The caller gets the
-    error."""
+    """Keep PySpark from logging the errors of queries inside the block.
+
+    The caller still gets each error.
+    """
     # The logger must be of PySpark's class, because PySpark uses it by this name.
     log = PySparkLogger.getLogger("SQLQueryContextLogger")
     was_disabled, log.disabled = log.disabled, True
@@ -264,14 +284,16 @@ def unlogged_errors() -> Iterator[None]:
 
 
 def error_inside(error: PySparkException) -> type[TurbopumpError] | None:
-    """Return the type of the turbopump error inside an error of Spark, or None. Spark passes on
-    only its text."""
+    """Return the class of the turbopump error that Spark has wrapped, or None for another error.
+
+    Spark passes on only the text of the error, which has the name of the class.
+    """
     names = re.findall(r"\bturbopump\.errors\.(\w+): ", str(error))
     return getattr(errors, names[-1], None) if names else None
 
 
 def start_sentence(error: Exception) -> str:
-    """Return the reason why Spark did not start."""
+    """Return a sentence with the reason why Spark did not start."""
     text = str(error)
     if "JAVA_GATEWAY_EXITED" in text:
         said = java_fault()
@@ -280,8 +302,11 @@ def start_sentence(error: Exception) -> str:
 
 
 def spark_sentence(error: Exception) -> str:
-    """Return the helpful sentence of an error that Spark has wrapped: turbopump's own, else the
-    innermost cause in Python, then in Java, else the first line."""
+    """Return the most helpful sentence in the long text of an error of Spark.
+
+    This is the sentence of a turbopump error, else the innermost cause in Python, then in Java,
+    else the first line.
+    """
     text = str(error)
     ours = re.findall(r"turbopump\.[\w.]+(?:Error|Exception): (.+)", text)
     if ours:
@@ -308,7 +333,10 @@ _CAUSE_OF_JAVA: Final = re.compile(
 
 
 def _quiet_log() -> str:
-    """Return a log4j configuration that shows only errors, from the first line on."""
+    """Write a log4j configuration that shows only errors, and return its path.
+
+    The file is removed when this process ends.
+    """
     descriptor, path = tempfile.mkstemp(prefix="turbopump-log4j2-", suffix=".properties")
     with os.fdopen(descriptor, "w") as file:
         file.write(_LOG4J)

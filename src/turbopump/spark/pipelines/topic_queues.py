@@ -24,7 +24,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(eq=False, kw_only=True)
 class TopicQueues:
-    """Queues of the archived topics. State is kept between two looks at the brokers.
+    """Queues of the topics that a run of ``archive`` reads.
+
+    Each call asks the brokers. Faults and comparisons are remembered for the next call.
 
     - ``starting``: start of a queue that the lake does not know (``archive``).
     - ``follow``: True if the run continues until it is stopped.
@@ -54,15 +56,22 @@ class TopicQueues:
     """First offsets of queues that are in the lake under another broker's name."""
 
     def readable_ends(self, snapshot: Snapshot) -> tuple[Snapshot, Offsets]:
-        """Return the lake's state and the present ends of all readable queues. If
-        ``restart_queues`` is set, queues that were made again begin another generation."""
+        """Return the newest version of the lake, and the present end of each queue that can be
+        read.
+
+        If ``restart_queues`` is set, queues that were deleted and made again begin another
+        generation in the lake. Otherwise they are left out.
+        """
         ends = self._present_ends(snapshot)
         if self.restart_queues and self._changed:
             snapshot = self._restart_changed(snapshot, ends)
         return snapshot, {queue: end for queue, end in ends.items() if queue not in self._changed}
 
     def begin_of(self, snapshot: Snapshot, queue: MessageQueue, end: int) -> int:
-        """Return the offset at which the next batch begins in a queue that ends at ``end``."""
+        """Return the offset at which the next batch begins in a queue.
+
+        ``end`` is the present end of the queue.
+        """
         there = snapshot.ranges.get(queue)
         if there is not None:
             return there.end
@@ -77,23 +86,33 @@ class TopicQueues:
         return self.cluster.offset_min(queue)
 
     def may_begin_at_end(self, queue: MessageQueue) -> bool:
-        """Return True if a queue that is new to the lake may begin without a message."""
+        """Return True if the lake must store the begin of a new queue that has no messages to
+        read."""
         return self.starting == "latest" or self._renamed.get(queue) is not None
 
     def wait_for_brokers(self) -> None:
-        """Wait until the brokers of the topics answer, except those that are left out."""
+        """Wait until the brokers of the topics answer.
+
+        Topics that are left out because of a fault are not waited for.
+        """
         for topic in set(self.topics) - self._faults.keys():
             self.cluster.offsets_max(self.cluster.queues_of_known(topic))
 
     def raise_fault(self, archived: int) -> None:
-        """Raise the first fault of a topic or queue that was left out, and log the others.
-        ``archived``: number of messages that were archived from the others."""
+        """Raise the first fault of a topic or queue that was left out, and log the other faults.
+
+        ``archived`` is the number of messages that were archived from the other topics and queues.
+        Without a fault, the call does nothing.
+        """
         note = f"{archived:,} messages of the others were archived" if archived else None
         raise_first(self._faults.values(), note)
 
     def _existing_queues(self, snapshot: Snapshot) -> list[MessageQueue]:
-        """Return the queues of all existing topics. A missing topic is a fault, except for one in
-        the lake if the run follows its topics or may lose messages."""
+        """Return the queues of all topics that exist.
+
+        A missing topic is a fault. If the lake has the topic, it is no fault for a run that follows
+        its topics or may lose messages.
+        """
         found: list[MessageQueue] = []
         known = {queue.topic for queue in snapshot.ranges}
         for topic in self.topics:
@@ -108,8 +127,10 @@ class TopicQueues:
         return found
 
     def _leave_out(self, name: str, fault: TurbopumpError) -> None:
-        """Record the fault of a topic or queue that is left out. A run that follows its topics may
-        never end, so the fault is logged at once."""
+        """Record the fault of a topic or queue that the run leaves out.
+
+        A run that follows its topics may never end, so the fault is logged at once.
+        """
         if self.follow and name not in self._faults:
             _log.error("%s; the others continue", fault)
         self._faults[name] = fault
@@ -157,8 +178,11 @@ class TopicQueues:
             self._leave_out(str(queue), fault)
 
     def _restart_changed(self, snapshot: Snapshot, ends: Offsets) -> Snapshot:
-        """Begin another generation of the changed queues. It begins after the last message that
-        lake and broker have in common, else at the first message."""
+        """Begin another generation in the lake for each queue that was deleted and made again.
+
+        The generation begins after the last message that lake and broker have in common, else at
+        the first message.
+        """
         mins = self.cluster.offsets_min(self._changed)
         begins: Offsets = {}
         for queue in sorted(self._changed):
@@ -178,8 +202,10 @@ class TopicQueues:
         return snapshot
 
     def _find_old_name(self, snapshot: Snapshot, queue: MessageQueue, end: int) -> None:
-        """Look for the messages of a new queue in the lake under another broker's name, because a
-        broker may have been renamed together with its store."""
+        """Search the lake for the messages of a new queue under the name of another broker.
+
+        A broker may have been renamed together with its store.
+        """
         if queue in self._renamed or not made_again.tells_brokers_apart(self.lake):
             return
         self._renamed[queue] = None
@@ -201,8 +227,11 @@ class TopicQueues:
                 )  # fmt: skip
 
     def _report_absent(self, snapshot: Snapshot, found: Offsets) -> None:
-        """Log queues of the lake that have no broker now, once. Record a fault for queues that no
-        longer exist."""
+        """Report the queues that the lake has but that no broker has now.
+
+        A queue whose broker is missing is logged once. A queue that no longer exists at its broker
+        is a fault.
+        """
         present = {(queue.topic, queue.broker_name) for queue in found}
         absent = snapshot.ranges.keys() - found.keys()
         was_absent = self._absent
@@ -235,7 +264,10 @@ def check_a_topic_exists(cluster: Cluster, topics: Sequence[str]) -> None:
 
 
 def raise_first(faults: Collection[TurbopumpError], note: str | None = None) -> None:
-    """Raise the first fault, with a note, and log the others."""
+    """Raise the first fault, with a note, and log the other faults.
+
+    Without a fault, the call does nothing.
+    """
     if not faults:
         return
     first, *others = faults

@@ -47,7 +47,7 @@ _HOUR_US: Final = 3_600_000_000
 
 
 class QueueRows(msgspec.Struct, frozen=True):
-    """Rows of a queue that a task has written: their number, first and last offset."""
+    """Number of rows that a task has written for one queue, with the first and the last offset."""
 
     topic: str
     broker_name: str
@@ -58,15 +58,17 @@ class QueueRows(msgspec.Struct, frozen=True):
 
 
 class TaskReport(msgspec.Struct, frozen=True):
-    """Report of a task about its files."""
+    """Report of a task about the files and rows that it has written."""
 
     files: list[DataFile]
     queues: list[QueueRows]
 
 
 def checked_columns(columns: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the columns of a table in the source's spelling. Raises ConfigError if a needed column
-    is missing."""
+    """Return the columns for the table of an archive, in the spelling of the source.
+
+    Raises ConfigError if a needed column is missing.
+    """
     named = column_names(",".join(columns))
     absent = [name for name in NEEDED_COLUMNS if name not in named]
     if absent:
@@ -75,8 +77,11 @@ def checked_columns(columns: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def data_schema(definition: Definition, *, restarted: bool = False) -> pa.Schema:
-    """Return the columns of the table's files, without the partition columns ``topic``, ``date``
-    and ``hour``. ``restarted``: with ``queueGeneration``."""
+    """Return the columns of the files of the table ``data``.
+
+    The partition columns ``topic``, ``date`` and ``hour`` are not in the files. ``restarted`` adds
+    the column ``queueGeneration``.
+    """
     fields = [field for field in arrow_schema(definition.columns) if field.name != "topic"]
     bodies = definition.bodies
     if bodies is not None:
@@ -89,9 +94,12 @@ _GENERATION_FIELDS: Final = (pa.field(GENERATION, pa.int32()),)
 
 
 def check_names(definition: Definition) -> None:
-    """Raise ConfigError if two columns of a table have the same name (case is ignored, as in Spark
-    and Delta). Also raise ConfigError for a type that cannot be stored, such as a struct without
-    fields."""
+    """Raise ConfigError if two columns of a table have the same name, or if a type cannot be
+    stored.
+
+    The case of names is ignored, as in Spark and Delta. A struct without fields is an example of
+    such a type.
+    """
     if definition.bodies is None:
         return
     for column in body_columns(definition.bodies):
@@ -119,14 +127,17 @@ def check_names(definition: Definition) -> None:
 
 
 def rejected_schema(definition: Definition, *, restarted: bool = False) -> pa.Schema:
-    """Return the columns of the files of ``_rejected``."""
+    """Return the columns of the files of the table ``_rejected``.
+
+    ``restarted`` adds the column ``queueGeneration``.
+    """
     fields = [field for field in arrow_schema(definition.columns) if field.name != "topic"]
     return pa.schema([*fields, pa.field("reason", pa.string()), *_GENERATION_FIELDS[:restarted]])
 
 
 @dataclass(frozen=True)
 class FileWriting:
-    """Settings for the writing of a task.
+    """Function for ``mapInArrow`` that writes messages into staged files.
 
     - ``staging``: a path that is the same for executors and driver.
     - ``stem``: first part of the files' names.
@@ -139,7 +150,10 @@ class FileWriting:
     generations: dict[MessageQueue, int] = field(default_factory=dict)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write batches for ``mapInArrow``. Yield one row with the ``TaskReport`` as JSON."""
+        """Write record batches into files, and yield one row that is the report of the task.
+
+        The row is a ``TaskReport`` as JSON.
+        """
         keep_what_is_loaded()
         with hidden_traceback():
             report = self.write(batches)
@@ -147,7 +161,10 @@ class FileWriting:
             yield pa.RecordBatch.from_pylist([{REPORT_COLUMN: text}])
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> TaskReport:
-        """Write all rows. Raises PipelineError if the disk fails."""
+        """Write record batches into files, and return the report of the task.
+
+        Raises PipelineError if the disk fails.
+        """
         try:
             return self._write(batches)
         except OSError as error:
@@ -187,8 +204,10 @@ class FileWriting:
     def _tables(
         self, topic: str, rows: pa.Table, schemas: dict[str, Any]
     ) -> Iterator[tuple[str, pa.Table]]:
-        """Yield the rows that fit the bodies' schema, and those that do not, each with its
-        table."""
+        """Yield the rows of a topic for each table of the lake.
+
+        Rows whose body fits the schema are for ``data``, and the others for ``_rejected``.
+        """
         bodies: Bodies | None = self.definition.bodies
         tables = {DATA: rows}
         if bodies is not None:
@@ -219,16 +238,18 @@ class FileWriting:
 
 @dataclass(frozen=True)
 class Fetching:
-    """Task that reads messages from the brokers and writes them to files. The messages never become
-    rows of the JVM, which would cost more than everything else."""
+    """Function for ``mapInArrow`` that reads messages from brokers and writes them into files.
+
+    The messages never become rows of the JVM, which would cost more than everything else.
+    """
 
     tasks: list[RangesPartition]
     options: ReadOptions
     writing: FileWriting
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run tasks by their numbers, for ``mapInArrow``. Yield a row for each, as in
-        ``FileWriting``."""
+        """Run the tasks whose numbers are in the first column, and yield the report of each
+        task."""
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 yield from self.writing(read_partition(self.tasks[number], self.options))
@@ -236,7 +257,10 @@ class Fetching:
 
 @dataclass
 class OpenFile:
-    """File that is being written. ``hour`` counts hours since 1970."""
+    """Parquet file that a task is writing.
+
+    ``hour`` counts hours since 1970.
+    """
 
     path: Path
     table: str
@@ -265,7 +289,7 @@ class OpenFile:
             self._flush()
 
     def close(self) -> DataFile:
-        """Complete the file durably, and return its description."""
+        """Write the rest of the file durably, and return its description."""
         self._flush()
         self._writer.close()
         self._file.flush()
@@ -296,8 +320,10 @@ class OpenFile:
             self._waiting.clear()
 
     def _stats(self) -> str:
-        """Return the file's statistics in Delta's form. Delta's times have milliseconds, so the
-        maximum is rounded up."""
+        """Return the statistics of the file in Delta's form.
+
+        Delta's times have milliseconds, so the maximum is rounded up.
+        """
         low, high = self._bounds["storeTimestamp"]
         (first, last) = self._bounds["queueOffset"]
         stats = {
@@ -316,7 +342,7 @@ def _delta_time(time: datetime, round_up_us: int) -> str:
 
 
 def _split_by_hour(rows: pa.Table) -> Iterator[tuple[str, int, pa.Table]]:
-    """Split the rows by topic and hour since 1970. Usually all rows of a batch have the same."""
+    """Yield the rows of each topic and hour. Hours are counted since 1970."""
     hours = pc.divide(rows["storeTimestamp"].cast(pa.int64()), _HOUR_US)
     keys = pa.table({"topic": rows["topic"], "hour": hours})
     for key in keys.group_by(["topic", "hour"]).aggregate([]).to_pylist():

@@ -40,13 +40,14 @@ next start."""
 
 
 class KeyIndex:
-    """Index files in ``directory``; ``slots`` and ``entries`` as Apache's ``maxHashSlotNum`` and
-    ``maxIndexNum``.
+    """Key index of a store, which finds messages by their keys and unique ids.
 
-    - ``provenance``: records the names of the files. If a recorded file is missing at a
-      start, the index is filled again.
-    - ``log_error``: gets a line for each failure.
+    - ``directory``: directory of the index files.
+    - ``slots``, ``entries``: Apache's ``maxHashSlotNum`` and ``maxIndexNum``.
+    - ``provenance``: records the names of the files. If a recorded file is missing at a start,
+      the index is filled again.
     - ``space``: refuses messages while a file finds no space.
+    - ``log_error``: gets a line for each failure.
     """
 
     def __init__(
@@ -71,15 +72,17 @@ class KeyIndex:
         self._log_error = log_error
         self._noting = False
         self.failed = False
-        """True if a file could not be made. Nothing is indexed from then on, and the next start
-        fills the index again."""
+        """True if a file could not be made. Then nothing more is indexed, and the next start fills
+        the index again."""
         self.files: list[IndexFile] = []
         self._waiting: list[tuple[int, int, int]] = []
         self._unwritten: list[tuple[int, int, int]] = []
 
     def load(self) -> bool:
-        """Open the existing files; return False if some are known to be missing. A file of another
-        size does not fit the settings: it is removed, and filled again."""
+        """Open the existing files, and return False if some are known to be missing.
+
+        A file of another size does not fit the settings. It is removed, and filled again later.
+        """
         for name in self._disk.list_directory(self._directory):
             path = self._directory / name
             if not (len(name) == 17 and name.isdigit()):
@@ -94,26 +97,33 @@ class KeyIndex:
         return there and not self._provenance.index_incomplete
 
     def begin_noting(self) -> None:
-        """Record each new file from now on. Called after recovery."""
+        """Start to record the name of each new file. Recovery must be complete before."""
         self._noting = True
         if self.failed:
             self._provenance.note_indexes(None)
 
     def note_names(self) -> None:
-        """Record the names of the present files. Blocks; raises OSError."""
+        """Record the names of the present files on the disk.
+
+        The call blocks the thread. Raises OSError.
+        """
         self._provenance.note_indexes(None if self.failed else self.names)
 
     def check_headers(self) -> None:
-        """Set files with impossible headers apart; reads a few bytes of each.
-        ``index_rebuild.py`` fills them again."""
+        """Check the headers of all files, and stop searching files with impossible headers.
+
+        A few bytes of each file are read. ``index_rebuild.py`` fills such files again.
+        """
         for file in self.files:
             fault = None if file.damaged else _header_fault(file)
             if fault is not None:
                 self.set_apart(file, fault)
 
     def set_apart(self, file: IndexFile, fault: str) -> None:
-        """Stop searching a damaged file. It stays in the row until another replaces it
-        (``replace``)."""
+        """Stop searching a damaged file.
+
+        The file stays in the index until ``replace`` puts another in its place.
+        """
         file.set_apart()
         self._log_error(
             f"index file {file.segment.path} is damaged ({fault}): its messages are not found by "
@@ -132,32 +142,34 @@ class KeyIndex:
         self._new_file()
 
     def make_spare(self) -> IndexFile:
-        """Make a blank file beside the directory, in which Apache's broker knows no other names.
-        Blocks; raises OSError."""
+        """Make a blank file beside the directory of the index.
+
+        Apache's broker knows no other names in that directory. The call blocks the thread. Raises
+        OSError.
+        """
         path = self._directory.with_name(self._directory.name + ".new")
         self._disk.remove(path)
         return self._create(path)
 
     def replace(self, damaged: IndexFile, fresh: IndexFile) -> None:
-        """Replace ``damaged`` by ``fresh``, which already has its name."""
+        """Put a new file in the place of a damaged one, whose name it already has."""
         self.files[self.files.index(damaged)] = fresh
         damaged.segment.close()
 
     @property
     def lacking(self) -> bool:
-        """True if entries wait for a file that has found no space. Each ``write_waiting`` tries
-        again."""
+        """True if entries wait for disk space. Each ``write_waiting`` tries to write them again."""
         return bool(self._unwritten)
 
     def give_up(self) -> bool:
-        """Drop the entries that wait for space; return True if there were any."""
+        """Drop the entries that wait for disk space. Return True if there were any."""
         lacking = self.lacking
         self._unwritten = []
         return lacking
 
     @property
     def end_offset(self) -> int:
-        """Commit-log offset of the newest indexed message; −1 if there is none."""
+        """Log offset of the newest indexed message, or −1 if there is none."""
         self.write_waiting()
         return self._there
 
@@ -175,8 +187,10 @@ class KeyIndex:
         offset: int,
         stored_ms: int,
     ) -> None:
-        """Queue one message for indexing by its unique id and its keys (separated by spaces). Never
-        fails: see ``failed``."""
+        """Index one message under its unique id and its keys, which are separated by spaces.
+
+        The entries are written later. The call never fails: see ``failed``.
+        """
         if sys_flag & TRANSACTION_MASK == TRANSACTION_MASK or self.failed:  # rolled back
             return
         waiting = self._waiting
@@ -190,8 +204,11 @@ class KeyIndex:
             self.write_waiting()
 
     def add_many(self, entries: list[tuple[int, int, int]], sys_flag: int) -> None:
-        """Queue messages of one kind for indexing: (``key_hash``, offset, store time) of each of
-        their keys."""
+        """Index the messages of a batch. The entries are written later.
+
+        ``entries`` has the hash, log offset and store time of each key. ``sys_flag`` is that of all
+        messages.
+        """
         if sys_flag & TRANSACTION_MASK == TRANSACTION_MASK or self.failed:
             return
         self._waiting.extend(entries)
@@ -199,8 +216,11 @@ class KeyIndex:
             self.write_waiting()
 
     def write_waiting(self) -> None:
-        """Write the waiting entries to the files; a batch costs half as much as single writes.
-        Every reader and every sync of the files calls this first."""
+        """Write the waiting entries to the index files.
+
+        Every reader and every sync of the files calls this first. Writing many entries at a time
+        costs half as much as single writes.
+        """
         # ``self._waiting`` is emptied first: on an error its entries are in ``_unwritten`` or
         # dropped, and never written twice. Entries that found no space come before newer ones,
         # because the offsets in a file must not go back (``IndexFile.rewind``).
@@ -237,28 +257,29 @@ class KeyIndex:
 
     @property
     def end_timestamp(self) -> int:
-        """Store time (ms) of the newest indexed message; 0 if there is none."""
+        """Store time in ms of the newest indexed message, or 0 if there is none."""
         return self.files[-1].end_timestamp if self.end_offset >= 0 else 0
 
     @property
     def full_timestamp(self) -> int:
-        """Store time (ms) of the newest message in the complete files; 0 if there is none."""
+        """Store time in ms of the newest message in the complete files, or 0 if there is none."""
         return next(
             (file.end_timestamp for file in reversed(self.files[:-1]) if not file.damaged), 0
         )
 
     def walk(self, topic: str, key: str, begin_ms: int, end_ms: int, behind: int = 0) -> KeyWalk:
-        """Return a walk over the entries of this key or unique id, in the files that reach the log
-        offset ``behind``."""
+        """Return a walk over the index entries of a key or unique id.
+
+        With ``behind``, only files are searched that reach this log offset.
+        """
         self.write_waiting()
         return KeyWalk(self, index_hash(f"{topic}#{key}"), begin_ms, end_ms, behind)
 
     def rewind(self, before: int) -> int:
-        """Remove the entries of messages at or after ``before``. Return the offset from which the
-        dispatcher must index again.
+        """Remove the entries of messages that lie at ``before`` in the log, or behind it.
 
-        That is ``before``, or less if the newest file is damaged: then its damaged part is indexed
-        again.
+        Return the log offset from which the dispatcher must index again. That is ``before``, or
+        less if the newest file is damaged: then its damaged part is indexed again.
         """
         self.write_waiting()
         while self.files:
@@ -276,8 +297,10 @@ class KeyIndex:
         return before
 
     def warm(self) -> None:
-        """Start to load the slots of the newest file into memory. Page faults there would hold up
-        sends for seconds in total."""
+        """Start to load the slots of the newest file into memory.
+
+        Page faults there would delay sends by seconds in total.
+        """
         if self.files:
             self._disk.start_read([self.files[-1].slots_piece()], lambda _found: None)
 
@@ -287,8 +310,10 @@ class KeyIndex:
         return [file.name for file in self.files]
 
     def take_before(self, start: int) -> list[IndexFile]:
-        """Remove from the row the files whose messages all lie before ``start``, except the newest.
-        The caller closes and deletes the returned files."""
+        """Take the files out of the index whose messages all lie before ``start`` of the log.
+
+        The newest file always stays. The caller closes and deletes the returned files.
+        """
         count = 0
         while count + 1 < len(self.files) and self.files[count].end_offset < start:
             count += 1
@@ -336,7 +361,7 @@ class KeyIndex:
         return fresh
 
     def _create(self, path: Path) -> IndexFile:
-        """Make a blank file with room for its first entries. Raises OSError."""
+        """Make a blank index file with disk space for its first entries. Raises OSError."""
         fresh = IndexFile(self._disk.create_sparse(path, self._size), self._slots, self._entries)
         try:
             fresh.make_room(1)
@@ -351,8 +376,10 @@ class KeyIndex:
 
 
 def index_entries_of(parsed: ParsedEntry) -> list[tuple[int, int, int]]:
-    """Return the index entries of a log entry, as ``KeyIndex.add`` makes them: (key hash,
-    commit-log offset, store time) for each key."""
+    """Return the index entries of all keys of a log entry, as ``KeyIndex.add_message`` makes them.
+
+    Each is (key hash, commit-log offset, store time in ms).
+    """
     if parsed.sys_flag & TRANSACTION_MASK == TRANSACTION_MASK:  # rolled back
         return []
     unique = value_after(parsed.properties, UNIQ_KEY + NAME_END)
@@ -375,18 +402,21 @@ def _name_behind(name: str) -> str:
 
 
 def _file_name(now_ms: int) -> str:
-    """Return the name of a new file. RocketMQ names an index by local time, to the millisecond."""
+    """Return the name of a new index file: the local time, to the millisecond, as in RocketMQ."""
     moment = datetime.fromtimestamp(now_ms / 1000)
     return f"{moment:%Y%m%d%H%M%S}{now_ms % 1000:03d}"
 
 
 PAUSE_EVERY: Final = 100
-"""Number of entries walked in one step: about 0.3 ms."""
+"""Number of entries examined before other reads run: about 0.3 ms."""
 
 
 class KeyWalk:
-    """Walk over the entries of ``key_hash`` in the files of ``index``, newest first. A file with an
-    impossible entry is set apart. ``errors`` has the failed reads."""
+    """Walk over the index entries of one key hash, newest first.
+
+    A file with an impossible entry is no longer searched afterwards. ``errors`` has the failed
+    reads.
+    """
 
     def __init__(
         self, index: KeyIndex, key_hash: int, begin_ms: int, end_ms: int, behind: int = 0
@@ -396,17 +426,17 @@ class KeyWalk:
         self._times = begin_ms, end_ms
         self._left = [file for file in index.files if not behind or file.end_offset >= behind]
         self._number = 0
-        """Number of the next entry of the chain; 0: the file's slot is read next."""
+        """Number of the next entry of the chain. 0 if the slot of the file is read next."""
         self._newer = OFFSET_MAX
         """Log offset in the entry before, which is newer."""
         self._walked = 0
         self.errors: list[OSError] = []
 
     def next_offset(self) -> ReadSteps[int | None]:
-        """Return the commit-log offset of the next candidate message, newest first; None at the
-        end.
+        """Return the log offset of the next message that may have the key, or None at the end.
 
-        Hashes collide and times are rough, so the caller must check the message itself.
+        Newer messages come first. Hashes collide and times are rough, so the caller must check the
+        message itself.
         """
         while self._left:
             file = self._left[-1]
@@ -440,8 +470,10 @@ class KeyWalk:
         return None
 
     def _read(self, file: IndexFile, piece: Piece) -> ReadSteps[bytes]:
-        """Return the bytes of a piece of a file. They are empty if they cannot be read, or if the
-        file was removed while other reads ran."""
+        """Read a piece of an index file.
+
+        The result is empty if it cannot be read, or if the file was removed while other reads ran.
+        """
         if file not in self._index.files:
             return b""
         found = yield from read_piece(piece)

@@ -26,28 +26,33 @@ from turbopump.disk.disk import Disk, Found, Piece, read_now
 T = TypeVar("T")
 
 ReadSteps = Generator[list[Piece], list[Found], T]
-"""Read in steps: a generator that yields pieces, is sent the bytes (or the OSError) of each, and
-returns the outcome. After a while of work it yields no piece, to let other reads run."""
+"""Read of pieces of files, as a generator that yields the pieces it needs.
+
+It is sent the bytes of each piece, or the OSError, and returns the outcome of the read. After a
+while of work it yields no piece, so that other reads can run.
+"""
 
 IsLost = Callable[[Path, int], bool]
-"""Returns True if an unreadable offset of the files in a directory is given up and passed over."""
+"""Returns True if an unreadable offset in the files of a directory should be passed over."""
 
 AT_ONCE: Final = 4
 """Number of concurrent reads in threads: enough to keep an SSD busy."""
 SHARE: Final = 0.25
-"""Reading time in a turn of the loop, as a share of the time of the loop's other work. At least one
-step, and at most ``TURN_S``."""
+"""Time for reads in one turn of the event loop, as a share of the time of the loop's other work.
+
+At least one step of a read runs, and for at most ``TURN_S``.
+"""
 TURN_S: Final = 0.000_2
-"""Longest reading time in a turn of the loop, in seconds. A longer turn was preempted, and other
-work should not wait even more."""
+"""Longest time for reads in one turn of the event loop, in seconds. A longer turn was preempted,
+and other work should not wait even more."""
 QUIET_S: Final = 0.02
 """Writers count as active for this many seconds after the last write."""
 PAUSE_MIN_S: Final = 0.001
-"""Shortest pause in seconds; timers of loops are no finer."""
+"""Shortest pause between reads in seconds. Timers of event loops are no finer."""
 CREDIT_MAX_S: Final = 0.001
 """Largest credit of reading time in seconds, while writers are active."""
 DEBT_MAX_S: Final = 0.005
-"""Largest debt of reading time in seconds. In a longer turn the process was held up, and did not
+"""Largest debt of reading time in seconds. In a longer turn the process was preempted, and did not
 read all that time."""
 VIEW_SIZE_MAX: Final = 512 * 1024
 """Largest piece in bytes that ``at_once`` reads."""
@@ -57,7 +62,7 @@ _FAILURES_KEPT: Final = 10_000
 
 
 class ReadState(Enum):
-    """Result of ``run`` if there is no outcome yet."""
+    """State of a read that has no outcome yet."""
 
     PENDING = "the outcome comes later"
     REFUSED = "too many reads wait; there will be no outcome"
@@ -65,7 +70,7 @@ class ReadState(Enum):
 
 @dataclass(slots=True)
 class ReadNumbers:
-    """Reads since the start, in pieces and bytes: found in memory, read by a thread, or refused."""
+    """Statistics of reads since the start of the store, in pieces and bytes."""
 
     pieces_in_memory: int = 0
     pieces_from_disk: int = 0
@@ -75,11 +80,13 @@ class ReadNumbers:
 
 
 class ReadPace:
-    """Limit of reading time while writers are active: ``share`` of the time, from 0 to 1, in turns
-    with pauses between. Without active writers reads are not limited.
+    """Limit on the time that reads may take while writers are active.
 
+    - ``share``: part of the time that reads may take, from 0 to 1.
     - ``written``: returns a number that grows with each write.
     - ``later``: calls a function after some seconds (``loop.call_later``).
+
+    Pauses between reads keep this share. Without active writers reads are not limited.
     """
 
     def __init__(
@@ -97,7 +104,7 @@ class ReadPace:
         self._counted = self._credit = 0.0
 
     def took(self, begun: float, ended: float) -> None:
-        """Record a turn of reads between these times."""
+        """Record that reads ran between these two times in seconds."""
         written = self._written()
         if written != self._seen:
             self._seen = written
@@ -110,7 +117,7 @@ class ReadPace:
         self._counted = ended
 
     def pause(self, now: float) -> float:
-        """Return the seconds until the next turn of reads; 0 if it may start at once."""
+        """Return the seconds until reads may run again, or 0 if they may run at once."""
         if self._credit >= 0:
             return 0.0
         self._earn(now)
@@ -132,7 +139,7 @@ class _Read:
 
 
 class ColdReads:
-    """Cold reads of one store. ``numbers`` counts them."""
+    """Runs reads of one store whose data may not be in memory, without blocking the event loop."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -157,13 +164,14 @@ class ColdReads:
         now: Callable[[], float],
         pace: ReadPace | None = None,
     ) -> None:
-        """Run steps between the other work of the owner's loop. Before this call, everything is
-        read at once.
+        """Run reads in short steps between the other work of an event loop.
 
         - ``soon``: calls a function in the loop's next turn (``loop.call_soon``).
         - ``now``: returns the time in seconds, precise to the microsecond. uvloop's clock has
           whole milliseconds, as long as ten steps.
         - ``pace``: sets the pauses between turns.
+
+        Before this call, every read runs to its end at once.
         """
         self._soon = soon
         self._now = now
@@ -181,7 +189,7 @@ class ColdReads:
         wanted: Callable[[], bool] = lambda: True,
         failed: Callable[[Exception], None] | None = None,
     ) -> T | Literal[ReadState.PENDING, ReadState.REFUSED]:
-        """Run a read; return its outcome if all pieces are in memory and no other read waits.
+        """Run a read, and return its outcome if all data is in memory and no other read waits.
 
         Otherwise ``done`` gets the outcome later, or ``failed`` gets the error that the steps
         raise. A waiting read is dropped when ``wanted`` returns False (the connection is closed),
@@ -207,10 +215,10 @@ class ColdReads:
         return outcomes[0] if outcomes else ReadState.PENDING
 
     def at_once(self, steps: ReadSteps[T]) -> T | None:
-        """Return the outcome of a read whose pieces are in memory, if no other read waits. None:
-        use ``run`` with new steps. A step reads one piece.
+        """Return the outcome of a read if all its data is in memory and no other read waits.
 
-        Nothing is copied for the steps. They get a view, which is valid until they yield again.
+        After None, use ``run`` with new steps. Each step may read one piece only. Nothing is copied
+        for the steps: they get a view, which is valid until they yield again.
         """
         try:
             self._run_ahead(steps, next(steps), self._view_of)
@@ -238,9 +246,12 @@ class ColdReads:
         pieces: list[Piece],
         in_memory: Callable[[list[Piece]], list[Any] | None],
     ) -> list[Piece]:
-        """Run steps whose pieces are in memory, for at most one turn; return the next pieces. Does
-        nothing if other reads wait, the store is closing, or the pace demands a pause. Raises
-        StopIteration with the outcome."""
+        """Run the steps of a read as long as their data is in memory and time is left.
+
+        Return the next pieces that the read needs. The call does nothing if other reads wait, the
+        store is closing, or the pace demands a pause. Raises StopIteration with the outcome of the
+        read.
+        """
         # Most cold reads find their bytes in the system's cache (a backlog after a restart). A turn
         # of the loop for each of their two or three steps would cost more than the reads. So these
         # steps run here, inside the request. Their time is charged to the pace like any other turn,
@@ -263,14 +274,14 @@ class ColdReads:
             pace.took(begun, self._now())
 
     def finish(self, steps: ReadSteps[T]) -> T:
-        """Return the outcome of a read, and block until then."""
+        """Run a read to its end, and return its outcome. The call blocks the thread."""
         return finish_now(steps, lambda pieces: self._count(pieces, _read_all(pieces)))
 
     def is_lost(self, directory: Path, offset: int) -> bool:
         """Return True if an unreadable offset in the files of a directory should be given up.
 
-        It is given up if it fails again after other reads in the directory have worked. If every
-        read fails, the device may be gone and may come back.
+        The offset is given up if it fails again after other reads in the directory have worked. If
+        every read fails, the device may be gone and may come back.
         """
         if len(self._failed) >= _FAILURES_KEPT:
             self._failed.clear()
@@ -278,7 +289,7 @@ class ColdReads:
         return worked > self._failed.setdefault((directory, offset), worked)
 
     def close(self) -> None:
-        """Drop waiting reads. Reads in threads end with ``Disk.close``."""
+        """Drop all waiting reads. Reads in threads end with ``Disk.close``."""
         self._closed = True
         self._waiting.clear()
         self._ready.clear()
@@ -323,7 +334,8 @@ class ColdReads:
         self._next_turn()
 
     def _next_turn(self) -> None:
-        """Run one step, and more until ``SHARE`` of the time since the last turn is used."""
+        """Run steps of waiting reads until their share of the time is used. At least one step
+        runs."""
         # Steps run in the one thread that also answers sends. A fixed number of steps a turn would
         # either starve readers on an idle broker or hold up sends on a busy one. So the time of the
         # loop's other work since the last turn sets the time for reads. Under load a reader gets a
@@ -355,8 +367,10 @@ class ColdReads:
                     self._ready.append(read)
 
     def _step(self, read: _Read) -> bool:
-        """Send a read its pieces, if they are found or in memory. Return False if the read is over
-        or waits for a thread."""
+        """Send a read the pieces it needs, if they are found or in memory.
+
+        Return False if the read is over or waits for a thread.
+        """
         if not read.wanted():
             return False
         if read.found is None:
@@ -380,7 +394,7 @@ class ColdReads:
         return False
 
     def _in_memory(self, pieces: list[Piece]) -> list[Found] | None:
-        """Return all pieces if the system has them in memory, else None."""
+        """Return the bytes of all pieces if the system has them in memory, or None."""
         found = cached(pieces)
         if found is not None:
             self.numbers.pieces_in_memory += len(pieces)
@@ -398,8 +412,10 @@ class ColdReads:
 
 
 def cached(pieces: list[Piece]) -> list[Found] | None:
-    """Return the bytes of all pieces if the system has them in memory, else None. Does not wait for
-    the disk."""
+    """Return the bytes of all pieces if the system has them in memory, or None.
+
+    The call does not wait for the disk.
+    """
     found: list[Found] = []
     for piece in pieces:
         data = piece.segment.read_cached(piece.at, piece.size)
@@ -414,7 +430,7 @@ def _read_all(pieces: list[Piece]) -> list[Found]:
 
 
 def finish_now(steps: ReadSteps[T], read: Callable[[list[Piece]], list[Found]] = _read_all) -> T:
-    """Return the outcome of a read. Every piece is read at once."""
+    """Run a read to its end, and return its outcome. Every piece is read at once."""
     try:
         pieces = next(steps)
         while True:
@@ -425,6 +441,6 @@ def finish_now(steps: ReadSteps[T], read: Callable[[list[Piece]], list[Found]] =
 
 
 def read_piece(piece: Piece) -> ReadSteps[Found]:
-    """Read one piece."""
+    """Read one piece of a file, as a step of a larger read."""
     (found,) = yield [piece]
     return found

@@ -42,14 +42,17 @@ is read there."""
 
 
 class CommitLog:
-    """Log in the directories ``roots`` and ``read_only``. Each append is a call of ``reserve``, one
-    copy into the map, and a call of ``written``.
+    """Log of all messages of a store, to which entries are appended.
 
-    - ``synced_often``: syncs come after a few messages (SYNC_FLUSH), so fresh pages are
-      requested in small numbers.
+    Each append is a call of ``reserve``, one copy into the map, and a call of ``written``.
+
+    - ``roots``, ``read_only``: directories of the segments; no segment is made in
+      ``read_only``.
+    - ``synced_often``: True if syncs come after a few messages (SYNC_FLUSH), so that fresh
+      pages are requested in small numbers.
     - ``requires_crc``: returns True if the entry at an offset was written with a whole-entry
       CRC, so that its absence is damage.
-    - ``full_roots``: returns the roots in which no segment should be made.
+    - ``full_roots``: returns the directories in which no segment should be made.
     - ``on_segment``: called with the start of a new segment, before its first entry is
       written.
     """
@@ -77,7 +80,7 @@ class CommitLog:
         )
         self.segment_size = segment_size
         self.end = 0
-        """Physical offset of the next entry."""
+        """Offset in the log of the next entry."""
         self._current: MappedFile | None = None
         self._populated = 0
         self._populating = False
@@ -90,21 +93,22 @@ class CommitLog:
         self._on_segment = on_segment
 
     def load(self) -> None:
-        """Map the existing files. ``end`` is unknown until recovery calls ``open_at``."""
+        """Open the existing files of the log. ``end`` is unknown until recovery calls
+        ``open_at``."""
         self.files.load()
 
     @property
     def start(self) -> int:
-        """Physical offset of the first byte in the log."""
+        """Offset of the first byte that is still in the log."""
         return self.files.start
 
     @property
     def is_young(self) -> bool:
-        """True if the log has only its very first segment. Recovery then reads all of it."""
+        """True if the log has only its very first segment, so that recovery reads all of it."""
         return self.start == 0 and len(self.files.files) <= 1
 
     def open_at(self, end: int) -> None:
-        """Set the append position to ``end``, and cut off everything after it."""
+        """Set the end of the log to ``end``, and remove everything behind it."""
         self.files.truncate(end)
         self.end = end
         self._current = self.files.at(end)
@@ -112,8 +116,11 @@ class CommitLog:
         self._set_notice()
 
     def begin_at(self, offset: int) -> None:
-        """Set the start of a log without segments: a new slave's log. The offset must be the start
-        of a segment. Raises StoreError if the log cannot begin there."""
+        """Set the offset at which the log of a new slave begins.
+
+        It must be the start of a segment. Raises StoreError if the log already has segments, or
+        cannot begin there.
+        """
         if self.files or offset % self.segment_size:
             raise StoreError(
                 f"a log cannot begin at {offset}: it has segments already, or the offset "
@@ -123,14 +130,18 @@ class CommitLog:
         self.end = offset
 
     def when_longer(self, tell: Callable[[], None]) -> None:
-        """Call ``tell`` once, inside the next ``written``; it must be short. A second call replaces
-        the first waiter. Without a waiter, sends pay nothing."""
+        """Call ``tell`` once, when the log has grown.
+
+        The call comes inside the next ``written``, so it must be short. A second call of this
+        method replaces the first ``tell``. Without one, sends pay nothing.
+        """
         self._growth = tell
         self._set_notice()
 
     def reserve(self, size: int) -> int:
-        """Return the physical offset for an entry of ``size`` bytes: the end, or the start of a new
-        segment.
+        """Return the offset in the log at which an entry of ``size`` bytes must be written.
+
+        That is the end of the log, or the start of a new segment.
 
         Raises OSError if a new segment cannot be made, RoomInMakingError while one is being made,
         and MessageError if no segment can hold the entry. On an error nothing has changed.
@@ -148,21 +159,23 @@ class CommitLog:
         return self._roll()
 
     def new_file_for(self, size: int) -> int:
-        """Return the size of the file that ``reserve`` would make for an entry of ``size`` bytes; 0
-        if it needs no file."""
+        """Return the size of the file that an entry of ``size`` bytes would need, or 0 if it
+        fits."""
         current = self._current
         fits = current is not None and current.end - self.end >= size + BLANK_SIZE_MIN
         return 0 if fits or self.files.has_spare else self.segment_size
 
     @property
     def write_position(self) -> tuple[Any, int]:
-        """Return the map, and the position in it, to write the reserved entry."""
+        """Map of the current segment, and the position in the map at which to write the reserved
+        entry."""
         current = self._current
         assert current is not None
         return current.buffer, self.end - current.start
 
     def written(self, size: int) -> None:
-        """Record that the ``size`` reserved bytes are written."""
+        """Record that an entry was written to the ``size`` reserved bytes, so that the log ends
+        behind it."""
         assert self._current is not None
         self._current.dirty = True
         self.end += size
@@ -170,7 +183,7 @@ class CommitLog:
             self._notice_growth()
 
     def copy_blank(self, data: bytes) -> None:
-        """Write the blank at the end of a segment, which a slave got from its master."""
+        """Write the blank at the end of a segment, as a slave got it from its master."""
         current = self._current
         assert current is not None
         at = self.end - current.start
@@ -180,14 +193,15 @@ class CommitLog:
         self.end = current.end
 
     def read(self, offset: int, size: int) -> bytes | None:
-        """Return ``size`` bytes at ``offset`` of one segment; None if the segment lacks them."""
+        """Return ``size`` bytes of the log at ``offset``, or None if one segment does not contain
+        them."""
         file = self.files.at(offset)
         if file is None or offset + size > file.end:
             return None
         return file.segment.read(offset - file.start, size)
 
     def put_right(self, offset: int, data: bytes) -> None:
-        """Overwrite damaged bytes in one file with the original bytes."""
+        """Overwrite damaged bytes of the log with the original bytes. They must lie in one file."""
         file = self.files.at(offset)
         assert file is not None
         assert offset + len(data) <= min(file.end, self.end)
@@ -195,8 +209,10 @@ class CommitLog:
         file.buffer[at : at + len(data)] = data
 
     def segment_end(self, offset: int) -> int:
-        """Return the end of the segment that contains ``offset``. Bytes up to there can be read in
-        one piece."""
+        """Return the end of the segment that contains ``offset``.
+
+        Bytes from ``offset`` up to there can be read in one piece.
+        """
         start = self.files.start
         return offset + self.segment_size - (offset - start) % self.segment_size
 
@@ -205,7 +221,8 @@ class CommitLog:
         self._current = None
 
     def _roll(self) -> int:
-        """Fill the current segment with a blank and open the next. Return the new end."""
+        """Start a new segment, after filling the current one with a blank. Return the new end of
+        the log."""
         # The new file comes first: if it cannot be made, the log is unchanged, and a later append
         # tries again. Then comes the blank, so that a walk over the log finds the end of the old
         # segment. ``on_segment`` is last, because it notes the ends of all queues at ``start``.
@@ -261,7 +278,7 @@ class CommitLog:
 
 
 class NewMessage(msgspec.Struct, frozen=True, gc=False):
-    """Message to append.
+    """Message to append to the log.
 
     - ``properties``: UTF-8 property text that ends with its separator, or is empty.
     - ``tags_code``: tag hash from ``java_hash.tags_code``.
@@ -277,8 +294,12 @@ class NewMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 class PutResult(msgspec.Struct, frozen=True, gc=False):
-    """Position of a message, or of the first of a batch. ``log_end`` is the offset up to which the
-    log must be flushed for it."""
+    """Position of an appended message, or of the first message of a batch.
+
+    - ``queue_offset``: position in the queue.
+    - ``offset``: position in the log, in bytes.
+    - ``log_end``: offset up to which the log must be flushed for it.
+    """
 
     queue_offset: int
     offset: int

@@ -34,7 +34,7 @@ from turbopump.store.mapped_file import STEP, MappedFile, data_steps
 T = TypeVar("T")
 
 NOTHING: Final = "nothing is written there"
-"""Fault at the usual end of a log: zeros."""
+"""Fault at the usual end of a log, where zeros follow."""
 NO_DIRECTORY: Final = "its topic cannot be the name of a directory"
 PROGRESS_STEP: Final = 8 * 1024 * 1024
 """Number of bytes of the log between two calls of ``on_progress``."""
@@ -47,8 +47,14 @@ _NO_END: Final = 1 << 62
 
 
 class ScanResult(NamedTuple):
-    """Finding at an offset: a good ``entry``, a ``fault``, or neither (a blank). ``following`` is
-    the next offset to examine."""
+    """Result of checking one offset of the log.
+
+    - ``following``: next offset to examine.
+    - ``entry``: bytes of a valid entry, or None.
+    - ``fault``: reason why there is no valid entry, or None.
+
+    Without an entry and a fault, a blank was found.
+    """
 
     following: int
     entry: bytes | None = None
@@ -56,7 +62,10 @@ class ScanResult(NamedTuple):
 
 
 def head_blame(size: int, magic: int, left: int) -> str:
-    """Describe the fault of a size and a magic if at least one of them cannot be an entry's."""
+    """Describe why a size and a magic cannot be those of an entry.
+
+    ``left`` is the number of bytes up to the end of the segment.
+    """
     if size == magic == 0:
         return NOTHING
     if FIXED_SIZE <= size <= min(left - BLANK_SIZE_MIN, ENTRY_SIZE_MAX):
@@ -65,10 +74,12 @@ def head_blame(size: int, magic: int, left: int) -> str:
 
 
 class LogScanner:
-    """Judge of log offsets, from the held bytes ``data``, which begin at ``start``.
+    """Checks offsets of the log for valid entries, in bytes that the caller has read.
 
     - ``requires_crc``: returns True if the entry at an offset must have a whole-entry CRC.
     - ``blame``: describes a wrong size and magic.
+
+    The bytes are ``data``, which begins at ``start``.
     """
 
     def __init__(
@@ -82,13 +93,15 @@ class LogScanner:
         self.data = b""
 
     def hold_bytes(self, start: int, data: bytes) -> None:
-        """Replace the held bytes. They begin at offset ``start``."""
+        """Replace the bytes to check by ``data``, which begins at offset ``start`` of the log."""
         self.start, self.data = start, data
 
     def judge_entry(self, offset: int, end: int, room: int = BLANK_SIZE_MIN) -> ScanResult | int:
-        """Return the finding at an offset of a segment that ends at ``end``. If too few bytes are
-        held, return the number of bytes needed from the offset on. ``room`` bytes must follow each
-        entry in the segment."""
+        """Check if a valid entry begins at an offset of the log.
+
+        If there are too few bytes for that, return the number of bytes needed from the offset on.
+        ``end`` is the end of the segment, in which ``room`` bytes must follow each entry.
+        """
         left, begin = end - offset, offset - self.start
         if left < BLANK_SIZE_MIN:
             return ScanResult(
@@ -124,8 +137,11 @@ class LogScanner:
         return ScanResult(offset + size, entry)
 
     def entries(self, offset: int, end: int) -> list[tuple[int, bytes]]:
-        """Return (offset, entry) of the held good entries from an offset on that are usual and end
-        by ``end``. Agrees with ``judge_entry``, in less than half its time."""
+        """Return offset and bytes of adjacent valid entries of the usual kind, from ``offset`` on.
+
+        They end by ``end``, and lie in the bytes of this scanner. The result agrees with
+        ``judge_entry``, and takes less than half of its time.
+        """
         data, at, found = self.data, offset - self.start, list[tuple[int, bytes]]()
         requires_crc, unpack = self._requires_crc, SIZE_AND_MAGIC.unpack_from
         stop = min(len(data), end - self.start) if at >= 0 else 0
@@ -145,8 +161,10 @@ class LogScanner:
 
 
 def entry_starts(data: bytes) -> Iterator[int]:
-    """Yield the positions in ``data`` where an entry may begin: its magic follows four bytes
-    later."""
+    """Yield the positions in ``data`` at which an entry may begin.
+
+    The magic of an entry follows four bytes later.
+    """
     at = data.find(MAGIC_START, 4)
     while at >= 0:
         yield at - 4
@@ -154,10 +172,11 @@ def entry_starts(data: bytes) -> Iterator[int]:
 
 
 class BadRange(NamedTuple):
-    """Range of the log from ``start`` to ``end`` without a good entry.
+    """Range of the log from ``start`` to ``end`` without a valid entry.
 
-    - ``tail``: no good entry follows either.
-    - ``unread``: the system could not read the range.
+    - ``fault``: fault at its start.
+    - ``tail``: True if no valid entry follows either.
+    - ``unread``: True if the system could not read the range.
     """
 
     start: int
@@ -169,23 +188,32 @@ class BadRange(NamedTuple):
 
 
 class OpenSegment(Protocol):
-    """Segment that is read in pieces."""
+    """Segment of the log that is open and read in pieces."""
 
     @property
     def size(self) -> int: ...
     def read(self, at: int, size: int) -> bytes:
-        """Read ``size`` bytes, or fewer at the end of the file. Raises OSError."""
+        """Read ``size`` bytes of the segment, or fewer at the end of the file. Raises OSError."""
 
     def data_from(self, at: int) -> int | None:
-        """Return the first position from ``at`` on that may not be zero; None if the rest is a
-        hole."""
+        """Return the first position from ``at`` on whose bytes may not be zero.
+
+        Return None if the rest of the segment is a hole.
+        """
 
     def close(self) -> None: ...
 
 
 class SegmentWalk(Generic[T]):
-    """Walk over ``segments``, front to back, in pieces of ``piece_size``. ``on_bad`` gets each bad
-    range before the entries behind it are yielded."""
+    """Walk over the valid entries of segments, from front to back.
+
+    - ``segments``: files of the log in order.
+    - ``requires_crc``: returns True if the entry at an offset must have a whole-entry CRC.
+    - ``on_bad``: gets each range without a valid entry, before the entries behind it are
+      yielded.
+    - ``piece_size``: number of bytes read at a time.
+    - ``blame``: describes a wrong size and magic.
+    """
 
     def __init__(
         self,
@@ -202,17 +230,21 @@ class SegmentWalk(Generic[T]):
         self._on_bad = on_bad
         self._piece_size = piece_size
         self.end = segments[0].start if segments else 0
-        """End of the last good entry so far, or of the blank behind it."""
+        """End of the last valid entry so far, or of the blank behind it."""
         self.fault: str | None = None
         """Fault at the end of the log. None before the walk gets there, and if there is no
         fault."""
         self._items: Callable[[int, int], list[T]] | None = None
-        """Optional faster reader: returns many items of the held bytes between two offsets, and
-        moves ``end`` behind them."""
+        """Optional faster reader, which parses many entries at a time.
+
+        It returns the items of known bytes between two offsets, and moves ``end`` behind them.
+        """
 
     def entries(self, start: int = 0, end: int = _NO_END) -> Iterator[T]:
-        """Yield every good entry that begins in ``start`` … ``end``. Raises OSError if a segment
-        cannot be opened."""
+        """Yield every valid entry that begins at an offset from ``start`` up to ``end``.
+
+        Raises OSError if a segment cannot be opened.
+        """
         self.end = max(self.end, start)
         for number, segment in enumerate(self._segments):
             if segment.end <= start:
@@ -232,12 +264,18 @@ class SegmentWalk(Generic[T]):
 
     @abstractmethod
     def _item_of(self, offset: int, entry: bytes) -> T | str:
-        """Return the item for an entry that ``entry_fault`` calls good, or its fault."""
+        """Return the item to yield for an entry, or the fault of the entry.
+
+        ``entry_fault`` has found no fault before.
+        """
 
     def _read_segment(
         self, file: OpenSegment, segment: StoreFile, at: int, size: int, *, ahead: bool
     ) -> bytes:
-        """Read bytes of a segment. ``ahead``: the walk is searching for the next good entry."""
+        """Read bytes of a segment.
+
+        ``ahead`` is True if the walk is searching for the next valid entry.
+        """
         return file.read(at, size)
 
     def _room_behind(self, segment: StoreFile) -> int:
@@ -247,8 +285,10 @@ class SegmentWalk(Generic[T]):
     def _segment_entries(
         self, number: int, file: OpenSegment, offset: int, end: int
     ) -> Generator[T, None, int | None]:
-        """Yield the entries of one segment from an offset on. Return the offset to continue at, or
-        None at the end of the log."""
+        """Yield the valid entries of one segment, from ``offset`` on.
+
+        Return the offset to continue at, or None at the end of the log.
+        """
         # ``_items`` returns many usual entries at a time. Where it stops, ``judge_entry`` decides
         # alone what is there: an entry of another kind, a blank, damage or the end. So both agree
         # on every offset. A segment that is shorter than its entries say reads as zeros behind its
@@ -289,8 +329,10 @@ class SegmentWalk(Generic[T]):
         return None
 
     def _skip_bad_range(self, number: int, bad: int, fault: str) -> int | None:
-        """Report the bad range that begins at ``bad``. Return the offset of the next good entry, or
-        None."""
+        """Report the range without a valid entry that begins at ``bad``.
+
+        Return the offset of the next valid entry, or None.
+        """
         segment = self._segments[number]
         good, last = self._next_good(number, bad)
         if good is not None:
@@ -302,8 +344,10 @@ class SegmentWalk(Generic[T]):
         return good
 
     def _next_good(self, number: int, bad: int) -> tuple[int | None, int | None]:
-        """Return the offset of the first good entry behind ``bad``. If there is none, return the
-        last byte from there on that is not zero."""
+        """Return the offset of the first valid entry behind ``bad``, or None.
+
+        If there is none, also return the offset of the last byte from there on that is not zero.
+        """
         # Sizes before ``bad`` cannot be trusted, so the search does not follow entries: every byte
         # is a candidate. It searches for the first three bytes of the magic. A candidate begins
         # four bytes before one, and counts only if it is a whole good entry that contains this very
@@ -328,7 +372,7 @@ class SegmentWalk(Generic[T]):
         return None, last
 
     def _is_good(self, file: OpenSegment, segment: StoreFile, offset: int) -> bool:
-        """Return True if a good entry begins at this offset. Reads the entry alone."""
+        """Return True if a valid entry begins at this offset. Only this entry is read."""
         scanner, start = self._candidates, segment.start
         while isinstance(
             found := scanner.judge_entry(offset, segment.end, self._room_behind(segment)), int
@@ -341,8 +385,11 @@ class SegmentWalk(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Damaged range of the log, with good entries behind it: offsets in bytes, and the fault at its
-    start."""
+    """Damaged range of the log that has valid entries behind it.
+
+    - ``start``, ``end``: log offsets.
+    - ``fault``: fault at the start.
+    """
 
     start: int
     end: int
@@ -350,7 +397,7 @@ class Damage:
 
 
 class _AtStart:
-    """File of the log as ``OpenSegment``. It stays open."""
+    """File of the log for a walk at a start. It stays open after the walk."""
 
     def __init__(self, file: MappedFile) -> None:
         self.size = file.segment.size
@@ -362,7 +409,7 @@ class _AtStart:
 
 
 class EntryWalk(SegmentWalk[ParsedEntry]):
-    """Entries of a ``log`` that is being opened.
+    """Walk over the entries of a log that is being opened.
 
     - ``on_damage``: gets a damaged range before the entries behind it are yielded.
     - ``on_progress``: gets (offset reached, approximate end) at the start, every few MiB, and
@@ -430,8 +477,11 @@ class EntryWalk(SegmentWalk[ParsedEntry]):
 
 
 def entry_at(log: CommitLog, offset: int) -> ParsedEntry | None:
-    """Return the good entry at this offset of a log, or None. Use it for single entries at a start,
-    because ``EntryWalk`` reads ahead. Raises OSError."""
+    """Return the valid entry at this offset of the log, or None.
+
+    A start uses this for single entries. ``EntryWalk`` would read more of the log than one entry.
+    Raises OSError.
+    """
     file, scanner = log.files.at(offset), LogScanner(log.requires_crc)
     if file is None:
         return None
@@ -441,8 +491,10 @@ def entry_at(log: CommitLog, offset: int) -> ParsedEntry | None:
 
 
 def _about_the_end(log: CommitLog) -> int:
-    """Return the offset of the first zero page of the last file with only zeros behind it. Only the
-    progress uses it."""
+    """Return the offset in the last file of the log behind which all pages are zero.
+
+    Only the progress uses this estimate.
+    """
     if not log.files:
         return 0
     last = log.files.files[-1]

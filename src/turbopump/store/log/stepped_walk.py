@@ -21,16 +21,20 @@ from turbopump.store.mapped_file import MappedFile
 SECTOR: Final = 4096
 """Number of bytes that a disk reads whole or not at all."""
 SLICE: Final = 64 * 1024
-"""Approximate number of bytes walked in one step: 0.1 ms for messages of 1 KiB."""
+"""Approximate number of bytes walked before other work runs: 0.1 ms for messages of 1 KiB."""
 SLICE_ENTRIES: Final = 100
-"""Largest number of entries that one step walks one by one."""
+"""Largest number of entries walked one by one before other work runs."""
 READ_SIZE: Final = 1 << 20
 """Number of bytes read at a time by default."""
 
 
 @dataclass(slots=True)
 class WalkNumbers:
-    """Progress of walks: bytes of the log, entries, and the ``position`` in the log."""
+    """Progress of walks over the log.
+
+    - ``bytes_checked``, ``entries_checked``: numbers of checked bytes and entries.
+    - ``position``: log offset that the walk has reached.
+    """
 
     bytes_checked: int = 0
     entries_checked: int = 0
@@ -38,13 +42,13 @@ class WalkNumbers:
 
 
 class SteppedWalk:
-    """Walk over ``log``.
+    """Walk over the log in steps, while the store is in use.
 
-    - ``on_entry``: gets each good entry with its offset, and may return steps of its own.
-    - ``on_run``: processes adjacent good entries and returns their bytes; 0 if ``on_entry``
-      should get the next entry. It gets a buffer, the position of an entry in it, the
-      position to stop at, and the entry's log offset.
-    - ``on_bad``: gets each range without a good entry, and its fault.
+    - ``on_entry``: gets each valid entry with its offset, and may return steps of its own.
+    - ``on_run``: processes adjacent valid entries and returns their bytes; 0 if ``on_entry``
+      should get the next entry. It gets a buffer, the position of an entry in it, the position
+      to stop at, and the entry's log offset.
+    - ``on_bad``: gets each range without a valid entry, and its fault.
     - ``on_unread``: gets the file, the offset of an unreadable part, and the error.
     """
 
@@ -69,8 +73,10 @@ class SteppedWalk:
         self._scanner = LogScanner(log.requires_crc)
 
     def entries(self, position: int, end: int) -> ReadSteps[int]:
-        """Pass on the entries that begin in a range of the log. Return the offset of the next
-        entry."""
+        """Pass the entries that begin in a range of the log to the callbacks.
+
+        Return the offset of the next entry.
+        """
         # At each ``yield`` other work runs. Retention may delete the segment meanwhile: a result is
         # used only if the same file still holds ``position``. A message may be repaired too: the
         # held bytes are dropped at both ends of a walk, so that the next one reads anew.
@@ -110,7 +116,7 @@ class SteppedWalk:
         return position
 
     def _run_at(self, file: MappedFile, position: int, end: int) -> int:
-        """Return the bytes of the adjacent held entries that ``on_run`` has processed."""
+        """Return the number of bytes of adjacent entries that ``on_run`` has processed."""
         scanner = self._scanner
         at = position - scanner.start
         if self._on_run is None or not 0 <= at < len(scanner.data):
@@ -119,8 +125,10 @@ class SteppedWalk:
         return self._on_run(scanner.data, at, stop, position)
 
     def _judge_offset(self, file: MappedFile, offset: int) -> ReadSteps[ScanResult]:
-        """Judge an offset of a file. If it cannot be read, continue behind the unreadable
-        sector."""
+        """Check if a valid entry begins at an offset of the log.
+
+        If the bytes there cannot be read, the walk continues behind the unreadable sector.
+        """
         while isinstance(found := self._scanner.judge_entry(offset, file.end), int):
             data = yield from self._bytes_at(file, offset, found)
             if isinstance(data, OSError):
@@ -130,8 +138,10 @@ class SteppedWalk:
         return found
 
     def _next_good(self, file: MappedFile, offset: int) -> ReadSteps[int]:
-        """Return the offset of the next good entry of the file at ``offset`` or later, or the
-        file's end."""
+        """Return the offset of the next valid entry in a file, or the end of the file.
+
+        The search begins at ``offset``.
+        """
         while offset < file.end:
             size = min(SLICE, file.end - offset)
             data = yield from self._bytes_at(file, offset, size)
@@ -150,8 +160,10 @@ class SteppedWalk:
         return file.end
 
     def _bytes_at(self, file: MappedFile, offset: int, size: int) -> ReadSteps[Found]:
-        """Return ``size`` bytes of the log. The scanner then holds them, and more behind them if
-        possible."""
+        """Read ``size`` bytes of the log.
+
+        The scanner keeps them, and more bytes behind them if possible.
+        """
         scanner = self._scanner
         begin = offset - scanner.start
         if not 0 <= begin <= len(scanner.data) - size:

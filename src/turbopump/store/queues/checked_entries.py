@@ -51,7 +51,7 @@ _GAP_READ: Final = 32 * 1024
 """Largest gap between two wanted entries that are read in one piece, in bytes. Another read costs
 more than a smaller gap."""
 _SLICE: Final = 16
-"""Number of entries judged one by one in one turn: about 50 µs."""
+"""Number of entries checked one by one before other work runs: about 50 µs."""
 _LARGE_COUNT_MAX: Final = 4096 if IS_COMPILED else 512
 _LARGE_SIZE_MAX: Final = 1 << 20
 """Largest result in bytes for a reader that asks for more than the usual limits: about 1 ms of the
@@ -61,16 +61,22 @@ loop."""
 REBUILDING: Final = (
     "its unit in the consume queue is damaged and is being rebuilt from the log: ask again"
 )
-"""Answer to a reader that met a damaged unit."""
+"""Answer to a reader that met a damaged queue unit."""
 
 MarkDamaged = Callable[[ConsumeQueue, int], str | None]
-"""Marks a damaged unit of a queue. Returns the reason why its message is not available now; None if
-the log has no message for it."""
+"""Marks a damaged unit of a queue for rebuilding.
+
+The function returns the reason why its message is not available now, or None if the log has no
+message for the unit.
+"""
 
 
 class Unit(NamedTuple):
-    """Unit of a queue whose message is wanted: its queue offset, and the offset and size of the
-    message in the log."""
+    """Queue unit whose message a reader wants.
+
+    - ``queue_offset``: position of the unit in its queue.
+    - ``offset``, ``size``: position and size of the message in the log, in bytes.
+    """
 
     queue_offset: int
     offset: int
@@ -79,11 +85,12 @@ class Unit(NamedTuple):
 
 @dataclass(slots=True)
 class ReadContext:
-    """Settings of every read of a store's queues.
+    """Settings for all reads of a store's queues.
 
+    - ``mark_damaged``: marks a damaged unit of a queue for rebuilding.
     - ``is_lost``: returns True if an unreadable offset of the log should be passed over.
     - ``opened_at``: log offset from which on this process has written the log.
-    - ``after_crash``: a crash may have lost messages behind ``opened_at``.
+    - ``after_crash``: True if a crash may have lost messages behind ``opened_at``.
     - ``units_ahead``: units read ahead, by queue: the first index, and the packed units.
     """
 
@@ -96,8 +103,11 @@ class ReadContext:
     units_ahead: dict[ConsumeQueue, tuple[int, bytes]] = field(default_factory=dict)
 
     def for_large_read(self, count: int, size: int) -> ReadContext:
-        """Return the context with limits for this many messages and bytes, up to larger bounds. One
-        read within these bounds lasts at most about 1 ms."""
+        """Return a copy of these settings with limits for a read of many messages.
+
+        ``count`` messages and ``size`` bytes are allowed, up to fixed bounds. One read within these
+        bounds lasts about 1 ms at most.
+        """
         count = min(count, _LARGE_COUNT_MAX)
         size = min(size, _LARGE_SIZE_MAX)
         limits = replace(
@@ -106,25 +116,28 @@ class ReadContext:
         return replace(self, limits=limits)
 
     def count_of(self, asked: int) -> int:
-        """Return the largest number of messages for a reader that asks for ``asked``; at least
-        1."""
+        """Return the number of messages that a reader may get if it asks for ``asked``. It is at
+        least 1."""
         return min(max(asked, 1), max(self.limits.count_hot, self.limits.count_cold))
 
     @property
     def hot_from(self) -> int:
-        """Log offset from which on everything is in memory and was written by this process."""
+        """Log offset from which on this process has written everything, and everything is in
+        memory."""
         return max(self.log.end - self.limits.hot_size, self.opened_at)
 
 
 @dataclass(slots=True)
 class CheckedEntries:
-    """Good entries in order, and the faults of the others.
+    """Valid entries that a read has found, and the faults of the others.
 
-    - ``good``: the entries; adjacent ones form one piece. ``count`` is their number.
+    - ``good``: bytes of the valid entries in order. Adjacent ones form one piece.
+    - ``count``: number of valid entries.
     - ``damages``: messages that were passed over.
     - ``removed``: number of units whose messages are no longer in the log.
-    - ``unread``: the first unit whose entry the system cannot read now. The entries from
-      there on are left out.
+    - ``unread``: first unit whose entry the system cannot read now. The entries from there on
+      are left out.
+    - ``why_unread``: reason why the system cannot read it.
     """
 
     good: list[bytes] = field(default_factory=list)
@@ -135,19 +148,21 @@ class CheckedEntries:
     why_unread: str = ""
 
     def add(self, data: bytes, count: int = 1) -> None:
-        """Add ``count`` good entries."""
+        """Add ``count`` valid entries, whose bytes are ``data``."""
         if count:
             self.good.append(data)
             self.count += count
 
     def stop_at(self, unit: Unit, why: str) -> None:
-        """End the read before a unit whose entry is not available now."""
+        """End the read before this unit, because its entry is not available now."""
         self.unread = unit
         self.why_unread = why
 
     def put_into(self, result: GetResult) -> None:
-        """Add the entries and faults to the result of a read. Its ``next_offset`` must be behind
-        all units."""
+        """Add the entries and faults to the result of a read.
+
+        The ``next_offset`` of the result must be behind all units.
+        """
         result.damages = tuple(self.damages)
         if self.unread is not None:
             result.next_offset = self.unread.queue_offset
@@ -163,10 +178,12 @@ class CheckedEntries:
 
 @dataclass(slots=True)
 class _Span:
-    """Units whose entries lie close together in one file of the log, from ``start`` to ``end``.
+    """Part of a log file that contains the entries of some adjacent queue units.
 
-    - ``fault``: the reason why the entry of a single unit can be nowhere.
-    - ``data``: the bytes there, or the error of reading them.
+    - ``start``, ``end``: log offsets.
+    - ``units``: units whose entries lie there, close together.
+    - ``fault``: reason why the entry of a single unit can be nowhere, or None.
+    - ``data``: bytes of the part, or the error of reading them.
     """
 
     file: MappedFile | None
@@ -185,8 +202,11 @@ class _Span:
 def checked_entries(
     units: list[Unit], queue: ConsumeQueue, context: ReadContext, *, hot: bool = False
 ) -> ReadSteps[CheckedEntries]:
-    """Read and check the entries to which units of ``queue`` point. ``hot``: this process wrote
-    them recently. So they are gathered out of the map, and only the others are read."""
+    """Read and check the log entries to which some units of a queue point.
+
+    ``hot`` is True if this process wrote the entries recently. Then they are copied out of the map
+    of the log, and only entries that fail a quick check there are read from the file.
+    """
     checked = CheckedEntries()
     log = context.log
     if hot and units:
@@ -219,8 +239,10 @@ def checked_entries(
 
 
 def _spans(units: list[Unit], log: CommitLog) -> list[_Span]:
-    """Return the file ranges of the units' entries, in the order of the units. Entries that lie
-    close together share one range."""
+    """Return the parts of log files to read for these units, in the order of the units.
+
+    Entries that lie close together share one part.
+    """
     spans: list[_Span] = []
     log_end = log.end
     last: _Span | None = None
@@ -244,8 +266,10 @@ def _spans(units: list[Unit], log: CommitLog) -> list[_Span]:
 
 
 def _unit_fault(unit: Unit, log: CommitLog, log_end: int) -> str | None:
-    """Return the reason why a unit's offset or size is impossible, before anything is read there;
-    None if they are possible."""
+    """Return the reason why the offset or size in a unit is impossible, or None.
+
+    Nothing is read for that.
+    """
     _, offset, size = unit
     if offset < log.start:
         return f"its unit in the consume queue points to {offset}, before the first message"
@@ -258,8 +282,10 @@ def _unit_fault(unit: Unit, log: CommitLog, log_end: int) -> str | None:
 
 
 def _fetched(spans: list[_Span]) -> ReadSteps[list[_Span]]:
-    """Return the spans with their bytes. An unreadable span is split into single units, because a
-    part may be readable."""
+    """Read the bytes of these parts of the log.
+
+    A part that cannot be read is split into single units, because some of them may be readable.
+    """
     wanted = [span for span in spans if span.fault is None]
     if wanted:
         found: list[Found] = yield [span.piece for span in wanted]
@@ -281,7 +307,8 @@ def _fetched(spans: list[_Span]) -> ReadSteps[list[_Span]]:
 def gather_units(
     units: list[Unit], queue: ConsumeQueue, buffer: Any, start: int, *, with_crc: bool
 ) -> tuple[bytes, int]:
-    """Call ``gather`` for the entries of these units."""
+    """Copy the adjacent entries of these units out of a buffer, as ``gather`` does for packed
+    units."""
     packed = b"".join([pack_unit(offset, size, 0) for _, offset, size in units])
     numbers = [queue_offset for queue_offset, _, _ in units]
     fields = entry_fields(queue.queue_id, queue.topic)
@@ -291,7 +318,7 @@ def gather_units(
 def _judge(
     span: _Span, unit: Unit, queue: ConsumeQueue, context: ReadContext, checked: CheckedEntries
 ) -> None:
-    """Judge one unit and its entry, and add the finding to ``checked``."""
+    """Check one unit and its entry, and add the result to ``checked``."""
     # There are four cases beside a good entry:
     # - The unit is impossible (it points outside of the log), or leads to an entry of another
     #   queue: the unit is damaged. It is marked, and the read ends before it.
@@ -342,8 +369,10 @@ def _judge(
 
 
 def _head_is_of(entry: bytes, queue: ConsumeQueue, unit: Unit) -> bool:
-    """Return True if the bytes at the unit's offset begin like the unit's message. Then the unit is
-    right and the message is damaged."""
+    """Return True if the bytes at the unit's offset begin like the message of the unit.
+
+    Then the unit is right, and a fault in the bytes means that the message is damaged.
+    """
     if len(entry) < FIXED_SIZE:
         return False
     said = entry_size_at(entry), queue_id_of(entry), queue_offset_of(entry)
@@ -351,8 +380,10 @@ def _head_is_of(entry: bytes, queue: ConsumeQueue, unit: Unit) -> bool:
 
 
 def _foreign_fault(entry: bytes, queue: ConsumeQueue, unit: Unit) -> str | None:
-    """Describe the fault of a unit that points to a good entry of another queue offset; None if the
-    unit is right."""
+    """Describe the fault of a unit that points to the valid entry of another queue offset.
+
+    Return None if the entry belongs to the unit.
+    """
     if queue.topic.startswith(LMQ_PREFIX):
         return None
     topic, queue_id, queue_offset = position = queue_position(entry)
@@ -372,7 +403,7 @@ def _foreign_fault(entry: bytes, queue: ConsumeQueue, unit: Unit) -> str | None:
 
 _UNIT: Final = struct.Struct(">qi8x")
 _HEAD: Final = struct.Struct(">i8x4s4xqq")
-"""Size, queue id, queue offset and offset in the log of an entry."""
+"""Unpacks size, queue id, queue offset and log offset of an entry."""
 
 
 @has_twin
@@ -387,11 +418,12 @@ def gather(
     topic: bytes,
     with_crc: bool,
 ) -> tuple[bytes, int]:
-    """Return the adjacent entries to which packed ``units`` point, and their number. At most
-    ``count_max`` entries, and ``size_max`` bytes unless the first is larger.
+    """Copy adjacent valid entries, to which packed queue units point, out of a buffer.
 
-    Stop before an entry that lies outside ``buffer``, does not begin like the message of its unit,
-    or, ``with_crc``, has a wrong CRC. About 1.6 µs an entry of 1 KiB, compiled 0.1.
+    Return their bytes and their number. These are at most ``count_max`` entries, and ``size_max``
+    bytes unless the first is larger. Copying stops before an entry that lies outside of ``buffer``,
+    or does not begin like the message of its unit. With ``with_crc``, it also stops before an entry
+    with a wrong CRC. Cost: about 1.6 µs an entry of 1 KiB, 0.1 µs when compiled.
 
     - ``start``: log offset of the start of ``buffer``.
     - ``queue_offsets``: queue offset of each unit, or of the first of adjacent units.
@@ -432,8 +464,10 @@ def _has_topic(entry: bytes, topic: bytes, body_at: int) -> bool:
 
 @lru_cache(4096)
 def entry_fields(queue_id: int, topic: str) -> tuple[bytes, bytes]:
-    """Return the packed queue id and topic in the entries of a queue. The topic field has the
-    length in 1 byte, or 2 (v2), and the name."""
+    """Return queue id and topic of a queue as they are packed in its log entries.
+
+    The topic field is the length in 1 byte, or in 2 bytes for long names, and the name.
+    """
     name = topic.encode()
     size_of_length = 1
     if len(name) > TOPIC_SIZE_MAX_V1:

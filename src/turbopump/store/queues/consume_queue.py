@@ -25,7 +25,7 @@ from turbopump.store.watermark import Watermark
 
 UNIT_SIZE: Final = 20
 NO_MESSAGE_SIZE: Final = 0x7FFFFFFF
-"""Size field of a unit without a message: leading units and gaps."""
+"""Size field of a unit without a message: a leading unit or a gap."""
 EXTENDED_TAGS_MAX: Final = -0x8000_0001
 """Largest tagsCode that is an address in one of Apache's ConsumeQueueExt files."""
 
@@ -39,7 +39,10 @@ unpack_unit: Final = UNIT.unpack_from
 
 
 class ConsumeQueue:
-    """Queue in ``directory``. ``end`` is the watermark of visible units: held pulls wait on it."""
+    """One queue of a topic, stored as a row of units that point into the log.
+
+    ``end`` is the watermark of visible units. Pulls that wait for messages wait for it to grow.
+    """
 
     __slots__ = (
         "_file",
@@ -77,7 +80,7 @@ class ConsumeQueue:
         self.min_index = 0
         """Index of the first unit whose message is still in the log."""
         self.max_index = 0
-        """Index of the next unit."""
+        """Index of the next unit to append."""
         self.opened_at = 0
         """Index of the first unit that this process wrote. Units before it may not be in memory."""
         self.deleted_until = 0
@@ -85,7 +88,7 @@ class ConsumeQueue:
         self.end = Watermark()
 
     def load(self) -> None:
-        """Find the files and the last unit."""
+        """Open the files of the queue, and find its first and last unit."""
         self.files.load()
         for file in reversed(self.files.files):
             found = _FoundEnd.of(file)
@@ -99,8 +102,11 @@ class ConsumeQueue:
         self._skip_leading()
 
     def append(self, index: int, physical_offset: int, size: int, tags_code: int) -> bool:
-        """Append the unit ``index``; return False if units before it are missing. An existing unit
-        is overwritten with the same bytes."""
+        """Append the queue unit with this index.
+
+        Return False if units before it are missing. An existing unit is overwritten with the same
+        bytes. Raises OSError if there is no space.
+        """
         if index != self.max_index:
             return self._append_elsewhere(index, physical_offset, size, tags_code)
         position = index * UNIT_SIZE
@@ -114,8 +120,10 @@ class ConsumeQueue:
         return True
 
     def append_many(self, index: int, units: bytes) -> bool:
-        """Append adjacent packed units, with one copy for each file; return False as ``append``
-        does."""
+        """Append adjacent packed units to the queue, with one copy for each file.
+
+        Return False if units before ``index`` are missing.
+        """
         if index != self.max_index:
             return all(
                 self.append(index + number, *unit)
@@ -126,12 +134,14 @@ class ConsumeQueue:
         return True
 
     def overwrite(self, index: int, units: bytes) -> None:
-        """Overwrite existing units with packed units. Raises OSError."""
+        """Overwrite existing units of the queue with packed units. Raises OSError."""
         self._write_units(index, units, None)
 
     def _write_units(self, index: int, units: bytes, file: MappedFile | None) -> MappedFile | None:
-        """Write packed units, beginning in ``file`` if their first lies in it. Return the file of
-        the last unit."""
+        """Write packed units to the files of the queue, and return the file of the last unit.
+
+        ``file`` is used for the first unit if that lies in it.
+        """
         position = index * UNIT_SIZE
         while units:
             if file is None or position >= file.room:
@@ -146,7 +156,7 @@ class ConsumeQueue:
         return file
 
     def rewrite(self, index: int, physical_offset: int, size: int, tags_code: int) -> None:
-        """Overwrite an existing unit. Raises OSError."""
+        """Overwrite one existing unit of the queue. Raises OSError."""
         position = index * UNIT_SIZE
         file = self._writable(position, position + UNIT_SIZE)
         _pack_into(file.buffer, position - file.start, physical_offset, size, tags_code)
@@ -154,30 +164,33 @@ class ConsumeQueue:
             self.files.note_written(file)
 
     def fill_gap(self, index: int, physical_offset: int) -> None:
-        """Append gap units up to ``index``: their messages were damaged at ``physical_offset``."""
+        """Append gap units up to ``index``, for messages that were damaged at ``physical_offset``
+        of the log."""
         while self.max_index < index:
             # with 0 it would be a leading unit
             self.append(self.max_index, max(physical_offset, 1), NO_MESSAGE_SIZE, 0)
 
     def begin_empty_at(self, index: int) -> None:
-        """Set the next index of an empty queue to ``index`` (above 0), because its messages are no
-        longer in the log.
+        """Set the next index of an empty queue whose messages are no longer in the log.
 
-        The last leading unit then has the size 1, because RocketMQ derives the end of the queue's
-        newest message from the last unit: offset + size. It drops messages up to there.
+        ``index`` must be above 0. The last leading unit then has the size 1, because RocketMQ
+        derives the end of the queue's newest message from the last unit: offset + size. It drops
+        messages up to there.
         """
         self.begin_at(index)
         if self.files.start < index * UNIT_SIZE:
             self.rewrite(index - 1, 0, 1, 0)
 
     def room_missing(self, count: int) -> int:
-        """Return an upper bound of the disk space in bytes that ``make_room`` needs; 0 if it needs
-        none."""
+        """Return the largest number of bytes of disk space that ``make_room`` may need for
+        ``count`` units."""
         return self.files.room_missing((self.max_index + count) * UNIT_SIZE)
 
     def make_room(self, count: int) -> None:
-        """Make the files for the next ``count`` units and allocate their blocks, so that appending
-        cannot fail. Raises OSError."""
+        """Allocate disk space for the next ``count`` units, so that appending them cannot fail.
+
+        Raises OSError, for example on a full disk.
+        """
         file = self._file
         begin = self.max_index * UNIT_SIZE
         end = begin + count * UNIT_SIZE
@@ -185,14 +198,18 @@ class ConsumeQueue:
             self._file = self._writable(begin, end)
 
     def _writable(self, begin: int, end: int) -> MappedFile:
-        """Return the file with byte ``begin`` of the row, writable up to ``end``. Raises
-        OSError."""
+        """Make a range of the queue's bytes writable, and return the file of the first byte.
+
+        Raises OSError, for example on a full disk.
+        """
         self._found = None
         return self.files.make_room(begin, end)
 
     def units(self, index: int, count: int) -> bytes:
-        """Return up to ``count`` packed units from ``index`` on, from one file. Empty if there are
-        none."""
+        """Return the packed units of the queue from ``index`` on, ``count`` at most.
+
+        All of them come from one file. The result is empty if there are none.
+        """
         found = self._found
         if found is not None and self.min_index <= index and found.begin <= index:
             return found.units(index, min(count, self.max_index - index))
@@ -200,7 +217,10 @@ class ConsumeQueue:
         return piece.segment.read(piece.at, piece.size) if piece is not None else b""
 
     def piece(self, index: int, count: int) -> Piece | None:
-        """Return the piece of a file that ``units`` would read; None if there are no units."""
+        """Return the piece of a file that contains the units from ``index`` on, ``count`` at most.
+
+        Return None if there are no units.
+        """
         count = min(count, self.max_index - index)
         if count <= 0 or index < self.min_index:
             return None
@@ -212,18 +232,18 @@ class ConsumeQueue:
         return Piece(file.segment, at, min(count * UNIT_SIZE, file.segment.size - at))
 
     def unit(self, index: int) -> tuple[int, int, int] | None:
-        """Return (commit-log offset, size, tagsCode) of one unit, or None."""
+        """Return log offset, size and tags code of one unit, or None if it does not exist."""
         raw = self.units(index, 1)
         return UNIT.unpack(raw) if raw else None
 
     def cut_at(
         self, physical_offset: int, is_there: Callable[[ConsumeQueue, int, int, int], bool]
     ) -> None:
-        """Cut the units whose messages lie at or after ``physical_offset``. Units before that
-        offset are known to be on the disk.
+        """Remove the units at the end of the queue that recovery cannot use.
 
-        Also cut the last units for which ``is_there(queue, index, offset, size)`` is False: after a
-        power cut they may point anywhere.
+        These are the units whose messages lie at ``physical_offset`` of the log or behind it.
+        Before them, the last units are removed for which ``is_there(queue, index, offset, size)``
+        is False, because after a power cut they may point anywhere.
         """
         # Units are written after their entries, but the system may save their pages first. So after
         # a power cut the last units may point behind the log, or to bytes that never came. The
@@ -247,58 +267,73 @@ class ConsumeQueue:
             self._file = self.files.at(index * UNIT_SIZE)
 
     def forget_found(self) -> None:
-        """Free the units that ``load`` has read and kept. They save a start many reads."""
+        """Free the units that ``load`` has read and kept to save later reads of a start."""
         self._found = None
 
     @property
     def ends_with_a_file(self) -> bool:
-        """True if the next unit would be the first of a file. Then later files may have been
-        removed unnoticed."""
+        """True if the next unit would be the first of a new file.
+
+        The files behind it may then have been removed unnoticed.
+        """
         return self.max_index * UNIT_SIZE % self.files.file_size == 0
 
     def first_at(self, physical_offset: int) -> int:
-        """Return the index of the first unit at or after this log offset (binary search). Damaged
-        units are passed over, but never a good one because of them."""
+        """Return the index of the first unit whose message is at this log offset or behind it.
+
+        The search is binary. It ignores damaged units, and never skips an undamaged one because of
+        them.
+        """
         return first_unit_at(physical_offset, self.min_index, self.max_index, self._offset_of)
 
     def _offset_of(self, index: int) -> int | None:
-        """Return the log offset in a unit; None if the unit itself is visibly damaged."""
+        """Return the log offset in a unit, or None if the unit is visibly damaged."""
         offset, size, _ = self.unit(index) or (0, 0, 0)
         return possible_offset(offset, size)
 
     def raise_min(self, log_start: int) -> None:
-        """Set the start of the queue to its first unit whose message is at or after
-        ``log_start``."""
+        """Move the start of the queue to the first message that is still in the log.
+
+        The log begins at ``log_start``. The start of the queue never moves back.
+        """
         if not self.is_trimmed(log_start):
             self.min_index = self._first_from(log_start)
 
     def is_trimmed(self, log_start: int) -> bool:
-        """Return True if the queue begins at the first unit for a log that begins at ``log_start``.
-        A unit that points before ``log_start`` is then damaged."""
+        """Return True if the queue begins at the first message of a log that begins at
+        ``log_start``.
+
+        Any unit of the queue that points before ``log_start`` is then damaged.
+        """
         first = self.unit(self.min_index) if log_start > 0 else None
         return (
             first is None or first[0] >= log_start or self._first_from(log_start) == self.min_index
         )
 
     def lower_min(self, index: int) -> None:
-        """Lower the start of the queue to ``index``, whose message is in the log, if the queue has
-        a unit for it."""
+        """Move the start of the queue back to ``index``, if the queue has a unit there.
+
+        The message of that unit must be in the log.
+        """
         if self.files.start <= index * UNIT_SIZE and index < self.min_index:
             self.min_index = index
 
     def files_before(self, log_start: int) -> list[MappedFile]:
-        """Return the files at the front whose messages all lie before ``log_start``. The last file
-        is never among them, because it holds the next index."""
+        """Return the oldest files of the queue, whose messages are no longer in the log.
+
+        The log begins at ``log_start``. The last file is never among them, because it contains the
+        next index.
+        """
         self.raise_min(log_start)
         return [file for file in self.files.files[:-1] if file.end <= self.min_index * UNIT_SIZE]
 
     def forget_first(self, file: MappedFile) -> None:
-        """Forget the first file, which was removed."""
+        """Take the first file, which was deleted from the disk, out of the queue."""
         self.files.forget_first(file)
 
     @property
     def last_unit(self) -> tuple[int, int, int] | None:
-        """Last unit, if it points to a message; else None."""
+        """Last unit of the queue if it points to a message, or None."""
         unit = self.unit(self.max_index - 1)
         return unit if unit is not None and unit[1] != NO_MESSAGE_SIZE else None
 
@@ -307,21 +342,23 @@ class ConsumeQueue:
         self._file = None
 
     def remove(self) -> None:
-        """Delete the queue's files."""
+        """Delete the files of the queue."""
         self.files.remove_all()
         self._file = None
 
     def _first_from(self, log_start: int) -> int:
-        """Return the first unit at or after ``log_start``. Units whose offset lies before that of
-        the unit before them are not trusted."""
+        """Return the index of the first unit whose message is at ``log_start`` or behind it.
+
+        A unit is not trusted if its offset lies before that of the unit before it.
+        """
         index = self.first_at(log_start)
         while index > self.min_index and not self._follows(index - 1, log_start):
             index -= 1
         return index
 
     def _follows(self, index: int, log_start: int) -> bool:
-        """Return True if a unit points before ``log_start`` and is plausible: its message lies
-        behind that of the unit before."""
+        """Return True if a unit points before ``log_start``, and behind the message of the unit
+        before it."""
         here = self._offset_of(index)
         position = (index - 1) * UNIT_SIZE
         if here is None or here >= log_start:
@@ -349,8 +386,11 @@ class ConsumeQueue:
         return self.append(index, physical_offset, size, tags_code)
 
     def begin_at(self, index: int) -> None:
-        """Set the start of an empty queue to ``index``. Units before it in its first file are
-        marked as leading."""
+        """Set the start of an empty queue to ``index``.
+
+        The units before ``index`` in its first file are marked as leading units, which have no
+        message.
+        """
         # Apache's broker expects that the first file begins at a multiple of its size. The units of
         # that file before ``index`` have no messages, and are marked, so that no reader takes them
         # for damage.
@@ -371,7 +411,7 @@ class ConsumeQueue:
         self._file = self.files.at(index * UNIT_SIZE)
 
     def _skip_leading(self) -> None:
-        """Set the start of the queue behind its leading units."""
+        """Move the start of the queue behind its leading units, which have no messages."""
 
         def is_other(index: int) -> bool:
             offset, size, _ = self.unit(index) or (0, 0, 0)
@@ -381,8 +421,11 @@ class ConsumeQueue:
 
 
 class _FoundEnd:
-    """End of the units in a file, found when the file was opened. ``index`` is the end. The units
-    from ``begin`` on were read for the search, and are kept until the queue is written."""
+    """End of the units in a queue file, as found when the file was opened.
+
+    ``index`` is the end. The units from ``begin`` on were read for the search. They are kept until
+    the queue is written.
+    """
 
     __slots__ = ("_is_all", "_units", "begin", "file", "index")
 
@@ -396,7 +439,7 @@ class _FoundEnd:
 
     @classmethod
     def of(cls, file: MappedFile) -> _FoundEnd:
-        """Find the first unit of size 0 in a file."""
+        """Find the end of the units in a file, which is the first unit of size 0."""
         # Everything behind the last page with data is zero, so the end nearly always lies in that
         # page. A binary search of the whole file would bring twenty pages into memory.
         segment = cast(SparseSegment, file.segment)
@@ -418,27 +461,30 @@ class _FoundEnd:
         return cls(file, before + used, before + begin, tail)
 
     def units(self, index: int, count: int) -> bytes:
-        """Return ``count`` of the kept units from ``index`` on."""
+        """Return ``count`` of the kept packed units, from ``index`` on."""
         at = (index - self.begin) * UNIT_SIZE
         return self._units[at : at + count * UNIT_SIZE] if count > 0 else b""
 
     def ends(self, files: MappedFiles, index: int) -> bool:
-        """Return True if everything behind ``index`` is known to be zero, so that a cut there
-        changes nothing."""
+        """Return True if the queue contains only zeros behind ``index``, so that cutting it changes
+        nothing."""
         return self._is_all and index >= self.index and files.files[-1] is self.file
 
 
 def possible_offset(offset: int, size: int) -> int | None:
-    """Return the log offset in a unit; None if the unit itself is visibly damaged."""
+    """Return the log offset in a unit, or None if the unit is visibly damaged."""
     return offset if 0 <= offset < OFFSET_MAX and size > 0 else None
 
 
 def first_unit_at(
     physical_offset: int, low: int, high: int, offset_of: Callable[[int], int | None]
 ) -> int:
-    """Return the index of the first unit from ``low`` to ``high`` at or after this log offset.
-    ``offset_of`` returns a unit's log offset, or None if it is damaged. Damaged units are passed
-    over, but never a good one because of them."""
+    """Return the index of the first unit whose message is at this log offset or behind it.
+
+    The search covers the units from ``low`` to ``high``. ``offset_of`` returns the log offset in a
+    unit, or None if the unit is damaged. The search ignores damaged units, and never skips an
+    undamaged one because of them.
+    """
     # The offsets of undamaged units grow with the index. A damaged unit may have any offset. If it
     # has a small one, to go right there would pass over good units before it. So the search goes
     # right only if the unit before agrees, or is visibly damaged.

@@ -21,7 +21,7 @@ from turbopump.store.queues.queue_ends import QueueEnds
 
 
 def unserved_text(topic: str) -> str:
-    """Return the refusal text for a request about a queue of a BatchCQ topic."""
+    """Return the text that refuses a request about a queue of a BatchCQ topic."""
     return (
         f"topic={topic} is a BatchCQ topic (queue.type=BatchCQ), which this broker does not serve; "
         "serve it with Apache's broker, or use a topic without that attribute"
@@ -29,10 +29,12 @@ def unserved_text(topic: str) -> str:
 
 
 class ConsumeQueueTable:
-    """Queues of the store at ``paths``; ``file_size`` is in bytes.
+    """All consume queues of a store, by topic and queue id.
 
-    - ``is_batch``: returns True if a topic has ``queue.type=BatchCQ``, and None for an
-      unknown topic.
+    - ``paths``: paths of the store.
+    - ``file_size``: size of a queue file in bytes.
+    - ``is_batch``: returns True if a topic has ``queue.type=BatchCQ``, and None for an unknown
+      topic.
     - ``deleted_until``: returns the log offset up to which the messages of a topic were
       deleted with it.
     """
@@ -53,13 +55,17 @@ class ConsumeQueueTable:
         self._open_files = OpenFiles(disk.maps_max)
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self.batch_topics: dict[str, int] = {}
-        """Topics with batch queues of Apache's broker, and the largest number of queues of each."""
+        """Topics with batch queues of Apache's broker, and the largest queue id plus one of
+        each."""
         self.damaged = False
         """True if some files do not belong together. Then every queue must be rebuilt."""
 
     def load(self) -> None:
-        """Open the queues on the disk. Other directories are passed over. The files of topics that
-        are not served are removed."""
+        """Open the queues that exist on the disk.
+
+        Directories with other names are ignored. The queue files of topics that are not served are
+        removed.
+        """
         for topic in self._disk.list_directory(self._paths.batch_consume_queues):
             ids = self._queue_ids(self._paths.batch_consume_queues / topic)
             self.batch_topics[topic] = max(ids, default=0) + 1
@@ -88,14 +94,19 @@ class ConsumeQueueTable:
         return self._is_batch(topic) is not None
 
     def is_unserved(self, topic: str) -> bool:
-        """Return True for a BatchCQ topic. Apache's queue files decide if the topic is unknown
-        because its table is lost."""
+        """Return True for a BatchCQ topic, which this broker does not serve.
+
+        If the topic is unknown because its table is lost, Apache's queue files decide.
+        """
         known = self._is_batch(topic)
         return topic in self.batch_topics if known is None else known
 
     def remove_unserved(self) -> None:
-        """Remove queues that were created before their topic was known to be a BatchCQ topic.
-        Apache's broker would not start with them."""
+        """Remove the queues of BatchCQ topics.
+
+        They were created before their topic was known to be one. Apache's broker would not start
+        with them.
+        """
         for key, queue in list(self._queues.items()):
             if self.is_unserved(queue.topic):
                 del self._queues[key]
@@ -108,12 +119,15 @@ class ConsumeQueueTable:
             self._disk.remove(directory)
 
     def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """Return the queue, or None if it has never had a message."""
+        """Return the queue of a topic, or None if the queue has never had a message."""
         return self._queues.get((topic, queue_id))
 
     def find_or_make(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """Return the queue; a new, empty one has no files yet. Raises MessageError for a topic that
-        is not served."""
+        """Return the queue of a topic, and create it if it is missing.
+
+        A new queue is empty and has no files yet. Raises MessageError for a topic that is not
+        served.
+        """
         queue = self._queues.get((topic, queue_id))
         if queue is not None:
             return queue
@@ -126,16 +140,17 @@ class ConsumeQueueTable:
 
     @property
     def units(self) -> int:
-        """Sum of all queues' ends. It shrinks if a queue or its last file is lost."""
+        """Sum of the ends of all queues. It shrinks if a queue or its last file is lost."""
         return sum(queue.max_index for queue in self)
 
     def delete(self, topic: str, until: int | None = None) -> int:
-        """Delete a topic's queues with their files; return their number. The messages stay in the
-        log until it is trimmed. ``until``: delete only queues whose last message lies before that
-        log offset.
+        """Delete the queues of a topic with their files, and return the number of deleted queues.
 
-        Runs without interruption, so that a queue created later finds its directory empty. Raises
-        OSError.
+        The messages stay in the log until it is trimmed. With ``until``, only queues whose last
+        message lies before that log offset are deleted.
+
+        The call runs without interruption, so that a queue created later finds its directory empty.
+        Raises OSError.
         """
         gone = [
             queue
@@ -155,8 +170,10 @@ class ConsumeQueueTable:
         return len(gone)
 
     def _remove_batch_files(self, topic: str) -> None:
-        """Remove Apache's files of a deleted topic. Apache's broker does not start with queues of
-        an unknown topic."""
+        """Remove the queue files that Apache's broker has made for a deleted topic.
+
+        Apache's broker does not start with queues of an unknown topic.
+        """
         directory = self._paths.batch_consume_queues / topic
         for queue in self._disk.list_directory(directory):
             for file in self._disk.list_directory(directory / queue):
@@ -166,8 +183,9 @@ class ConsumeQueueTable:
         del self.batch_topics[topic]
 
     def finish_deletions(self, deleted: Mapping[str, int]) -> dict[str, int]:
-        """Finish deletions that a kill interrupted. ``deleted`` maps each topic to the end of the
-        log at its deletion. Raises OSError.
+        """Finish the deletions of topics that a kill has interrupted.
+
+        ``deleted`` maps each topic to the end of the log at its deletion. Raises OSError.
 
         Only queues whose messages all lie before that offset are deleted. The returned topics have
         a queue that continues behind it: the kill came before the deletion and its answer, so the
@@ -204,18 +222,22 @@ class ConsumeQueueTable:
         return unit is not None and unit[1] > 1 and unit[0] < offset
 
     def make_anew(self, queue: ConsumeQueue) -> ConsumeQueue:
-        """Delete the files of a queue, and return an empty queue in its place."""
+        """Delete the files of a queue, and replace it by an empty queue."""
         queue.remove()
         return self._make(queue.topic, queue.queue_id)
 
     def rebuild(self) -> None:
-        """Delete every queue's files. The dispatcher will fill them again from the log."""
+        """Delete the files of all queues, so that the dispatcher can fill them again from the
+        log."""
         self.damaged = False
         for queue in list(self):
             self.make_anew(queue)
 
     def take_dirty(self) -> list[Segment]:
-        """Return the segments written since the last call. They count as clean from now on."""
+        """Return the segments of all queues that were written since the last call.
+
+        They count as clean from now on.
+        """
         return self._open_files.take_dirty()
 
     def close(self) -> None:
@@ -237,13 +259,15 @@ class ConsumeQueueTable:
 # messages with later ones.
 
 DeletionDone = Callable[[int | OSError], None]
-"""Called with the number of deleted queues, or the error because of which they remain."""
+"""Called with the number of deleted queues, or with the error because of which they remain."""
 
 
 @dataclass(slots=True, eq=False)
 class QueueDeletions:
-    """Deletions of ``queues``, which are first saved in ``ends``. Concurrent deletions of one topic
-    share the outcome of the first."""
+    """Deletes the queues of a topic, and records the deletion before.
+
+    ``ends`` saves the record. Concurrent deletions of one topic share the outcome of the first.
+    """
 
     log: CommitLog
     queues: ConsumeQueueTable
@@ -251,8 +275,11 @@ class QueueDeletions:
     _under_way: dict[str, list[DeletionDone]] = field(default_factory=dict)
 
     def delete(self, topic: str, then: DeletionDone, until: int | None = None) -> None:
-        """Delete a topic's queues with their files, then call ``then``. ``until``: keep messages
-        behind that log offset, because they belong to a newer topic of that name."""
+        """Delete the queues of a topic with their files, and then call ``then``.
+
+        With ``until``, messages behind that log offset stay, because they belong to a newer topic
+        of the same name.
+        """
         if topic in self._under_way:
             self._under_way[topic].append(then)
         elif topic in self.queues.batch_topics or any(

@@ -42,15 +42,18 @@ BYTES_MAX: Final = 8 << 20
 """Largest number of message bytes in one result; a single message may be larger."""
 
 _PAUSE_EVERY: Final = 16
-"""Number of messages examined in one step: about 0.3 ms."""
+"""Number of messages examined before other reads run: about 0.3 ms."""
 _TIME_HEAD: Final = STORE_TIMESTAMP_AT + 8 + V6_EXTRA
 """Bytes of an entry up to its store time, for every size of host address."""
 _UNITS_AT_ONCE: Final = 100
-"""Number of units examined in one step, in search of one with a time."""
+"""Number of units examined before other reads run, in search of one with a time."""
 
 
 class StoredEntry(NamedTuple):
-    """Entry as stored in the log. ``fault`` describes its damage; None: the entry is good."""
+    """Entry of the log, as its bytes are stored.
+
+    ``fault`` describes the damage of the entry. It is None for a valid entry.
+    """
 
     offset: int
     data: bytes
@@ -58,7 +61,7 @@ class StoredEntry(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Size in bytes."""
+        """Size of the entry in bytes."""
         return len(self.data)
 
     @property
@@ -80,8 +83,11 @@ class ByKey(NamedTuple):
 
 
 class StoredUnits(NamedTuple):
-    """Start and end of a queue, and (commit-log offset, size, tagsCode) of some of its units. None:
-    no units were found."""
+    """Start and end of a queue, and some of its units.
+
+    Each unit is (commit-log offset, size, tags code). ``units`` is None if the queue offset was
+    outside of the queue.
+    """
 
     min_index: int
     max_index: int
@@ -90,9 +96,10 @@ class StoredUnits(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Lookup:
-    """Searches in an open store. ``index`` None: nothing is found by key.
+    """Searches for single messages of an open store.
 
-    ``confirmed``: messages at or after this log offset are not visible yet.
+    - ``index``: key index; None if no message can be found by key.
+    - ``confirmed``: offset of the log from which on messages are not visible yet.
     """
 
     log: CommitLog
@@ -103,8 +110,10 @@ class Lookup:
 
     @property
     def index_end(self) -> tuple[int, int]:
-        """Offset and store time (ms) of the newest message that can be found by key; zeros if there
-        is none."""
+        """Log offset and store time in ms of the newest message that can be found by key.
+
+        Both are 0 if there is none.
+        """
         index = self.index
         if index is None or index.end_offset < 0:
             return 0, 0
@@ -112,7 +121,7 @@ class Lookup:
 
     @property
     def no_index_because(self) -> str | None:
-        """Reason why existing messages may not be found by key; None if all are found."""
+        """Reason why existing messages may not be found by key, or None if all are found."""
         if self.index is None:
             return "this broker keeps no index (messageIndexEnable=false)"
         if self.index.failed:
@@ -128,8 +137,10 @@ class Lookup:
         return None
 
     def entry_at(self, offset: int) -> ReadSteps[StoredEntry | None]:
-        """Return the entry that begins at this log offset, good or with its fault; None if no entry
-        begins there."""
+        """Return the entry that begins at this log offset, with its fault if it is damaged.
+
+        Return None if no entry begins there.
+        """
         if not 0 <= offset < self.confirmed.value:
             return None
         head = yield from self._read(offset, HEAD_SIZE)
@@ -152,11 +163,11 @@ class Lookup:
         )
 
     def proven_entry_at(self, offset: int) -> ReadSteps[StoredEntry | None]:
-        """Return the entry at this log offset if it is good and its queue has a unit for it; else
-        None.
+        """Return the entry at this log offset if it is valid and its queue has a unit for it.
 
-        Use this method for callers that may not read all topics. A message body may contain a
-        forged entry whose length and CRC include the messages behind it.
+        Return None for any other offset. Use this method for callers that may not read all topics:
+        a message body may contain a forged entry, whose length and CRC include the messages behind
+        it.
         """
         entry = yield from self.entry_at(offset)
         if entry is None or entry.fault is not None:
@@ -169,7 +180,7 @@ class Lookup:
     def entry_in_queue(
         self, topic: str, queue_id: int, index: int
     ) -> ReadSteps[StoredEntry | None]:
-        """Return the entry of a queue offset; None if it is not there (yet, or no longer)."""
+        """Return the entry at an offset of a queue, or None if it is not there."""
         entry = yield from self._entry_in_queue(topic, queue_id, index)
         if entry is not None and entry.fault is REBUILDING:  # a short rebuild is over at once
             entry = yield from self._entry_in_queue(topic, queue_id, index)
@@ -215,10 +226,10 @@ class Lookup:
     def units(
         self, topic: str, queue_id: int, index: int, count: int
     ) -> ReadSteps[StoredUnits | None]:
-        """Return the stored units of up to ``count`` messages from ``index`` on; None if the queue
-        never had a message.
+        """Return the stored units of a queue from ``index`` on, ``count`` at most.
 
-        Raises StoreError if the system cannot read them.
+        Return None if the queue never had a message. Raises StoreError if the system cannot read
+        the units.
         """
         queue = self.queues.find(topic, queue_id)
         if queue is None:
@@ -252,12 +263,13 @@ class Lookup:
         behind: int = 0,
         bytes_max: int = BYTES_MAX,
     ) -> ReadSteps[ByKey]:
-        """Return the newest messages of ``topic`` with this key or unique id, ``COUNT_MAX`` at
-        most.
+        """Return the newest messages of a topic that have this key or unique id.
 
         - ``begin_ms``, ``end_ms``: range of store times, both included.
-        - ``unique``: compare only the unique id.
-        - ``behind``: read only index files that reach this log offset.
+        - ``count_max``: largest number of messages; ``COUNT_MAX`` is the limit.
+        - ``unique``: True to compare only the unique id.
+        - ``behind``: log offset that a file of the index must reach to be read.
+        - ``bytes_max``: largest number of message bytes; a single message may be larger.
         """
         found: list[StoredEntry] = []
         damaged: list[StoredEntry] = []
@@ -296,10 +308,10 @@ class Lookup:
     def offset_in_time(
         self, topic: str, queue_id: int, timestamp: int, *, upper: bool = False
     ) -> ReadSteps[int]:
-        """Return the queue offset at a store time in ms; 0 for an empty queue.
+        """Return the queue offset that belongs to a store time in ms, or 0 for an empty queue.
 
-        - lower: the first message at or after the time, or the end if there is none.
-        - ``upper``: the last message at or before the time, or 0 if there is none.
+        This is the first message at or after the time, or the end of the queue if there is none.
+        With ``upper`` it is the last message at or before the time, or 0 if there is none.
 
         Damaged messages have no time and are passed over. Raises StoreError if the system cannot
         read the needed entries.
@@ -325,7 +337,8 @@ class Lookup:
         return last_before if upper else first_after
 
     def earliest_time(self, topic: str, queue_id: int) -> ReadSteps[int]:
-        """Return the store time (ms) of the first message of a queue; −1 if it has none."""
+        """Return the store time in ms of the first message of a queue, or −1 if the queue is
+        empty."""
         queue = self.queues.find(topic, queue_id)
         if queue is None:
             return -1
@@ -333,7 +346,8 @@ class Lookup:
         return found[1] if found is not None else -1
 
     def newest_time(self, topic: str, queue_id: int) -> ReadSteps[int]:
-        """Return the store time (ms) of the last message of a queue; 0 if it has none."""
+        """Return the store time in ms of the last message of a queue, or 0 if the queue is
+        empty."""
         queue = self.queues.find(topic, queue_id)
         if queue is None:
             return 0
@@ -344,10 +358,10 @@ class Lookup:
     def _first_with_time(
         self, index: int, end: int, queue: ConsumeQueue
     ) -> ReadSteps[tuple[int, int] | None]:
-        """Return (index, time) of the first message from ``index`` on, before ``end``, whose store
-        time can be read.
+        """Return index and store time of the first message in a range whose time can be read.
 
-        Raises StoreError if there is none because the system cannot read them.
+        The range begins at ``index`` and ends before ``end``. Return None if it has no such
+        message. Raises StoreError if the reason is that the system cannot read the entries.
         """
         error: OSError | None = None
         while index < end:
@@ -375,8 +389,11 @@ class Lookup:
     def _time_at(
         self, queue: ConsumeQueue, offset: int, index: int
     ) -> ReadSteps[int | OSError | None]:
-        """Return the store time (ms) of the entry at a log offset, if the entry may belong to the
-        queue; else None."""
+        """Return the store time in ms of the entry at a log offset.
+
+        Return None if no entry there can belong to the queue offset ``index``, or the error of
+        reading it.
+        """
         head = yield from self._read(offset, _TIME_HEAD)
         if head is None or isinstance(head, OSError):
             return head
@@ -385,8 +402,11 @@ class Lookup:
         return store_timestamp_of(head)
 
     def _read(self, offset: int, size: int) -> ReadSteps[Found | None]:
-        """Return bytes of the log; None if the offset is outside the log, or the bytes would cross
-        the end of their segment."""
+        """Read bytes of the log from one segment.
+
+        Return None if the offset is outside of the log, or if the bytes would cross the end of the
+        segment.
+        """
         file = self.log.files.at(offset) if offset >= 0 else None
         if file is None or offset + size > file.end:
             return None
@@ -399,7 +419,7 @@ class Lookup:
 def possible_units(
     queue: ConsumeQueue, index: int, count: int, mark_damaged: MarkDamaged
 ) -> ReadSteps[Found]:
-    """Return up to ``count`` packed units from ``index`` on, from one file.
+    """Return packed units of a queue from ``index`` on, ``count`` at most, from one file.
 
     The first impossible unit (zeros in a damaged file) is marked, and the result is an error. If
     the log has no message for it, the unit is ignored.
@@ -422,14 +442,17 @@ def possible_units(
 
 
 def _is_of(entry: bytes, queue: ConsumeQueue, index: int) -> bool:
-    """Return True if a good entry is the one that a unit should point to."""
+    """Return True if a valid entry is the message of this queue offset."""
     return queue_position(entry) == (queue.topic, queue.queue_id, index) or queue.topic.startswith(
         LMQ_PREFIX
     )
 
 
 def _may_be_of(head: bytes, queue: ConsumeQueue, index: int) -> bool:
-    """Return True if the head of an entry fits a unit. The head does not contain the topic."""
+    """Return True if an entry with this head may be the message of this queue offset.
+
+    The head does not contain the topic, so this is no proof.
+    """
     position = (queue_id_of(head), queue_offset_of(head))
     return position == (queue.queue_id, index) or queue.topic.startswith(LMQ_PREFIX)
 

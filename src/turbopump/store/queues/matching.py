@@ -17,7 +17,7 @@ from turbopump.store.log.cold_reads import ReadSteps
 from turbopump.store.queues.read_result import GetResult, GetStatus
 
 UNITS_MAX: Final = 800
-"""Largest number of queue offsets that one filtered read passes."""
+"""Largest number of queue offsets that one filtered read examines."""
 TURN_UNITS: Final = 256
 """Number of messages examined before other reads run: about 0.4 ms with a short filter."""
 TURN_S: Final = 0.001
@@ -27,7 +27,7 @@ BYTES_MAX: Final = 256 * 1024
 
 
 class PropertyText:
-    """Stored properties of a message. Each property is decoded when it is asked for."""
+    """Property text of a stored message, whose properties are decoded when asked for."""
 
     __slots__ = ("_text",)
 
@@ -48,11 +48,13 @@ def read_matching(
     wanted: PropertyFilter,
     monotonic: Callable[[], float],
 ) -> ReadSteps[GetResult]:
-    """Return messages from queue offset ``offset`` on that ``wanted`` accepts. ``read`` reads a
-    piece of the queue from an offset on.
+    """Return the messages of a queue, from ``offset`` on, whose properties a filter accepts.
 
-    A read that finds none returns NO_MATCHED_MESSAGE and its last offset. Damages and gaps on the
-    way are reported.
+    - ``read``: reads a part of the queue from an offset on.
+    - ``wanted``: filter of properties.
+
+    A read that finds no such message returns NO_MATCHED_MESSAGE and the offset at which to go on.
+    Damages and gaps on the way are reported.
     """
     whole: GetResult | None = None
     pieces: list[bytes] = []
@@ -103,8 +105,10 @@ def read_matching(
 
 @has_twin
 def property_texts(data: bytes) -> list[tuple[int, int, str]]:
-    """Return start, end and property text of each good entry in ``data``, where they are adjacent.
-    About 1.1 µs for each, compiled 0.1."""
+    """Return start, end and property text of each of the adjacent valid entries in ``data``.
+
+    Cost: about 1.1 µs an entry, 0.1 µs when compiled.
+    """
     found: list[tuple[int, int, str]] = []
     at = 0
     while at < len(data):

@@ -43,33 +43,42 @@ ByTopic = dict[str, dict[int, int]]
 
 
 class EndsSnapshot(msgspec.Struct, frozen=True):
-    """Log offset, and the next index of every queue that was not empty at that offset."""
+    """Record of the ends of all queues when the log ended at ``at``.
+
+    ``ends`` has the next index of every queue that was not empty then.
+    """
 
     at: int
     ends: ByTopic
 
 
 class NotedQueueEnds(msgspec.Struct, frozen=True):
-    """Content of the file."""
+    """Content of ``turbopump.queues.json``.
+
+    - ``snapshots``: recorded ends of queues, oldest first.
+    - ``firsts``: index at which each queue begins, by topic and queue id.
+    - ``deleted``: log offset up to which messages of deleted topics have no queue, by topic.
+    """
 
     snapshots: list[EndsSnapshot] = msgspec.field(default_factory=list, name="places")
     firsts: ByTopic = {}
     deleted: dict[str, int] = {}
 
     def newest(self, log_end: int) -> EndsSnapshot | None:
-        """Return the newest snapshot at or before ``log_end``, or None."""
+        """Return the newest snapshot taken at this log offset or before it, or None."""
         return next(
             (snapshot for snapshot in reversed(self.snapshots) if snapshot.at <= log_end), None
         )
 
     def back_from(self, offset: int, log_start: int) -> Iterator[EndsSnapshot]:
-        """Return the snapshots from ``log_start`` to ``offset``, newest first."""
+        """Return the snapshots taken between two log offsets, newest first."""
         return (
             snapshot for snapshot in reversed(self.snapshots) if log_start <= snapshot.at <= offset
         )
 
     def ends_at(self, snapshot: EndsSnapshot) -> dict[tuple[str, int], int]:
-        """Return the next index of each queue in a snapshot, without the queues deleted since."""
+        """Return the next index of each queue in a snapshot, without queues that were deleted
+        later."""
         return {
             (topic, queue_id): end
             for topic, queues in self._alive(snapshot).items()
@@ -77,8 +86,11 @@ class NotedQueueEnds(msgspec.Struct, frozen=True):
         }
 
     def least_ends(self, snapshot: EndsSnapshot) -> dict[tuple[str, int], int]:
-        """Return the least possible end of each queue: its end in a snapshot, or its recorded first
-        index, which may be newer."""
+        """Return the least possible end of each queue since a snapshot was taken.
+
+        This is the end of the queue in the snapshot, or its recorded first index, which may be
+        newer.
+        """
         ends = self.ends_at(snapshot)
         for topic, firsts in self.firsts.items():
             for queue_id, first in firsts.items() if topic not in self.deleted else ():
@@ -86,8 +98,10 @@ class NotedQueueEnds(msgspec.Struct, frozen=True):
         return ends
 
     def mismatch(self, snapshot: EndsSnapshot, queues: Iterable[ConsumeQueue]) -> str | None:
-        """Describe the first of ``queues``, cut at the offset of a snapshot, whose end differs from
-        the snapshot; None if all agree."""
+        """Describe the first queue whose end differs from its end in a snapshot.
+
+        The queues must be cut at the log offset of the snapshot. Return None if all ends agree.
+        """
         ends = self.ends_at(snapshot)
         for queue in queues:
             end = ends.pop((queue.topic, queue.queue_id), 0)
@@ -98,8 +112,7 @@ class NotedQueueEnds(msgspec.Struct, frozen=True):
         )
 
     def lost_front(self, queues: Iterable[ConsumeQueue]) -> str | None:
-        """Describe the first of the loaded queues whose begin is behind the recorded one; None if
-        there is none."""
+        """Describe the first loaded queue that begins later than recorded, or return None."""
         for queue in queues if self.snapshots else ():
             first = self.firsts.get(queue.topic, {}).get(queue.queue_id, 0)
             if queue.min_index > first:
@@ -110,14 +123,15 @@ class NotedQueueEnds(msgspec.Struct, frozen=True):
         return None
 
     def since(self, log_start: int) -> NotedQueueEnds:
-        """Return a copy without deleted queues, and without deletions before ``log_start``."""
+        """Return a copy of the record without deleted queues, and without deletions before
+        ``log_start``."""
         snapshots = [
             EndsSnapshot(snapshot.at, self._alive(snapshot)) for snapshot in self.snapshots
         ]
         return NotedQueueEnds(snapshots, self.firsts, deletions_since(log_start, self.deleted))
 
     def without(self, is_left_out: Callable[[str], bool]) -> NotedQueueEnds:
-        """Return a copy without the queues of some topics."""
+        """Return a copy of the record without the queues of some topics."""
 
         def kept(ends: ByTopic) -> ByTopic:
             return {topic: queues for topic, queues in ends.items() if not is_left_out(topic)}
@@ -134,9 +148,11 @@ class NotedQueueEnds(msgspec.Struct, frozen=True):
 
 
 class QueueEnds:
-    """Record of the ends of ``queues``, stored in ``path``. Call ``load`` before recovery,
-    ``begin_notes`` after it, ``end_notes`` at a clean stop. ``log_error`` gets a line when the file
-    cannot be read or saved."""
+    """Record of the queues' ends at some log offsets, stored in a file.
+
+    Call ``load`` before recovery, ``begin_notes`` after it, and ``end_notes`` at a clean stop.
+    ``log_error`` gets a line when the file cannot be read or saved.
+    """
 
     def __init__(
         self,
@@ -157,8 +173,11 @@ class QueueEnds:
         self._stale = False
 
     def load(self, *, trusted: bool) -> NotedQueueEnds:
-        """Return the record of the last run. It is empty if not ``trusted``: another program has
-        used the store since."""
+        """Read the record that the last run has saved.
+
+        ``trusted`` is False if another program has used the store since. Then the result is empty.
+        It is also empty if the file cannot be read.
+        """
         try:
             known = self.file.load(decode_known, NotedQueueEnds)
         except OSError as error:
@@ -176,12 +195,12 @@ class QueueEnds:
     def begin_notes(
         self, log_start: int, log_end: int, deleted: dict[str, int], *, agreed: bool, all_read: bool
     ) -> None:
-        """Start the record after recovery.
+        """Start the record of this run after recovery.
 
-        - ``deleted``: the deletions known to recovery.
-        - ``agreed``: recovery found no queue that contradicts the old record.
-        - ``all_read``: a start after a kill will read the whole log, from 0 on, so no record is
-          needed.
+        - ``deleted``: deletions of topics that recovery knows.
+        - ``agreed``: True if recovery found no queue that contradicts the old record.
+        - ``all_read``: True if a start after a kill will read the whole log, from 0 on, so that no
+          record is needed.
 
         Raises OSError if the log has become shorter than at the deletion of a topic, and that
         cannot be saved. New messages get these offsets, and would count as deleted.
@@ -210,21 +229,25 @@ class QueueEnds:
             self._save()  # reported, and repeated
 
     def note_ends(self, at: int) -> None:
-        """Take a snapshot at this log offset and save it in a thread. All of the log before the
-        offset must be dispatched, and nothing behind it.
+        """Take a snapshot of the queues' ends at this log offset, and save it in a thread.
 
-        Cost: about 50 ns a queue here, the rest in the thread.
+        All of the log before the offset must be dispatched, and nothing behind it. Cost: about 50
+        ns a queue here, the rest in the thread.
         """
         self._add(at)
         self._save()
 
     def save_firsts(self, then: Callable[[bool], None]) -> None:
-        """Save the start of each queue. ``then`` gets True if the save is on the disk."""
+        """Save the first index of each queue in a thread.
+
+        ``then`` gets True when the save is on the disk, or False if it failed.
+        """
         self._save(then)
 
     def forget_topic(self, topic: str, at: int, then: Callable[[bool], None]) -> None:
-        """Save the deletion of a topic's queues, when the log ends at ``at``. ``then`` gets True if
-        the save is on the disk; if not, the queues must stay.
+        """Save in a thread that a topic's messages before ``at``, the end of the log, are deleted.
+
+        ``then`` gets True when the save is on the disk. If it gets False, the queues must stay.
 
         A second save brings the deletion into the backup too. If only the second save fails, it is
         repeated.
@@ -252,24 +275,25 @@ class QueueEnds:
         self._save(settled)
 
     def deleted_now(self, topic: str, at: int) -> None:
-        """Record that the queues were deleted at ``at``, with all messages since
-        ``forget_topic``."""
+        """Record that the queues of a topic were deleted when the log ended at ``at``.
+
+        The offset is later than the one of ``forget_topic`` if messages arrived in between.
+        """
         self._leaving.discard(topic)
         if self._deleted.get(topic) != at:
             self._deleted[topic] = at
             self._save(lambda _good: self._save())  # twice, as above
 
     def deleted_until(self, topic: str) -> int:
-        """Return the log offset up to which the messages of a topic were deleted with it; 0 if
-        none."""
+        """Return the log offset up to which messages of a topic were deleted with it, or 0."""
         return self._deleted.get(topic, 0)
 
     def follow(self, deleted: dict[str, int], log_end: int) -> None:
-        """Accept the deletions of the master whose log this one copies, also those behind
-        ``log_end``, the end of this log.
+        """Accept the deletions of topics that a master has recorded, on its slave.
 
-        Our own deletions behind ``log_end`` come from another master, and are reduced to
-        ``log_end``. The next save includes the change; until then the master can be asked again.
+        ``log_end`` is the end of the slave's log. Deletions of the master behind that end count
+        too. Our own deletions behind it come from another master, and are reduced to ``log_end``.
+        The next save includes the change; until then the master can be asked again.
         """
         ours = {topic: min(at, log_end) for topic, at in self._deleted.items()}
         self._deleted.clear()
@@ -277,11 +301,18 @@ class QueueEnds:
 
     @property
     def deletions(self) -> dict[str, int]:
-        """Result of ``deleted_until`` for each deleted topic, including topics created again."""
+        """Log offset up to which messages were deleted, for each deleted topic.
+
+        Topics that were created again are included.
+        """
         return self._deleted
 
     def end_notes(self, log_end: int, *, all_read: bool) -> None:
-        """Save the record at a clean stop; ``all_read`` as for ``begin_notes``. Raises OSError."""
+        """Save the record at a clean stop.
+
+        ``all_read`` is True if a start after a kill will read the whole log, from 0 on. Raises
+        OSError if the save fails.
+        """
         if all_read and not self._snapshots and not self._deleted:
             return
         self._add(log_end)
@@ -306,7 +337,7 @@ class QueueEnds:
             then(good)
 
     def _content(self) -> Callable[[], bytes]:
-        """Return a function that encodes the present record. Any thread may call it."""
+        """Return a function that encodes the present record. Any thread may call this function."""
         snapshots = tuple(self._snapshots)
         deleted = dict(self._deleted)
         queues = list(self._queues)
@@ -325,7 +356,7 @@ class QueueEnds:
 
 
 class _SavedSnapshot:
-    """Snapshot that is encoded once, by the first thread that saves it."""
+    """Snapshot of the queues' ends that is encoded once, by the first thread that saves it."""
 
     __slots__ = ("_ends", "_queues", "_raw", "at")
 
@@ -358,7 +389,10 @@ class _File(msgspec.Struct):
 
 
 def decode_known(data: bytes) -> NotedQueueEnds:
-    """Decode the content of the file. Raises ValueError for other bytes."""
+    """Decode the content of ``turbopump.queues.json``.
+
+    Raises ValueError for a wrong CRC or other content.
+    """
     file = decoder_of(_File, strict=True).decode(data)
     if crc32(file.ends) != file.crc:
         raise ValueError("its CRC is wrong")
@@ -367,7 +401,8 @@ def decode_known(data: bytes) -> NotedQueueEnds:
 
 
 def deletions_since(log_start: int, deleted: dict[str, int]) -> dict[str, int]:
-    """Return the deletions that concern messages in a log that begins at ``log_start``."""
+    """Return the deletions of topics that concern messages in a log that begins at
+    ``log_start``."""
     return {topic: at for topic, at in deleted.items() if at >= log_start}
 
 
@@ -380,7 +415,7 @@ def wrong_end(topic: str, queue_id: int, found: int, expected: int, at: int) -> 
 
 
 def _by_topic(queues: list[ConsumeQueue], numbers: list[int]) -> ByTopic:
-    """Return the numbers of queues by topic, without zeros."""
+    """Return a number for each queue, by topic and queue id, without zeros."""
     table: dict[str, dict[int, int]] = {}
     for queue, number in zip(queues, numbers, strict=True):
         if number:

@@ -38,7 +38,7 @@ from turbopump.store.queues.matching import PropertyFilter, read_matching
 from turbopump.store.queues.read_result import GetResult, GetStatus, ReadLimits, unreadable_text
 
 SCAN_SIZE: Final = 16_000
-"""Smallest number of bytes of queue units that one filtered read examines."""
+"""Smallest number of bytes of queue units that a read with a tag filter examines."""
 
 GAP_SCAN: Final = 10_000
 """Largest number of units of damaged messages that one read passes over."""
@@ -51,7 +51,7 @@ _NEIGHBOURS: Final = 32
 between them."""
 
 _UNITS_AHEAD: Final = 512
-"""Number of units read together: those of 16 usual reads, 10 KB."""
+"""Number of units read together, 10 KB. They serve 16 usual reads."""
 _QUEUES_AHEAD_MAX: Final = 256
 """Largest number of queues whose units are read ahead: at most 2.6 MB."""
 
@@ -60,7 +60,7 @@ TagsFilter = Callable[[int], bool] | None
 
 
 class QueueReader:
-    """Reader of all queues of one store."""
+    """Reads the messages of all queues of a store."""
 
     def __init__(
         self,
@@ -77,23 +77,30 @@ class QueueReader:
         self._monotonic = monotonic
 
     def open_at(self, log_end: int, *, after_crash: bool) -> None:
-        """Record that this process writes the log from ``log_end`` on. ``after_crash``: a crash may
-        have lost messages behind it."""
+        """Record that this process writes the log from ``log_end`` on.
+
+        ``after_crash`` is True if a crash may have lost messages behind that offset.
+        """
         self._context.opened_at = log_end
         self._context.after_crash = after_crash
 
     def get(
         self, topic: str, queue_id: int, offset: int, count_max: int, accept: TagsFilter = None
     ) -> GetResult:
-        """Return the result of ``read_messages``. Waits for the disk if messages are not in
-        memory."""
+        """Return messages of a queue, and wait for the disk if they are not in memory.
+
+        ``read_messages`` describes arguments and result.
+        """
         return self._reads.finish(self.steps(topic, queue_id, offset, count_max, accept))
 
     def at_once(
         self, topic: str, queue_id: int, offset: int, count_max: int, size_max: int | None = None
     ) -> GetResult | None:
-        """Return messages at once if they are in the map, or if they are in memory and no other
-        read waits. Nearly every read without a filter ends here. None: use ``steps``."""
+        """Return messages of a queue that can be read without waiting for the disk, or None.
+
+        The messages are in the map of the log, or they are in memory and no other read waits.
+        Nearly every read without a filter ends here. After None, use ``steps``.
+        """
         queue = self._queues.find(topic, queue_id)
         if queue is None:
             return None
@@ -108,8 +115,10 @@ class QueueReader:
         return self._reads.at_once(_read_neighbours(queue, context, offset, count_max))
 
     def _context_for(self, count_max: int, size_max: int | None) -> ReadContext:
-        """Return the context for a read of this size. Java's clients ask for all bytes, but for few
-        messages, so they get the usual limits."""
+        """Return the settings for a read of this many messages and bytes.
+
+        Java's clients ask for all bytes, but for few messages, so they get the usual limits.
+        """
         context = self._context
         limits = context.limits
         if size_max is None or size_max <= limits.bytes_hot or count_max <= limits.count_hot:
@@ -126,11 +135,11 @@ class QueueReader:
         matches: PropertyFilter | None = None,
         size_max: int | None = None,
     ) -> ReadSteps[GetResult]:
-        """Return the steps of ``read_messages``.
+        """Return a read of messages in steps, as ``read_messages`` describes it.
 
-        - ``matches``: filter of properties, which works about 1 ms a turn.
-        - ``size_max``: bytes wanted. A read for more than the usual limits gets the limits of
-          ``ReadContext.for_large_read``.
+        - ``matches``: filter of properties. After about 1 ms of filtering other reads run.
+        - ``size_max``: number of bytes wanted. A read for more than the usual limits gets the
+          limits of ``ReadContext.for_large_read``.
         """
         context = self._context_for(count_max, size_max)
         if matches is None:
@@ -151,8 +160,10 @@ def read_messages(
     count_max: int,
     accept: TagsFilter = None,
 ) -> ReadSteps[GetResult]:
-    """Return messages from queue offset ``offset`` on whose tag codes pass ``accept``. Never splits
-    a message, and returns at least one if possible."""
+    """Return messages of a queue, from ``offset`` on, whose tags codes ``accept`` takes.
+
+    The read never splits a message, and returns at least one if possible.
+    """
     if queue is None:
         return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
     try:
@@ -187,7 +198,7 @@ def _read(
 
 
 def _outside(queue: ConsumeQueue, offset: int, *, after_crash: bool) -> GetResult | None:
-    """Return the result for an offset outside the queue, or None for an offset inside.
+    """Return the result of a read whose offset is outside of the queue, or None.
 
     A reader beyond the end after a crash has read messages that the crash lost. New messages reuse
     their offsets, so the reader restarts at the queue's end when the store was opened. Without a
@@ -213,9 +224,12 @@ def _outside(queue: ConsumeQueue, offset: int, *, after_crash: bool) -> GetResul
 
 
 class _Stretch(NamedTuple):
-    """Range of the log with the messages of adjacent units: ``piece``, which begins at log offset
-    ``start``. ``wanted`` is the number of messages to return, as far as ``size_max`` bytes
-    allow."""
+    """Range of the log that contains the messages of adjacent queue units.
+
+    - ``piece``: range in the file.
+    - ``start``: log offset of the range.
+    - ``wanted``, ``size_max``: largest numbers of messages and bytes to return.
+    """
 
     piece: Piece
     start: int
@@ -226,8 +240,11 @@ class _Stretch(NamedTuple):
 def _read_hot(
     queue: ConsumeQueue, context: ReadContext, index: int, count_max: int
 ) -> GetResult | None:
-    """Return recent messages of this process out of the map, up to the end of the first message's
-    segment. None if there are none. Nearly every read of recent messages ends here."""
+    """Return recent messages of a queue out of the map of the log, or None.
+
+    This process must have written them, and they end with the segment of the first message. Nearly
+    every read of recent messages ends here.
+    """
     high = queue.end.value
     limits = context.limits
     first = max(queue.opened_at, queue.min_index, queue.max_index - _UNITS_HOT)
@@ -257,8 +274,10 @@ def _read_hot(
 def _read_neighbours(
     queue: ConsumeQueue, context: ReadContext, index: int, count_max: int
 ) -> ReadSteps[GetResult | None]:
-    """Return messages out of one piece of the log. None if they lie apart, or one is not good.
-    Nearly every read of a backlog ends here."""
+    """Return messages that lie close together in the log, with one read of a file.
+
+    Return None if they lie apart, or if one is not valid. Nearly every read of a backlog ends here.
+    """
     count_max = context.count_of(count_max)
     units = yield from _units(queue, context, index, count_max)
     if isinstance(units, OSError):
@@ -283,8 +302,10 @@ def _read_neighbours(
 def _neighbours(
     queue: ConsumeQueue, context: ReadContext, index: int, units: bytes, count_max: int
 ) -> _Stretch | None:
-    """Return the range of the units' messages if they lie close together in one segment, else
-    None."""
+    """Return the range of the log that contains the messages of these units.
+
+    Return None if they do not lie close together in one segment.
+    """
     log = context.log
     if not units or index < queue.min_index:  # retention may have been at work meanwhile
         return None
@@ -301,8 +322,8 @@ def _neighbours(
     if count > _NEIGHBOURS:
         count = _within_a_piece(units, count, first)
     # The read ends before the first hot message, because the next read gets that from the map. If
-    # the first message is hot itself, its bytes in the map did not fit its unit. Then it is read
-    # here, and checked.
+    # the first message is hot itself, ``_read_hot`` has not returned it: its bytes in the map did
+    # not fit its unit, or more than ``_UNITS_HOT`` units follow. Then it is read here, alone.
     while True:
         last, size, _ = UNIT.unpack_from(units, (count - 1) * UNIT_SIZE)
         if count == 1 or last < context.hot_from or index + count <= queue.opened_at:
@@ -315,8 +336,10 @@ def _neighbours(
 
 
 def _within_a_piece(units: bytes, count: int, first: int) -> int:
-    """Return the number of messages that end within ``PIECE_SIZE_MAX`` bytes from ``first`` on, at
-    least ``_NEIGHBOURS``. The units must be in log order, as they are written."""
+    """Return the number of messages that end within ``PIECE_SIZE_MAX`` bytes from ``first`` on.
+
+    It is at least ``_NEIGHBOURS``. The units must be in log order, as they are written.
+    """
 
     def end(number: int) -> int:
         offset, size, _ = UNIT.unpack_from(units, number * UNIT_SIZE)
@@ -329,7 +352,12 @@ def _within_a_piece(units: bytes, count: int, first: int) -> int:
 
 
 class _SelectedUnits(NamedTuple):
-    """Selection for one read: ``units`` in order, and the ``next_index`` behind them."""
+    """Queue units whose messages one read returns.
+
+    - ``units``: selected units in order.
+    - ``next_index``: index behind the last examined unit.
+    - ``gaps``: number of units without a message that were passed over.
+    """
 
     units: list[Unit]
     next_index: int
@@ -339,7 +367,10 @@ class _SelectedUnits(NamedTuple):
 def _read_selected(
     queue: ConsumeQueue, context: ReadContext, offset: int, count_max: int, accept: TagsFilter
 ) -> ReadSteps[GetResult]:
-    """Return the messages of the units that ``accept`` takes, from any place, and find damage."""
+    """Return the messages that ``accept`` takes, wherever they lie in the log.
+
+    The read also reports damaged messages, and marks damaged units.
+    """
     count_max = context.count_of(count_max)
     scan = count_max
     if accept is not None:
@@ -376,8 +407,10 @@ def _read_selected(
 
 
 def _is_hot(queue: ConsumeQueue, index: int, hot_from: int) -> bool:
-    """Return True if this process wrote the unit and its message recently. Then it also wrote all
-    later ones."""
+    """Return True if this process wrote the message at this index recently.
+
+    Then it also wrote all later messages of the queue.
+    """
     if index < queue.opened_at or index < queue.max_index - _UNITS_HOT:
         return False
     unit = queue.unit(index)
@@ -385,7 +418,10 @@ def _is_hot(queue: ConsumeQueue, index: int, hot_from: int) -> bool:
 
 
 def _units(queue: ConsumeQueue, context: ReadContext, index: int, count: int) -> ReadSteps[Found]:
-    """Return up to ``count`` packed units, and read ahead for the next reads of a backlog."""
+    """Return packed units of a queue from ``index`` on, ``count`` at most.
+
+    More units are read at once, and kept for the next reads of a backlog.
+    """
     # A unit may have changed since it was read ahead. If it was good, its message is checked like
     # any other. If it was damaged, ``checked_entries`` drops the units read ahead with it.
     count = min(count, queue.end.value - index)
@@ -422,11 +458,11 @@ def _select(
     *,
     hot: bool,
 ) -> _SelectedUnits:
-    """Select the units whose messages one read returns. A read that is not ``hot`` ends before the
-    first hot message.
+    """Select the queue units whose messages one read returns.
 
-    The filter is not applied to an impossible unit, nor to a unit before one if its tags may end
-    with zeros of a damaged page. Their messages are read, and the reader judges them.
+    A read that is not ``hot`` ends before the first recent message of this process. The filter is
+    not applied to an impossible unit, nor to a unit before one if its tags may end with zeros of a
+    damaged page. Their messages are read and checked.
     """
     chosen: list[Unit] = []
     limits = context.limits
@@ -470,14 +506,16 @@ def _select(
 
 
 def _zeros_follow(units: bytes, number: int) -> bool:
-    """Return True if the unit after this number is blank or too small."""
+    """Return True if the unit after this one is blank, or too small for a message."""
     at = (number + 1) * UNIT_SIZE
     return at < len(units) and int.from_bytes(units[at + 8 : at + 12], signed=True) < FIXED_SIZE
 
 
 def _behind_gaps(queue: ConsumeQueue, index: int, high: int) -> ReadSteps[int]:
-    """Return the index of the first unit from ``index`` on that is no gap, at most ``GAP_SCAN``
-    units further."""
+    """Return the index of the first unit from ``index`` on that is not a gap.
+
+    At most ``GAP_SCAN`` units are passed over.
+    """
     end = min(high, index + GAP_SCAN)
     while index < end:
         units = yield from _read_units(queue, index, end - index)

@@ -12,7 +12,10 @@ from turbopump.store.disk_space import descriptor_advice
 
 
 class GetStatus(Enum):
-    """Status of a read. Apache's names, because answers contain them as remarks."""
+    """Status of a read of a queue.
+
+    The names are Apache's, because answers contain them as remarks.
+    """
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
@@ -27,8 +30,12 @@ class GetStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DamagedMessage:
-    """Message that is left out of the result: its queue offset, the offset and size in its unit,
-    and its fault."""
+    """Damaged message that is left out of the result of a read.
+
+    - ``queue_offset``: its offset in the queue.
+    - ``offset``, ``size``: its position and size in the log, as its queue unit has them.
+    - ``fault``: description of the damage.
+    """
 
     queue_offset: int
     offset: int
@@ -38,7 +45,12 @@ class DamagedMessage:
 
 @dataclass(slots=True)
 class GetResult:
-    """Messages back to back in ``data`` (``count`` of them), and queue offsets."""
+    """Result of a read of a queue.
+
+    - ``next_offset``: queue offset of the next read.
+    - ``min_offset``, ``max_offset``: start and end of the queue.
+    - ``data``: entries of ``count`` messages, back to back.
+    """
 
     status: GetStatus
     next_offset: int
@@ -48,16 +60,20 @@ class GetResult:
     count: int = 0
     gaps: int = 0
     """Number of queue offsets passed over because their messages are damaged in the log.
-    ``damages`` describes those found now."""
+
+    ``damages`` describes the messages whose damage this read has found.
+    """
     damages: tuple[DamagedMessage, ...] = ()
     unreadable: str | None = None
-    """Reason why an existing message could not be read; a later read may succeed."""
+    """Reason why an existing message could not be read, or None. A later read may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """Limits of one read in messages and bytes, for hot data and for cold data (more than
-    ``hot_size`` bytes before the end of the log)."""
+    """Largest numbers of messages and bytes that one read returns.
+
+    Data is cold if it lies more than ``hot_size`` bytes before the end of the log, else hot.
+    """
 
     count_hot: int = 32
     bytes_hot: int = 256 * 1024
@@ -67,6 +83,6 @@ class ReadLimits:
 
 
 def unreadable_text(error: OSError, what: str) -> str:
-    """Return the answer text for data that cannot be read."""
+    """Return the answer text for data that the system cannot read now."""
     advice = descriptor_advice(error) or "check the disk"
     return f"{what} cannot be read now ({error.strerror or error}): {advice}"

@@ -38,16 +38,21 @@ BLANK_SLOTS: Final = 60
 """Number of slots of a round that stay free. RocketMQ: ``TIMER_BLANK_SLOTS``."""
 
 _BLOCK: Final = TIMER_UNIT_SIZE * 78
-"""Number of bytes of the log read around a unit. Adjacent units of a chain are often adjacent in
-the log."""
+"""Number of bytes of the timer log read around a unit. Adjacent units of a chain are often adjacent
+in the log."""
 _PAUSE_EVERY: Final = 500
-"""Number of units examined in one step: about 1 ms."""
+"""Number of units examined before other reads run: about 1 ms."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimerConfig:
-    """Settings of the timers. ``roll_window_slots``: largest number of slots between now and a
-    message's slot; a later message rolls."""
+    """Settings of the timers for delayed messages.
+
+    - ``slots``: number of slots in one round of the wheel.
+    - ``precision_ms``: time between two slots.
+    - ``roll_window_slots``: largest number of slots between now and a message's slot; a later
+      message rolls.
+    """
 
     paths: StorePaths
     slots: int = SLOTS
@@ -57,8 +62,10 @@ class TimerConfig:
 
     @property
     def window_ms(self) -> int:
-        """Largest time in ms between now and a message's slot. RocketMQ: a window of less than two
-        slots, or nearly a whole round, counts as a round."""
+        """Largest time in ms between now and the slot of a message.
+
+        RocketMQ: a window of less than two slots, or nearly a whole round, counts as a round.
+        """
         most = self.slots - BLANK_SLOTS
         return (
             self.roll_window_slots if 2 <= self.roll_window_slots <= most else most
@@ -70,8 +77,13 @@ class TimerConfig:
 
 @dataclass(slots=True)
 class SlotUnits:
-    """Content of a slot, in the order of arrival: offset, size and magic of each message, and the
-    time of its entry into the slot (ms)."""
+    """Messages in one slot of the timer wheel, in the order of arrival.
+
+    - ``time``: time of the slot in ms.
+    - ``offsets``, ``sizes``: position and size of each message in the commit log.
+    - ``written``: time in ms at which each message was put into the slot.
+    - ``magics``: magic of each unit in the timer log.
+    """
 
     time: int
     offsets: array[int]
@@ -85,9 +97,12 @@ class SlotUnits:
 
 @dataclass(frozen=True, slots=True)
 class OldSlots:
-    """Units of the timer log, from ``start`` to ``end``, in slots of another precision. Slots
-    before ``read_time`` and the first ``delivered`` units of the slot ``read_time`` are
-    delivered."""
+    """Part of the timer log whose units lie in slots of another precision.
+
+    - ``start``, ``end``: positions in the timer log.
+    - ``read_time``: time in ms. Messages in slots before it are delivered.
+    - ``delivered``: number of delivered units of the slot ``read_time``.
+    """
 
     start: int
     end: int
@@ -96,9 +111,10 @@ class OldSlots:
 
 
 class PendingTimers:
-    """Timers of an open store, as recovered by ``timer_recovery.py``. Times in ms.
+    """Delayed messages of an open store, kept until their delivery time.
 
-    ``report`` gets a line for the operator.
+    All times are in ms. ``timer_recovery.py`` recovers them at a start. ``report`` gets a line for
+    the operator.
     """
 
     def __init__(
@@ -114,31 +130,33 @@ class PendingTimers:
         self.log = TimerLog(disk, config.paths.timer_log, config.log_file_size)
         self._wheel: TimerWheel | None = None
         self.saved = checkpoint or TimerCheckpoint(ours=False)
-        """Checkpoint on the disk."""
+        """Checkpoint of the timers that is on the disk."""
         self.read_time = config.floor(self.saved.read_time)
         self.queue_offset = self.saved.queue_offset
-        """Queue offset of the next message without a unit."""
+        """Queue offset of the first timer message that is not in the timer log."""
         self.delivered = self.saved.delivered
         """Number of delivered units of the slot ``read_time``."""
         self.redo_before = 0
-        """Queue offset up to which messages had units before a rebuild; 0 if none is running.
+        """Queue offset up to which messages had units before a rebuild. 0 if no rebuild is running.
 
         Of these messages, those with a slot before ``read_time`` are delivered. During the rebuild
         from the queue, ``log`` and ``wheel`` are no base for a checkpoint.
         """
         self.old_slots: OldSlots | None = None
-        """Units that must be put into slots of ``config.precision_ms``; None if there are none.
-        Until all are moved, no checkpoint is possible either."""
+        """Units that must be put into slots of ``config.precision_ms``, or None.
+
+        Until all are moved, no checkpoint is possible.
+        """
         self.log_begin = self.saved.log_begin
-        """Position in the log before which units no longer count. The next checkpoint removes that
-        part."""
+        """Position in the timer log before which units no longer count. The next checkpoint removes
+        that part."""
         self.known: set[int] = set()
         """Commit-log offsets of messages at or behind ``queue_offset`` that already have units."""
         self._oldest_at = 0
 
     @property
     def wheel(self) -> TimerWheel:
-        """Timer wheel, created on first use. Raises OSError, StoreError."""
+        """Timer wheel, which is created when it is first used. Raises OSError and StoreError."""
         if self._wheel is None:
             path = self.config.paths.timer_wheel
             slots = self.config.slots
@@ -158,10 +176,15 @@ class PendingTimers:
         recalls: bool,
         until: int | None = None,
     ) -> None:
-        """Put the message at ``offset`` of the commit log into the slot ``due``, and into all later
-        slots up to ``until``. ``due`` must not be before ``read_time``. About 3 µs.
+        """Put a delayed message into the slot of its delivery time.
+
+        - ``due``: the slot; it must not be before ``read_time``.
+        - ``offset``, ``size``: position and size of the message in the commit log.
+        - ``recalls``: True if the message recalls another one.
+        - ``until``: last of several slots, all of which get the message; None for one slot.
 
         Raises OSError, StoreError. Then nothing has changed, or a recall is in some of its slots.
+        Cost: about 3 µs.
         """
         written = self.config.floor(now)
         for slot in range(due, due + 1 if until is None else until + 1, self.config.precision_ms):
@@ -171,7 +194,7 @@ class PendingTimers:
     def _put(
         self, due: int, offset: int, size: int, written: int, topic_hash: int, *, recalls: bool
     ) -> bool:
-        """Put a message into one slot. Return True if it must be put again from there."""
+        """Put a message into one slot. Return True if it must later be put again from there."""
         time, rolls = self.slot_for(due, written)
         magic = MAGIC_DEFAULT
         if rolls:
@@ -185,8 +208,10 @@ class PendingTimers:
         return rolls
 
     def slot_for(self, due: int, written: int) -> tuple[int, bool]:
-        """Return the slot for a message that is due at ``due`` and put at ``written``, and True if
-        it must roll from there.
+        """Choose the slot for a message that is due at ``due`` and put at ``written``.
+
+        Return the time of the slot, and True if the message must be put again from there (it
+        rolls).
 
         RocketMQ: ``TimerMessageStore.doEnqueue``. Ours: no undelivered slot is overwritten, however
         long the broker was down.
@@ -207,18 +232,23 @@ class PendingTimers:
         return time, time != self.config.floor(due)
 
     def next_time(self) -> int | None:
-        """Return the first slot with undelivered messages, or None."""
+        """Return the time of the first slot with undelivered messages, or None."""
         return self._wheel.next_pending(self.read_time) if self._wheel is not None else None
 
     @property
     def waiting(self) -> int:
-        """Number of messages in undelivered slots, minus recalls. RocketMQ:
-        ``TimerWheel.getAllNum``, which walks over all slots; ours is updated with each change."""
+        """Number of messages that wait for delivery, minus the messages that recall others.
+
+        RocketMQ: ``TimerWheel.getAllNum``, which walks over all slots; ours is updated with each
+        change.
+        """
         return max(self._wheel.waiting, 0) if self._wheel is not None else 0
 
     def due(self, time: int) -> ReadSteps[SlotUnits]:
-        """Read the content of a slot. Raises StoreDamagedError if its chain is damaged; then call
-        ``begin_anew``."""
+        """Read the messages in the slot of a time.
+
+        Raises StoreDamagedError if the chain of the slot is damaged. Then call ``begin_anew``.
+        """
         found = SlotUnits(time, array("q"), array("i"), array("q"), bytearray())
         slot = self._wheel.slot(time) if self._wheel is not None else None
         position = slot.last if slot is not None else -1
@@ -251,11 +281,12 @@ class PendingTimers:
         return found
 
     def newest(self, time: int) -> int:
-        """Return a value that changes when the slot gets more units; −1 for an empty slot."""
+        """Return a number that changes when the slot of a time gets more messages. −1 if the slot
+        is empty."""
         return self._wheel.last(time) if self._wheel is not None else -1
 
     def passed(self, time: int) -> None:
-        """Mark all slots up to and including ``time`` as delivered."""
+        """Mark all slots up to and including the slot of ``time`` as delivered."""
         if self._wheel is not None:
             self._wheel.passed(time)
         self.read_time = time + self.config.precision_ms
@@ -268,9 +299,11 @@ class PendingTimers:
             self.delivered = 0
 
     def rewind(self, now: int) -> None:
-        """Accept messages in slots before ``read_time`` again, because the clock was set back. The
-        old content of these slots is delivered and wiped. The checkpoint on the disk (``saved``)
-        must contain the new time first."""
+        """Accept messages in delivered slots again, because the clock was set back to ``now``.
+
+        The old content of these slots is delivered and wiped. The checkpoint on the disk
+        (``saved``) must contain the new time first.
+        """
         assert self.saved.read_time >= self.read_time
         first = max(self.config.floor(now), self.read_time - self.wheel.span_ms)
         for time in range(first, self.read_time, self.config.precision_ms):
@@ -280,8 +313,10 @@ class PendingTimers:
         self.delivered = 0
 
     def checkpoint(self, now: int) -> TimerCheckpoint:
-        """Make a checkpoint of the present positions, to be written when all of them are on the
-        disk."""
+        """Return a checkpoint of the present positions.
+
+        It must be written only when everything before these positions is on the disk.
+        """
         return TimerCheckpoint(
             self.read_time,
             self.log.end,
@@ -297,25 +332,25 @@ class PendingTimers:
 
     @property
     def rebuilding(self) -> bool:
-        """True while log and wheel are being rebuilt and are no base for a checkpoint."""
+        """True while timer log and wheel are being rebuilt, so that no checkpoint is possible."""
         return self.redo_before > 0 or self.old_slots is not None
 
     @property
     def moved(self) -> bool:
-        """True if the positions have moved since the checkpoint on the disk."""
+        """True if a checkpoint of the present positions would differ from the one on the disk."""
         saved = self.saved
         now = (self.read_time, self.log.end, self.queue_offset, self.delivered)
         return now != (saved.read_time, saved.log_end, saved.queue_offset, saved.delivered)
 
     def dirty_segments(self) -> list[Segment]:
-        """Return the segments written since the last call."""
+        """Return the segments of timer log and wheel that were written since the last call."""
         return [
             *self.log.files.dirty_segments(),
             *(self._wheel.dirty_segments() if self._wheel is not None else ()),
         ]
 
     def write_checkpoint(self, checkpoint: TimerCheckpoint) -> None:
-        """Write a checkpoint to the disk; may run in a thread. Raises OSError."""
+        """Write a checkpoint to the disk. Any thread may call this. Raises OSError."""
         self._disk.make_directory(self.config.paths.config)
         self._disk.replace_file(self.config.paths.timer_checkpoint, checkpoint.encode())
 
@@ -325,8 +360,10 @@ class PendingTimers:
             self._wheel.close()
 
     def begin_anew(self, queue_start: int, why: str) -> None:
-        """Delete the unusable log and wheel, and start their rebuild from the queue, which begins
-        at ``queue_start``."""
+        """Delete the unusable timer log and wheel, and start their rebuild from the queue.
+
+        The queue of timer messages begins at ``queue_start``. ``why`` is the fault, for the report.
+        """
         self.report(
             f"{why}; the timer log and wheel are made again from the queue of {TIMER_TOPIC}"
         )
@@ -338,36 +375,41 @@ class PendingTimers:
         self.old_slots = None
 
     def forget(self) -> None:
-        """Delete wheel and log."""
+        """Delete the timer wheel and the timer log."""
         self.forget_wheel()
         self.log.remove()
         self.log_begin = 0
 
     def forget_wheel(self) -> None:
-        """Delete the wheel."""
+        """Delete the timer wheel."""
         if self._wheel is not None:
             self._wheel.close()
             self._wheel = None
         self._disk.remove(self.config.paths.timer_wheel)
 
     def take_out_old_slots(self, end: int, read_time: int) -> None:
-        """Move the log up to ``end``, whose slots have another precision, into ``old_slots``; a new
-        log begins behind it. The checkpoint on the disk stays valid until the next one."""
+        """Set the timer log up to ``end`` apart, because its slots have another precision.
+
+        That part becomes ``old_slots``, and a new log begins behind it. The checkpoint on the disk
+        stays valid until the next one.
+        """
         self.forget_wheel()
         self.old_slots = OldSlots(self.log.start, end, read_time, self.delivered)
         self.log_begin = self.log.go_on_behind(end)
         self.delivered = 0
 
     def finish_old_slots(self) -> None:
-        """Record that all old slots are moved."""
+        """Record that all old slots are moved to slots of the new precision."""
         self.old_slots = None
         if self.log.end == self.log_begin:  # none waits
             self.forget()
 
     def oldest(self) -> ReadSteps[int | None]:
-        """Return the commit-log offset of the oldest message that waits, or waited at the last
-        checkpoint; None if there is none. The search continues from its last end, because
-        everything before that is delivered."""
+        """Return the commit-log offset of the oldest delayed message that is still needed, or None.
+
+        It waits for delivery, or waited at the last checkpoint. The search continues from its last
+        end, because everything before that is delivered.
+        """
         position = max(self._oldest_at, self.log.start)
         looked = 0
         while position < self.log.end:
@@ -386,9 +428,11 @@ class PendingTimers:
         return None
 
     def _read(self, position: int, before: int) -> ReadSteps[tuple[bytes, int]]:
-        """Read the unit at ``position`` with the ones before it (if ``before``) or behind it.
-        Return the bytes and the position of the first. The bytes are empty if they cannot be
-        read."""
+        """Read the unit at a position of the timer log, together with units beside it.
+
+        With ``before``, these are the units before it, otherwise the units behind it. Return the
+        bytes and the position of the first. The bytes are empty if they cannot be read.
+        """
         there = self.log.piece(position, before, TIMER_UNIT_SIZE if before else _BLOCK)
         if there is None:
             return b"", position

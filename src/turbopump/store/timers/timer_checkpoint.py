@@ -42,19 +42,20 @@ _MAGIC: Final = b"TPTIMERS"
 
 @dataclass(frozen=True, slots=True)
 class TimerCheckpoint:
-    """Checkpoint of the timers.
+    """Positions that the timers had reached when everything before them was on the disk.
 
-    - ``read_time``: every slot before this time (ms) is delivered, and the first
-      ``delivered`` units of its own slot.
+    - ``read_time``: time in ms. Every slot before it is delivered, and the first ``delivered``
+      units of its own slot.
     - ``log_end``: position in the timer log.
-    - ``queue_offset``: every message before it in the queue has a unit.
+    - ``queue_offset``: offset in the queue of timer messages. Every message before it has a
+      unit.
     - ``redo_before``: queue offset up to which log and wheel are being rebuilt; 0 if they are
       not.
-    - ``ours``: written by Turbopump.
+    - ``ours``: True if Turbopump wrote the checkpoint.
     - ``wheel_sum``: sum of the wheel at that time; None if unknown.
-    - ``precision_ms``: precision of log and wheel; None: unknown, 0: different from every
-      precision.
-    - ``log_begin``: position in the log before which units no longer count.
+    - ``precision_ms``: precision of log and wheel. None if unknown, and 0 if different from
+      every precision.
+    - ``log_begin``: position in the timer log before which units no longer count.
     """
 
     read_time: int = 0
@@ -94,16 +95,16 @@ class TimerCheckpoint:
         return bytes(data)
 
     def for_slave(self) -> bytes:
-        """Encode the checkpoint for the answer to request 60 of a slave: Apache's seven longs."""
+        """Encode the checkpoint for a slave that asks for it, as Apache's seven longs (request
+        60)."""
         return self.encode()[: _LONGS.size]
 
     @classmethod
     def of_master(cls, data: bytes) -> TimerCheckpoint:
-        """Return the checkpoint of a slave, decoded from its master's answer. Raises StoreError for
-        other bytes.
+        """Decode the checkpoint that a slave has got from its master.
 
-        The slave has no timer log. If it becomes the master, it makes one from the queue, without
-        delivered messages.
+        Raises StoreError for bytes of another length. The slave has no timer log. If it becomes the
+        master, it makes one from the queue, without delivered messages.
         """
         if len(data) != _LONGS.size:
             raise StoreError(f"a checkpoint of timers has {_LONGS.size} bytes, not {len(data)}")
@@ -115,7 +116,7 @@ class TimerCheckpoint:
 
     @classmethod
     def decode(cls, data: bytes) -> TimerCheckpoint | None:
-        """Decode a checkpoint; return None for other bytes."""
+        """Decode the content of a checkpoint file, or return None for other bytes."""
         if len(data) != FILE_SIZE:
             return None
         longs = data[: _LONGS.size]
@@ -140,7 +141,10 @@ class TimerCheckpoint:
 
 
 def load_timer_checkpoint(disk: Disk, path: Path) -> TimerCheckpoint | None:
-    """Read the checkpoint, or the one before it; return None if neither can be read."""
+    """Read the checkpoint of the timers from its file, or from the backup of that file.
+
+    Return None if neither can be read.
+    """
     for name in (path, path.with_name(path.name + ".bak")):
         data = disk.read_file(name)
         checkpoint = TimerCheckpoint.decode(data) if data is not None else None

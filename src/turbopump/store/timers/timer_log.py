@@ -42,11 +42,13 @@ _OFFSET_MAX: Final = 1 << 60
 
 
 class TimerUnit(NamedTuple):
-    """Unit at ``position``.
+    """Record of one delayed message in the timer log.
 
-    - ``time``: time of its slot (ms).
-    - ``written``: time of its entry into the slot (ms).
-    - ``offset``, ``size``: its message in the commit log.
+    - ``position``: position of the unit in the timer log.
+    - ``previous``: position of the unit before it in its slot, or −1.
+    - ``written``: time in ms at which the message was put into its slot.
+    - ``time``: time of the slot in ms.
+    - ``offset``, ``size``: position and size of the message in the commit log.
     """
 
     position: int
@@ -68,8 +70,10 @@ class TimerUnit(NamedTuple):
 
 
 def read_unit(data: bytes, at: int, position: int) -> TimerUnit | None:
-    """Decode the unit at ``at`` of ``data``; return None for bytes that cannot be a unit at
-    ``position``."""
+    """Decode the unit at byte ``at`` of ``data``.
+
+    Return None for bytes that cannot be the unit at ``position`` of the timer log.
+    """
     size, previous, magic, written, delay, offset, message_size, topic_hash, _ = _UNIT.unpack_from(
         data, at
     )
@@ -88,8 +92,11 @@ def read_unit(data: bytes, at: int, position: int) -> TimerUnit | None:
 
 
 class TimerLog:
-    """Log in ``directory``, created with its first unit. ``end`` is the position of the next unit;
-    it is unknown until ``cut_at`` is called after ``files.load``."""
+    """Log with one unit for each delayed message, in a directory of its own.
+
+    The directory is created with the first unit. ``end`` is the position of the next unit. It is
+    unknown until ``cut_at`` is called after ``files.load``.
+    """
 
     def __init__(self, disk: Disk, directory: Path, file_size: int) -> None:
         self._disk = disk
@@ -104,7 +111,7 @@ class TimerLog:
 
     @property
     def capacity(self) -> int:
-        """End of the last file."""
+        """Position at which the last file of the log ends."""
         return self.files.files[-1].end if self.files else 0
 
     def file_start(self, position: int) -> int:
@@ -121,8 +128,10 @@ class TimerLog:
         size: int,
         topic_hash: int,
     ) -> int:
-        """Append a unit and return its position. Raises OSError if a new file cannot be made; then
-        nothing has changed. About 1 µs."""
+        """Append a unit to the timer log and return its position.
+
+        Raises OSError if a new file cannot be made. Then nothing has changed. Cost: about 1 µs.
+        """
         current = self._current
         position = self.end
         if current is None or current.end - position < TIMER_UNIT_SIZE + _BLANK.size:
@@ -148,11 +157,11 @@ class TimerLog:
     def piece(
         self, position: int, before: int = 0, size: int = TIMER_UNIT_SIZE
     ) -> tuple[Piece, int] | None:
-        """Return the piece of a file for the unit at ``position``, and the unit's place in the
-        piece. None: the unit no longer exists.
+        """Return the piece of a file that contains the unit at ``position``, or None.
 
-        The piece has ``size`` bytes from the unit on, or fewer at the end of the file, and up to
-        ``before`` bytes before the unit.
+        The result also has the position of the unit in the piece. It is None if the unit no longer
+        exists. The piece has ``size`` bytes from the unit on, or fewer at the end of the file, and
+        up to ``before`` bytes before the unit.
         """
         file = self.files.at(position)
         there = min(self.end, file.end - _BLANK.size) - position if file is not None else 0
@@ -163,7 +172,10 @@ class TimerLog:
         return Piece(file.segment, begin - file.start, end - begin), position - begin
 
     def unit(self, position: int) -> TimerUnit | None:
-        """Read the unit at ``position``, and block until then; return None if there is none."""
+        """Read the unit at a position of the timer log, or return None if there is none.
+
+        The call blocks the thread.
+        """
         there = self.piece(position)
         if there is None:
             return None
@@ -178,8 +190,12 @@ class TimerLog:
         return file.end
 
     def scan(self, start: int, end: int | None = None) -> Iterator[TimerUnit]:
-        """Yield the units from ``start`` on, up to ``end`` or to the first invalid one.
-        ``scanned_to`` is the end of the scan. It reads without the map; about 1 µs a unit."""
+        """Yield the units of the timer log from ``start`` to ``end``.
+
+        Without ``end``, the scan ends at the first invalid unit. An invalid unit before ``end``
+        ends it too. ``scanned_to`` is the end of the scan. It reads without the map. Cost: about 1
+        µs a unit.
+        """
         self.scanned_to = start
         limit = self.capacity if end is None else end
         while self.scanned_to < limit:
@@ -203,15 +219,17 @@ class TimerLog:
                 yield unit
 
     def cut_at(self, end: int) -> None:
-        """Cut the log off at ``end`` and continue there."""
+        """Cut the timer log off at ``end``, and append the next unit there."""
         assert self.start <= end <= self.capacity
         self.files.truncate(end)
         self.end = end
         self._current = self.files.at(end)
 
     def go_on_behind(self, end: int) -> int:
-        """Cut the log off like ``cut_at``, but continue in a new file. Return its first
-        position."""
+        """Cut the timer log off at ``end``, and append the next unit to a new file.
+
+        Return the first position of that file.
+        """
         self.cut_at(end)
         if self._current is not None:
             self.end = self._current.end
@@ -219,25 +237,35 @@ class TimerLog:
         return self.end
 
     def files_before(self, position: int) -> list[MappedFile]:
-        """Return the files at the front that end before ``position``, but never the last file."""
+        """Return the oldest files of the timer log, which end at ``position`` or before it.
+
+        The last file is never among them.
+        """
         return [file for file in self.files.files[:-1] if file.end <= position]
 
     def remove_before(self, position: int) -> None:
-        """Delete the files before ``position``, and block until then. Raises OSError."""
+        """Delete the oldest files of the timer log, which end at ``position`` or before it.
+
+        The call blocks the thread. Raises OSError.
+        """
         for file in self.files_before(position):
             self._disk.remove(file.segment.path)
             self.files.forget_first()
 
     def prepare(self) -> None:
-        """Start to make the next file in a thread if this one is nearly full. Call it
-        periodically."""
+        """Start to make the next file in a thread if the current file is nearly full.
+
+        The owner calls this periodically.
+        """
         if self._current is not None and self._current.end - self.end < self.files.file_size // 4:
             self.files.prepare_next()
 
     def drop_before(self, log_start: int) -> list[MappedFile]:
-        """Return the files at the front whose messages are no longer in the commit log, which
-        begins at ``log_start``. The last file is never returned. The caller deletes each file, and
-        then forgets it."""
+        """Return the oldest files, whose messages are no longer in the commit log.
+
+        The commit log begins at ``log_start``. The last file is never returned. The caller deletes
+        each file, and then calls ``files.forget_first``.
+        """
         found = []
         for file in self.files.files[:-1]:
             last = (
@@ -250,7 +278,7 @@ class TimerLog:
         return found
 
     def remove(self) -> None:
-        """Delete every file and leave an empty log."""
+        """Delete every file, so that the timer log is empty."""
         self.files.remove_all()
         self.files = self.files.emptied()
         self.end = 0
@@ -261,7 +289,7 @@ class TimerLog:
         self._current = None
 
     def _roll(self) -> MappedFile:
-        """Close the current file with a blank and start the next one."""
+        """Start a new file of the timer log, and end the current one with a blank."""
         current = self._current
         start = current.end if current is not None else self.end
         if not self.files:

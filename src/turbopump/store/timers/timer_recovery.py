@@ -41,10 +41,10 @@ def open_timers(
     now: int,
     report: Callable[[str], None],
 ) -> PendingTimers:
-    """Open the timers of a store whose commit log and queues are recovered. ``queue`` is the queue
-    of ``TIMER_TOPIC``, or None.
+    """Open the timers of a store, and repair damage that a crash has left.
 
-    Damage is reported and repaired. Raises OSError.
+    The commit log and the queues must be recovered before. ``queue`` is the queue of
+    ``TIMER_TOPIC``, or None. ``report`` gets a line for each damage. Raises OSError.
     """
     checkpoint = load_timer_checkpoint(disk, config.paths.timer_checkpoint)
     timers = PendingTimers(config, disk, checkpoint, report)
@@ -81,8 +81,10 @@ def _load(
     queue: ConsumeQueue | None,
     now: int,
 ) -> str | None:
-    """Bring log and wheel to the positions of the checkpoint. Return the fault if that is
-    impossible, or None."""
+    """Bring timer log and wheel to the positions of the checkpoint.
+
+    Return the fault if that is impossible, or None.
+    """
     log = timers.log
     if checkpoint.redo_before:
         timers.redo_before = checkpoint.redo_before
@@ -120,8 +122,10 @@ def _load(
 
 
 def _precision(timers: PendingTimers, now: int, *, whole: bool) -> int:
-    """Return the configured precision if the wheel has it; 0 if the wheel has another one, or is
-    too small."""
+    """Return the configured precision if timer log and wheel have it, or 0.
+
+    A precision below a second always needs new slots, so the result is 0 (case 4 of the module).
+    """
     precision = timers.config.precision_ms
     log = timers.log
     if precision < 1000:
@@ -137,7 +141,10 @@ def _precision(timers: PendingTimers, now: int, *, whole: bool) -> int:
 def _reslot(
     timers: PendingTimers, checkpoint: TimerCheckpoint, queue: ConsumeQueue | None
 ) -> str | None:
-    """Prepare new slots for all messages: see case 4 of the module. Return the fault, or None."""
+    """Prepare new slots for all messages, because the precision has changed.
+
+    This is case 4 of the module. Return the fault if it is impossible, or None.
+    """
     end = checkpoint.log_end
     if not checkpoint.ours:
         first_new = _first_new(timers, queue)
@@ -155,15 +162,16 @@ def _reslot(
 
 
 def _first_new(timers: PendingTimers, queue: ConsumeQueue | None) -> int | None:
-    """Return the commit-log offset of the first message behind the checkpoint's queue offset, or
-    None."""
+    """Return the commit-log offset of the first timer message behind the checkpoint, or None."""
     unit = queue.unit(timers.queue_offset) if queue is not None else None
     return unit[0] if unit is not None else None
 
 
 def fill_wheel(timers: PendingTimers, end: int) -> bool:
-    """Rebuild the wheel from the log up to ``end``; return False if the log is damaged before it.
-    About 1.5 µs a unit."""
+    """Rebuild the timer wheel from the timer log up to ``end``.
+
+    Return False if the log is damaged before ``end``. Cost: about 1.5 µs a unit.
+    """
     wheel = timers.wheel
     log = timers.log
     wheel.clear()
@@ -176,8 +184,10 @@ def fill_wheel(timers: PendingTimers, end: int) -> bool:
 
 
 def _rewind_chains(timers: PendingTimers, checkpoint: TimerCheckpoint) -> bool:
-    """Shorten the chains of undelivered slots to the end of the log at the checkpoint. Return False
-    if a chain is torn, or the wheel differs from that time."""
+    """Remove the units that are newer than the checkpoint from the undelivered slots.
+
+    Return False if the chain of a slot is torn, or if the wheel then differs from the checkpoint.
+    """
     # The wheel is a map without a copy: after a kill it has units that the checkpoint does not
     # know. Their messages are read from the queue again, so their units must leave the chains. They
     # are still in the log behind ``end``, which ``cut_at`` removes only afterwards. The sum over
@@ -196,8 +206,10 @@ def _rewind_chains(timers: PendingTimers, checkpoint: TimerCheckpoint) -> bool:
 
 
 def _before(timers: PendingTimers, slot: Slot, end: int) -> tuple[int, int] | None:
-    """Return the last unit of a slot before ``end``, and the number of units up to it; None if its
-    chain is torn."""
+    """Return the last unit of a slot before ``end``, and the number of units up to it.
+
+    Return None if the chain of the slot is torn.
+    """
     position = slot.last
     count = slot.units
     while position >= end:
@@ -212,7 +224,10 @@ def _before(timers: PendingTimers, slot: Slot, end: int) -> tuple[int, int] | No
 def _replay_apache(
     timers: PendingTimers, checkpoint: TimerCheckpoint, queue: ConsumeQueue | None, *, whole: bool
 ) -> str | None:
-    """Recover Apache's log and wheel: see case 2 of the module. Return the fault, or None."""
+    """Recover the timer log and wheel that Apache's broker has written.
+
+    This is case 2 of the module. Return the fault if it is impossible, or None.
+    """
     log = timers.log
     wheel = timers.wheel
     begin = log.file_start(max(checkpoint.log_end - log.files.file_size, log.start))
@@ -235,8 +250,10 @@ def _replay_apache(
 
 
 def _revise(wheel: TimerWheel, unit: TimerUnit) -> None:
-    """Make a unit the last of its slot. RocketMQ: ``TimerWheel.reviseSlot``, which does not correct
-    the count either."""
+    """Make a unit the last one of its slot, if it is newer than the present last one.
+
+    RocketMQ: ``TimerWheel.reviseSlot``, which does not correct the count either.
+    """
     slot = wheel.slot(unit.time)
     if slot is None or slot.last < unit.position:
         wheel.add_unit(unit.time, unit.position, -1 if unit.recalls else 1)

@@ -26,7 +26,7 @@ from turbopump.store.mapped_file import STEP, data_steps
 
 WHEEL_SLOT_SIZE: Final = 32
 SLOTS: Final = 7 * 86_400
-"""Number of slots of one round, for any precision; the file has two rounds. RocketMQ:
+"""Number of slots of one round, for any precision. The file has two rounds. RocketMQ:
 ``TIMER_WHEEL_TTL_DAY``."""
 
 _SLOT: Final = struct.Struct(">qqqii")
@@ -35,10 +35,10 @@ _OCCUPIED: Final = b"\x01"
 
 
 class Slot(NamedTuple):
-    """Slot of the wheel.
+    """Slot of the timer wheel, which leads to the messages of one time.
 
     - ``time``: time of the slot in ms.
-    - ``first``, ``last``: positions in the timer log.
+    - ``first``, ``last``: positions of its oldest and newest unit in the timer log.
     - ``units``: number of its units, minus recalls.
     """
 
@@ -49,16 +49,15 @@ class Slot(NamedTuple):
 
 
 def wheel_size(slots: int) -> int:
-    """Return the size of the file in bytes."""
+    """Return the size in bytes of the file of a timer wheel."""
     return slots * 2 * WHEEL_SLOT_SIZE
 
 
 class TimerWheel:
-    """Wheel in the file at ``path``, created if it is missing. Times are in ms, multiples of
-    ``precision_ms``.
+    """Timer wheel in a file, which is created if it is missing.
 
-    One byte a slot in memory marks the slots with undelivered units, so that the next one is found
-    at once. Raises OSError, StoreError.
+    Times are in ms, and multiples of ``precision_ms``. One byte a slot in memory marks the slots
+    with undelivered units, so that the next one is found at once. Raises OSError, StoreError.
     """
 
     def __init__(self, disk: Disk, path: Path, slots: int, precision_ms: int) -> None:
@@ -73,19 +72,18 @@ class TimerWheel:
         self._buffer = self.segment.buffer
         self._occupied = bytearray(self.total)
         self.sum = 0
-        """Sum of the CRC-32 of every undelivered slot; it shows if the file is unchanged."""
+        """Sum of the CRC-32 of every undelivered slot. It shows if the file is unchanged."""
         self.waiting = 0
         """Number of units in undelivered slots, minus recalls."""
         self.dirty = False
 
     @property
     def span_ms(self) -> int:
-        """Time between the oldest undelivered slot and the last one that does not overwrite it, in
-        ms."""
+        """Time in ms that the wheel covers, from the oldest undelivered slot on."""
         return self.total * self.precision_ms
 
     def slot(self, time: int) -> Slot | None:
-        """Return the slot of a time; None if no unit was put there for this time."""
+        """Return the slot of a time, or None if it has no unit."""
         number = time // self.precision_ms
         found, first, last, count, _ = _SLOT.unpack_from(
             self._buffer, number % self.total * WHEEL_SLOT_SIZE
@@ -93,7 +91,8 @@ class TimerWheel:
         return Slot(time, first, last, count) if found == number and last >= 0 else None
 
     def last(self, time: int) -> int:
-        """Return the position of the newest unit of a time; −1 if it has none."""
+        """Return the position in the timer log of the newest unit of a time, or −1 if there is
+        none."""
         number = time // self.precision_ms
         found, _, last, _, _ = _SLOT.unpack_from(
             self._buffer, number % self.total * WHEEL_SLOT_SIZE
@@ -101,7 +100,10 @@ class TimerWheel:
         return int(last) if found == number else -1
 
     def add_unit(self, time: int, position: int, change: int) -> None:
-        """Make the unit at ``position`` the newest of a time. ``change`` is added to the count."""
+        """Make the unit at ``position`` of the timer log the newest unit of a time.
+
+        ``change`` is added to the number of units in the slot.
+        """
         number = time // self.precision_ms
         index = number % self.total
         found, first, _, before, magic = _SLOT.unpack_from(self._buffer, index * WHEEL_SLOT_SIZE)
@@ -114,7 +116,8 @@ class TimerWheel:
         self._write(index, slot, before, count, occupied=True)
 
     def set_last(self, time: int, last: int, count: int) -> None:
-        """Set the end of a time's chain to ``last``; −1 empties the slot."""
+        """Make ``last`` the newest unit of a time, with ``count`` units in the slot. −1 empties the
+        slot."""
         number = time // self.precision_ms
         index = number % self.total
         _, first, _, before, magic = _SLOT.unpack_from(self._buffer, index * WHEEL_SLOT_SIZE)
@@ -122,7 +125,7 @@ class TimerWheel:
         self._write(index, slot, before, count, occupied=last >= 0)
 
     def passed(self, time: int) -> None:
-        """Mark a slot as delivered."""
+        """Mark the slot of a time as delivered."""
         index = time // self.precision_ms % self.total
         if self._occupied[index]:
             self.sum -= self._crc(index)
@@ -130,8 +133,10 @@ class TimerWheel:
             self._occupied[index] = 0
 
     def next_pending(self, time: int) -> int | None:
-        """Return the first slot from ``time`` on with undelivered units, or None. About 0.1 ms if
-        there is none."""
+        """Return the time of the first slot with undelivered units from ``time`` on, or None.
+
+        Cost: about 0.1 ms if there is none.
+        """
         number = time // self.precision_ms
         index = number % self.total
         found = self._occupied.find(_OCCUPIED, index)
@@ -143,8 +148,10 @@ class TimerWheel:
         return (number + found - index) * self.precision_ms
 
     def mark_pending(self, time: int) -> list[Slot]:
-        """Mark every slot from ``time`` on, for one span, as undelivered, and return these slots.
-        Reads the whole file; about 0.3 s if it is full."""
+        """Mark all slots from ``time`` on as undelivered, and return those that have units.
+
+        The whole file is read. Cost: about 0.3 s if it is full.
+        """
         pending = []
         number = time // self.precision_ms
         total = self.total
@@ -160,7 +167,9 @@ class TimerWheel:
 
     def has_other_precision(self, now: int) -> bool:
         """Return True if some slots fit no time around ``now``, which means another precision.
-        Reads the whole file."""
+
+        The whole file is read.
+        """
         low, high = (int(now * share) // self.precision_ms for share in (0.7, 1.4))
         return any(
             number > 0 and last >= 0 and not low < number < high
@@ -168,7 +177,7 @@ class TimerWheel:
         )
 
     def clear(self) -> None:
-        """Empty every slot."""
+        """Remove the units from every slot of the wheel."""
         for start in data_steps(self.segment, 0):
             size = min(STEP, self.segment.size - start)
             self._buffer[start : start + size] = bytes(size)
@@ -177,8 +186,10 @@ class TimerWheel:
         self.dirty = True
 
     def dirty_segments(self) -> list[Segment]:
-        """Return the file's segment if it was written since the last call. It counts as clean from
-        now on."""
+        """Return the segment of the file if it was written since the last call.
+
+        It counts as clean from now on.
+        """
         dirty = self.dirty
         self.dirty = False
         return [self.segment] if dirty else []
@@ -187,7 +198,7 @@ class TimerWheel:
         self.segment.close()
 
     def _slots(self) -> Iterator[tuple[int, tuple[int, int, int, int, int]]]:
-        """Yield every slot outside of holes, with its number in the file."""
+        """Yield number and fields of every slot of the file that does not lie in a hole."""
         for start in data_steps(self.segment, 0):
             size = min(STEP, self.segment.size - start)
             piece = self.segment.read_cold(start, size - size % WHEEL_SLOT_SIZE)
