@@ -154,7 +154,7 @@ def pop_texts(data: bytes) -> None:
 def first_bytes_of_tls(data: bytes) -> None:
     """What a server's side of a handshake makes of them."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    side = _context().at(0).wrap_bio(incoming, outgoing, server_side=True)
+    side = _context().context_at(0).wrap_bio(incoming, outgoing, server_side=True)
     incoming.write(b"\x16" + data[:HELLO_SIZE_MAX])
     with suppress(ssl.SSLError):  # or it wants more
         side.do_handshake()

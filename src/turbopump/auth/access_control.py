@@ -35,7 +35,7 @@ from turbopump.remoting.wire import Wire
 from turbopump.repeated_line import RepeatedLine
 
 audit = logging.getLogger("turbopump.audit")
-"""Audit log: the user, the request, the address, and the deciding rule. Denials and changes are
+"""Audit log with the user, the request, the address, and the deciding rule. Denials and changes are
 always logged, the rest at level DEBUG."""
 _DENIED: Final = "denied user=%s code=%d asked=%s peer=%s rule=%s"
 _ALLOWED: Final = "allowed user=%s code=%d asked=%s peer=%s rule=%s"
@@ -46,18 +46,19 @@ KNOWN_MAX: Final = 10_000
 NAME_SIZE_MAX: Final = 300
 """Maximum length of a topic or group in a cached request, in characters."""
 LARGE_BODY: Final = 8 * 1024
-"""Size of a body in bytes above which its resources are checked in steps, one for each step."""
+"""Size of a body in bytes above which its resources are checked one by one, with other work between
+them."""
 NOTED_MAX: Final = 20
 """Maximum number of needed resources that a log line names."""
 HEADER_SIZE: Final = 64 * 1024
-"""Maximum size in bytes of a JSON header for the fast check. A larger or unusual header takes the
-tolerant path."""
+"""Maximum size in bytes of a JSON header for the fast check. A larger or unusual header is decoded
+by the slower, more tolerant code."""
 _CHANGES: Final = frozenset({Action.CREATE, Action.UPDATE, Action.DELETE})
 KEYS: Final = {
     int(code): rule.key for code, rule in RULES.items() if rule.key is not None and not rule.message
 }
-"""Header fields that decide about each frequent request. None of these requests changes
-anything."""
+"""Functions that return the header fields which decide about a frequent request, by its code. None
+of these requests changes anything."""
 CHANGING: Final = frozenset(
     code
     for code, rule in RULES.items()
@@ -71,10 +72,11 @@ NOT_KNOWN: Final = refusal(
 )
 """Answer to an unknown or disabled user, and to a wrong signature."""
 NOBODY: Final = User("-", secrets.token_hex())
-"""User of an unsigned request that the whitelist allows. Also used in place of a missing user."""
+"""User of an unsigned request that the whitelist allows. It also stands for a user who does not
+exist."""
 _NO_RULE: Final = Rule(who=Who.SUPER)
 _ALWAYS: Final = (Who.SUPER, Who.SECRETS)
-"""Kinds of users that are always required: no setting opens these requests to others."""
+"""Kinds of users that are always required. No setting opens these requests to others."""
 _NO_POLICIES: Final = Policies()
 
 
@@ -82,8 +84,8 @@ _NO_POLICIES: Final = Policies()
 class AccessSettings:
     """Settings of access control.
 
-    - ``authorization``: True if policies are checked, not only signatures.
-    - ``inner_user``: name of the brokers' own user.
+    - ``authorization``: True if policies are checked, and not only signatures.
+    - ``inner_user``: name of the brokers' own user, or None.
     - ``unsigned``: codes of requests that need no signature (authenticationWhitelist).
     - ``unasked``: codes of requests that need no policy (authorizationWhitelist).
     """
@@ -95,8 +97,10 @@ class AccessSettings:
 
 
 class AccessControl:
-    """Access control of one server. ``clusters`` returns the names of the server's current
-    clusters."""
+    """Access control of one server, which decides about each request that arrives.
+
+    ``clusters`` returns the names of the server's current clusters.
+    """
 
     def __init__(
         self, accounts: Accounts, settings: AccessSettings, clusters: Callable[[], Collection[str]]
@@ -106,12 +110,12 @@ class AccessControl:
         self._clusters = clusters
         self._known: dict[Hashable, tuple[str, str]] = {}
         self.on_permissions_reduced: Callable[[], None] = lambda: None
-        """Called when a user may have lost permissions. Held requests that were allowed must then
-        be answered."""
+        """Function that is called when a user may have lost permissions. Waiting requests that were
+        allowed must then be answered."""
 
     @property
     def accounts(self) -> Accounts:
-        """Users and policies. New ones apply from the next request on."""
+        """Users and policies of the server. New ones apply from the next request on."""
         return self._accounts
 
     @accounts.setter
@@ -125,8 +129,10 @@ class AccessControl:
     def __call__(
         self, request: Request[Any], context: RequestContext
     ) -> Refusal | Steps[Refusal | None] | None:
-        """Return None if the request is allowed, else the refusal. A large body that names
-        resources is checked in steps."""
+        """Return None if the request is allowed, or else the answer that refuses the request.
+
+        A large body that names resources is checked in steps.
+        """
         code = context.code
         peer = context.peer
         user = self._find_sender(context)
@@ -167,7 +173,7 @@ class AccessControl:
         return finished(judging)
 
     def may_publish(self, peer: Wire, topic: str) -> bool:
-        """Return True if the last user of a connection may publish to a topic now."""
+        """Return True if the user of a connection's last request may publish to ``topic`` now."""
         user = self._accounts.users.get(peer.user or "")
         if user is None or not user.enabled:
             return not self._settings.authorization and peer.user == NOBODY.name
@@ -179,7 +185,7 @@ class AccessControl:
     # --- the sender
 
     def _find_sender(self, context: RequestContext) -> User | None:
-        """Return the enabled user who signed a request, or None if the request is unsigned."""
+        """Return the enabled user who signed a request, or None if no such user did."""
         frame = context.frame
         body = context.body
         version = context.version
@@ -211,8 +217,10 @@ class AccessControl:
         context: RequestContext,
         key: Hashable = None,
     ) -> Steps[Refusal | None]:
-        """Decide about a request of a user who is not Super, by the rule of the request. ``key`` is
-        the cache key of the permission."""
+        """Decide about a request of a user who is not Super, by the rule of the request.
+
+        ``key`` is the key under which a permission is cached, or None.
+        """
         code = context.code
         peer = context.peer
         if rule.who is not Who.POLICY or user is NOBODY:
@@ -265,7 +273,8 @@ class AccessControl:
         return found
 
     def judge_need(self, user: User, code: int, peer: Wire, wanted: Need) -> Refusal | None:
-        """Decide about one need of a request, by the policies of a user."""
+        """Return a refusal unless the policies of a user give one permission that a request
+        needs."""
         entry = self._find_entry(user, peer, wanted)
         if entry is not None and entry.decision is Decision.ALLOW:
             return None
@@ -297,7 +306,7 @@ class AccessControl:
             audit.log(level, _ALLOWED, user.name, context.code, asked, context.peer.peer, why)
 
     def _describe_change(self, request: Request[Any], rule: Rule, context: RequestContext) -> str:
-        """Return a description of the change made by a request that needs no policy."""
+        """Return a description, for the audit log, of the change that an allowed request makes."""
         subject = getattr(request, "subject", None) or getattr(request, "username", None)
         if subject:
             return SUBJECT + str(subject).removeprefix(SUBJECT)[:NAME_SIZE_MAX]
@@ -314,7 +323,7 @@ class AccessControl:
 
 
 def _fields(context: RequestContext) -> Mapping[str, str]:
-    """Return the header fields of a request, or no fields if undeclared ones cannot be decoded."""
+    """Return the header fields of a request. There are none if the header cannot be decoded."""
     try:
         return context.command.ext or {}
     except ProtocolError:

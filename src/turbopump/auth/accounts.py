@@ -49,7 +49,7 @@ DISABLED: Final = "disable"
 
 @dataclass(frozen=True)
 class User:
-    """One user. A Super user may do everything."""
+    """User of a server. A Super user may do everything."""
 
     name: str
     password: str = field(repr=False)
@@ -58,12 +58,12 @@ class User:
 
     @cached_property
     def key(self) -> SigningKey:
-        """Key that checks the user's signatures."""
+        """Key that checks the signatures of this user."""
         return SigningKey(self.password)
 
     @property
     def info(self) -> UserInfo:
-        """User without the password, as other users may see them."""
+        """Description of the user without the password, as other users may see it."""
         return UserInfo(
             username=self.name,
             user_type=SUPER if self.is_super else NORMAL,
@@ -78,14 +78,16 @@ class _Content(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Accounts:
-    """Users by name, and the policies of each user by the same name."""
+    """Users of a server and their policies, each by the name of the user."""
 
     users: Mapping[str, User] = field(default_factory=dict)
     policies: Mapping[str, Policies] = field(default_factory=dict)
 
     def allowed_more_than(self, later: Accounts) -> bool:
-        """Return True if a user may have fewer permissions in ``later``, because users or policies
-        differ."""
+        """Return True if ``later`` may give a user fewer permissions than these accounts.
+
+        That is assumed if a user or a policy of these accounts differs there.
+        """
         users = later.users
         policies = later.policies
         return any(users.get(name) != user for name, user in self.users.items()) or any(
@@ -96,8 +98,11 @@ class Accounts:
 
     @classmethod
     def decode(cls, text: bytes) -> Accounts:
-        """Decode the text. Raise ConfigError if the text is invalid. Unknown content is refused
-        too, because it might be a Deny."""
+        """Return the users and policies in the text of a file or answer.
+
+        Raises ConfigError if the text is invalid. Unknown content is refused too, because it might
+        be a Deny.
+        """
         try:
             content = decoder_of(_Content, strict=True).decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -118,7 +123,7 @@ class Accounts:
         return found
 
     def encode(self) -> bytes:
-        """Return the text, with passwords."""
+        """Return users and policies as text, with passwords."""
         return self._text
 
     @cached_property
@@ -135,8 +140,11 @@ class Accounts:
     # --- users
 
     def with_new_user(self, info: UserInfo, *, again: bool = False) -> Accounts:
-        """Return a copy with one more user, Normal and enabled unless ``info`` says otherwise. With
-        ``again`` an equal existing user is no error."""
+        """Return a copy with one more user.
+
+        The user is Normal and enabled unless ``info`` says otherwise. With ``again`` an equal
+        existing user is no error.
+        """
         if again and info.username in self.users and self.with_changed_user(info) == self:
             return self
         return self._with_user(_new_user(info, self.users))
@@ -171,8 +179,10 @@ class Accounts:
     def acl_infos(
         self, subject: str = "", resource: str = "", *, exact: bool = False
     ) -> list[AclInfo]:
-        """Return the policies whose subject and resource contain these texts. With ``exact`` the
-        subject must be equal."""
+        """Return the policies whose subject and resource contain the given texts.
+
+        With ``exact`` the subject must be equal.
+        """
         found = []
         for name in self.policies:
             of = SUBJECT + name
@@ -198,8 +208,11 @@ class Accounts:
         return AclInfo(subject=SUBJECT + name, policies=policies)
 
     def with_acl(self, info: AclInfo) -> Accounts:
-        """Return a copy with more policies for an existing user. An entry replaces an entry for the
-        same resource. The first policies of a user are stored unchanged."""
+        """Return a copy with more policies for an existing user.
+
+        A new entry replaces an entry for the same resource. The first policies of a user are stored
+        unchanged.
+        """
         name = _user_name(info.subject)
         if name not in self.users:
             raise ConfigError(f"The subject of {info.subject} is not exist: create the user first")
@@ -213,9 +226,11 @@ class Accounts:
         *,
         again: bool = False,
     ) -> Accounts:
-        """Return a copy without the entry for a resource in the policy of this type (None means
-        Custom). Without a resource, all policies of the subject are removed. With ``again`` missing
-        policies are no error."""
+        """Return a copy without some or all policies of a subject.
+
+        With ``resource``, only the entry for that resource is removed, from the policy of this type
+        (None means Custom). With ``again`` missing policies are no error.
+        """
         name = _user_name(subject)
         mine = self.policies.get(name)
         if mine is None:
@@ -263,8 +278,10 @@ def _new_user(info: UserInfo, others: Mapping[str, User]) -> User:
 
 
 def _merged(mine: Policies | None, info: AclInfo) -> Policies:
-    """Return the policies with those of ``info`` added. ``mine`` is None if the user has none
-    yet."""
+    """Return the policies of a user with those of ``info`` added.
+
+    ``mine`` is None if the user has no policies yet.
+    """
     if not info.policies:
         raise ConfigError(f"The policies is empty: {info.subject} needs entries")
     merged = mine or Policies()

@@ -25,8 +25,11 @@ _FILE_NAMES: Final = {
 def credentials_of(
     secrets: Mapping[str, str | None], environment: Mapping[str, str]
 ) -> Credentials | None:
-    """Return the credentials from the values of ``SECRET_FIELDS``, or from ``environment``. Raise
-    ConfigError if they are invalid."""
+    """Return the credentials that a command or application was given, or None.
+
+    They are in the values of ``SECRET_FIELDS``, or else in ``environment``. Raises ConfigError if
+    they are invalid.
+    """
     path = secrets["credentials_file"]
     secrets = {name: value for name, value in secrets.items() if name != "credentials_file"}
     if path is not None:
@@ -57,8 +60,10 @@ def credentials_of(
 
 
 def _file_credentials(path: str) -> dict[str, str]:
-    """Return the values in a file of lines ``accessKey: VALUE`` or ``accessKey=VALUE``, the form of
-    mqadmin's ``tools.yml``."""
+    """Return the credentials in a file that has the form of mqadmin's ``tools.yml``.
+
+    Its lines are ``accessKey: VALUE`` or ``accessKey=VALUE``.
+    """
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

@@ -38,26 +38,34 @@ _ACTIONS: Final = {
 }
 _NULLS: Final = ("", "~", "null", "Null", "NULL")
 _Value = Any
-"""Text, or a list or mapping of values; None for an empty file."""
+"""Text, or a list or mapping of values, or None for an empty file."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """Content of a file. ``left_out`` has sentences about parts that no policy can express."""
+    """Users and policies that were found in a file.
+
+    ``left_out`` has sentences about parts that no policy can express.
+    """
 
     accounts: Accounts
     left_out: tuple[str, ...] = ()
 
 
 def configuration_directory() -> Path:
-    """Return the directory of the files of 4.x: ``conf`` in ROCKETMQ_HOME, or in the current
-    directory if that is not set."""
+    """Return the directory in which RocketMQ 4.x has its files.
+
+    It is ``conf`` in ROCKETMQ_HOME, or in the current directory if that is not set.
+    """
     return Path(os.environ.get("ROCKETMQ_HOME", "")) / "conf"
 
 
 def read_directory(directory: Path) -> Accounts:
-    """Return the users of ``acl/*.yml`` and of ``plain_acl.yml``; the first of two with the same
-    name counts. Raise ConfigError or OSError."""
+    """Return the users and policies in ``acl/*.yml`` and in ``plain_acl.yml``.
+
+    Of two users with the same name, the first counts. Raises ConfigError or OSError if a file
+    cannot be read.
+    """
     found = Accounts()
     inner = sorted(path for path in (directory / "acl").rglob("*") if _is_yaml(path))
     for path in [*inner, directory / "plain_acl.yml"]:
@@ -71,8 +79,10 @@ def _is_yaml(path: Path) -> bool:
 
 
 def read(path: Path) -> Found:
-    """Return the users and policies in a file. Raise ConfigError, which names the file, or
-    OSError."""
+    """Return the users and policies in a file.
+
+    Raises ConfigError, which names the file, or OSError.
+    """
     try:
         return decode(path.read_bytes().decode("utf-8"))
     except (ConfigError, UnicodeDecodeError) as error:
@@ -80,7 +90,10 @@ def read(path: Path) -> Found:
 
 
 def decode(text: str) -> Found:
-    """Return the users and policies in the text of a file. No error contains a secret."""
+    """Return the users and policies in the text of a file.
+
+    No error contains a secret.
+    """
     content = _parse(text)
     if not isinstance(content, dict):
         raise ConfigError("not a plain_acl.yml: expected a line `accounts:`")
@@ -146,14 +159,16 @@ def _list(content: dict[str, _Value], key: str) -> list[_Value]:
 
 
 def _value(mapping: dict[str, _Value], key: str) -> _Value:
-    """Return a value, or None if the key is absent or null."""
+    """Return the value of a key, or None if the key is absent or null."""
     value = mapping.get(key)
     return None if value in _NULLS else value
 
 
 def _parse(text: str) -> _Value:
-    """Return the text parsed into lists and mappings of strings. PyYAML's own errors are not shown,
-    because they quote the file, which may contain a secret."""
+    """Return the text parsed into lists and mappings of strings.
+
+    PyYAML's own errors are not shown, because they quote the file, which may contain a secret.
+    """
     try:
         import yaml
     except ImportError:

@@ -35,7 +35,7 @@ EnumT = TypeVar("EnumT", bound=StrEnum)
 
 
 class ResourceType(StrEnum):
-    """Type of a resource."""
+    """Types of the resources that policies protect."""
 
     ANY = "Any"
     CLUSTER = "Cluster"
@@ -45,8 +45,10 @@ class ResourceType(StrEnum):
 
 
 class Pattern(StrEnum):
-    """Kinds of names in a policy's resource, in order of precedence: one name, a prefix, or all
-    names."""
+    """Kinds of names in the resource of a policy, in order of precedence.
+
+    They are one name, a prefix, and all names.
+    """
 
     LITERAL = "LITERAL"
     PREFIXED = "PREFIXED"
@@ -54,8 +56,10 @@ class Pattern(StrEnum):
 
 
 class Action(StrEnum):
-    """Actions on a resource. In a policy ``ALL`` means every action. In a question ``ANY`` means
-    that any action is enough."""
+    """Actions on a resource.
+
+    In a policy, ``ALL`` means every action. In a question, ``ANY`` means that any action is enough.
+    """
 
     ALL = "All"
     ANY = "Any"
@@ -69,7 +73,7 @@ class Action(StrEnum):
 
 
 class Decision(StrEnum):
-    """Decision of an entry."""
+    """Decision of a policy's entry about a request."""
 
     ALLOW = "Allow"
     DENY = "Deny"
@@ -84,8 +88,7 @@ class PolicyType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """One topic, group or cluster, or in a policy several of one type. A request always names
-    one."""
+    """Topic, group or cluster that a request names, or a set of them in a policy."""
 
     type: ResourceType
     name: str = ""
@@ -93,8 +96,11 @@ class Resource:
 
     @classmethod
     def parse(cls, text: str) -> Resource:
-        """Return the resource in ``Topic:orders``, ``Group:billing-*``, ``Topic:*`` or ``*``. Raise
-        ConfigError for other text."""
+        """Return the resource that a text describes, such as ``Topic:orders`` or
+        ``Group:billing-*``.
+
+        ``Topic:*`` means all topics, and ``*`` all resources. Raises ConfigError for other text.
+        """
         if text == "*":
             return cls(ResourceType.ANY, "", Pattern.ANY)
         kind, colon, name = text.partition(":")
@@ -128,7 +134,7 @@ class Resource:
 
     @property
     def rank(self) -> tuple[bool, int, int]:
-        """Sort key of a matching resource: the smallest is the most specific."""
+        """Sort key of a matching resource. The most specific resource has the smallest key."""
         return (
             self.type is ResourceType.ANY,
             _RANKS[self.pattern],
@@ -141,8 +147,10 @@ _RANKS = {pattern: rank for rank, pattern in enumerate(Pattern)}
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Entry of a policy for one resource. ``sources`` contains addresses and CIDR ranges; empty
-    means all."""
+    """Entry of a policy, which allows or denies actions on one resource.
+
+    ``sources`` has addresses and CIDR ranges. An empty tuple means all addresses.
+    """
 
     resource: Resource
     actions: frozenset[Action]
@@ -160,8 +168,10 @@ class Entry:
         object.__setattr__(self, "_ranges", tuple(map(_address_range, self.sources)))
 
     def matches(self, asked: Resource, actions: Sequence[Action], source: str) -> bool:
-        """Return True if the entry decides about one of these actions on the resource, from this
-        address."""
+        """Return True if the entry decides about one of these actions on the resource.
+
+        ``source`` is the address of the requester.
+        """
         return (
             self.resource.matches(asked)
             and (
@@ -195,8 +205,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """Policies of one user. ``custom`` and ``default`` keep the order in which entries were
-    added."""
+    """Policies of one user.
+
+    ``custom`` and ``default`` keep the order in which entries were added.
+    """
 
     custom: tuple[Entry, ...] = ()
     default: tuple[Entry, ...] = ()
@@ -209,7 +221,7 @@ class Policies:
     def find_entry(
         self, asked: Resource, actions: Sequence[Action], source: str
     ) -> tuple[PolicyType, Entry] | None:
-        """Return the entry that decides and its policy type, or None, which means deny."""
+        """Return the entry that decides about a request, and its policy type, or None for deny."""
         kept = asked.type is ResourceType.TOPIC and is_brokers_own(asked.name)
         for type_, table in self._tables:
             for entries in table.entries_for(asked):
@@ -232,14 +244,17 @@ class Policies:
         )
 
     def by_type(self) -> tuple[tuple[PolicyType, tuple[Entry, ...]], ...]:
-        """Return both policies, in order of precedence."""
+        """Return the Custom and the Default policy, in order of precedence."""
         return (PolicyType.CUSTOM, self.custom), (PolicyType.DEFAULT, self.default)
 
     def with_entries(
         self, type_: PolicyType, entries: Iterable[Entry], *, append: bool = False
     ) -> Policies:
-        """Return a copy with more entries. A new entry replaces the first one for the same
-        resource, unless ``append`` is set. Raise ConfigError if there are no entries."""
+        """Return a copy with more entries in the policy of one type.
+
+        A new entry replaces the first one for the same resource, unless ``append`` is set. Raises
+        ConfigError if there are no entries.
+        """
         made = list(dict(self.by_type())[type_])
         more = list(entries)
         if not more:
@@ -269,8 +284,11 @@ class Policies:
 
 
 class _Table:
-    """Table of entries, with an index of literal names. A user may have thousands of entries, and
-    each request would otherwise search all. A literal name comes before all others."""
+    """Table of entries, with an index of literal names.
+
+    A user may have thousands of entries, and each request would otherwise search all of them. A
+    literal name comes before all others.
+    """
 
     __slots__ = ("_literal", "_others")
 
@@ -285,7 +303,7 @@ class _Table:
                 self._others.append(entry)
 
     def entries_for(self, asked: Resource) -> tuple[Sequence[Entry], Sequence[Entry]]:
-        """Return the entries that may match, the most specific first."""
+        """Return the entries that may match the resource, the most specific first."""
         return self._literal.get(asked, ()), self._others
 
 
@@ -294,8 +312,10 @@ def _order(entry: Entry) -> tuple[tuple[bool, int, int], bool]:
 
 
 def one_of(kind: type[EnumT], text: str, what: str) -> EnumT:
-    """Return the member of an enumeration, ignoring case. Raise ConfigError if there is no such
-    member."""
+    """Return the member of an enumeration with this value, ignoring case.
+
+    Raises ConfigError if there is no such member.
+    """
     for member in kind:
         if member.value.lower() == text.lower():
             return member
@@ -304,7 +324,10 @@ def one_of(kind: type[EnumT], text: str, what: str) -> EnumT:
 
 
 def actions_of(texts: Iterable[str]) -> frozenset[Action]:
-    """Return the actions with these names. Raise ConfigError for an unknown name."""
+    """Return the actions with these names.
+
+    Raises ConfigError for an unknown name.
+    """
     return frozenset(one_of(Action, text, "action") for text in texts)
 
 
@@ -313,8 +336,10 @@ def actions_of(texts: Iterable[str]) -> frozenset[Action]:
 
 @lru_cache(maxsize=1024)
 def _address(text: str) -> tuple[int, int] | None:
-    """Return an address as a number, and its number of bits, or None if the text is not an address.
-    An IPv4 address mapped into IPv6 becomes IPv4."""
+    """Return an IP address as a number, and its number of bits, or None for other text.
+
+    An IPv4 address mapped into IPv6 becomes IPv4.
+    """
     try:
         address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
@@ -325,8 +350,10 @@ def _address(text: str) -> tuple[int, int] | None:
 
 
 def _address_range(text: str) -> tuple[int, int]:
-    """Return the first and the last address of a CIDR range, or one address twice. Raise
-    ConfigError for other text."""
+    """Return the first and the last address of a CIDR range, as numbers.
+
+    For a single address, both are that address. Raises ConfigError for other text.
+    """
     head, slash, tail = text.partition("/")
     address = _address(head)
     if address is not None:

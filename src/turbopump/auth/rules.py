@@ -37,14 +37,16 @@ CREATE, UPDATE, DELETE = Action.CREATE, Action.UPDATE, Action.DELETE
 """Short names of the actions, for the table below."""
 
 Names = str | None | Iterable[str | None]
-"""One name, several names, or None."""
+"""One name of a resource, several names, or None."""
 Reading = Callable[[Any, Any, Collection[str]], Names]
 """Function that returns names from a request, its body, and the clusters of the server."""
 
 
 class Who(Enum):
-    """Kinds of users that a rule admits: users whose policies allow the request, or users with a
-    role that no policy gives."""
+    """Kinds of users that a rule admits.
+
+    They are users whose policies allow the request, or users with a role that no policy gives.
+    """
 
     POLICY = "policy"
     BROKERS = "the brokers' own account (innerClientAuthenticationCredentials) or a Super user"
@@ -53,7 +55,10 @@ class Who(Enum):
 
 
 class Need(NamedTuple):
-    """Actions on a resource, of which any one is enough."""
+    """Permission that a request needs on one resource.
+
+    Any one of the actions is enough.
+    """
 
     resource: Resource
     actions: tuple[Action, ...]
@@ -64,10 +69,13 @@ class Need(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Requirement of a rule: ``actions`` on the resources of one type that a request names.
+    """Requirement of a rule for the resources that a request names.
 
+    - ``type``: type of these resources.
+    - ``names``: function that returns their names.
+    - ``actions``: actions of which one is enough.
     - ``about``: description of these resources for the page.
-    - ``always``: if the request names no resource, require the actions on the empty name.
+    - ``always``: True requires the actions on the empty name if the request names no resource.
     """
 
     type: ResourceType
@@ -83,17 +91,17 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Rule of one request code.
+    """Rule that says who may send requests with one code.
 
-    - ``asks``: requirements; all of them must be allowed.
+    - ``asks``: requirements, all of which must be met.
     - ``message``: actions of which one is needed on the topic of a message that is found.
-    - ``from_body``: True if the body names the resources; ``pieces`` reads large bodies.
-    - ``produces``: of the producers named by the request, only those count whose user may
-      publish to some topic.
+    - ``from_body``: True if the body names the resources. ``pieces`` reads large bodies.
+    - ``produces``: True if the request names producers. They count only if the user may publish to
+      some topic.
     - ``somewhere``: actions of which one is needed on some topic, for a request without names.
-    - ``key``: the header fields that decide about a frequent request.
-    - ``secrets``: field that is not None in a request for passwords, which only ``Who.SECRETS``
-      may send.
+    - ``key``: function that returns the header fields which decide about a frequent request.
+    - ``secrets``: function that returns None unless the request is for passwords, which only
+      ``Who.SECRETS`` may send.
     """
 
     asks: tuple[Ask, ...] = ()
@@ -107,14 +115,17 @@ class Rule:
     secrets: Callable[[Any], object] | None = None
 
     def for_request(self, request: Request[Any]) -> Rule:
-        """Return the rule that applies to this request."""
+        """Return the rule that applies to this request, which may be stricter than that of its
+        code."""
         return self if self.secrets is None or self.secrets(request) is None else _SECRETS
 
     def needs(
         self, request: Request[Any], body: bytes, clusters: Collection[str]
     ) -> Iterator[Need]:
-        """Yield all needs of a request, each once. Raise FastjsonError if the body cannot be
-        decoded."""
+        """Yield every permission that a request needs, each once.
+
+        Raises FastjsonError if the body cannot be decoded.
+        """
         found: set[Need] = set()
         for content in self._contents(request, body):
             for ask in self.asks:
@@ -134,7 +145,7 @@ class Rule:
 
     @property
     def text(self) -> str:
-        """Return the text for the page: the users who may send the request."""
+        """Description of the users who may send the request, for the page of rules."""
         parts = [str(ask) for ask in self.asks] or [self.who.value]
         if self.somewhere:
             parts.append(f"through CLUSTER_REPLY_TOPIC {' or '.join(self.somewhere)} on some topic")
@@ -151,8 +162,10 @@ _SECRETS: Final = Rule(who=Who.SECRETS)
 
 
 def need(type_: ResourceType, name: str, actions: tuple[Action, ...]) -> Need:
-    """Return the need of one of these actions on a topic, group or cluster. A retry topic counts as
-    its group."""
+    """Return the permission to do one of these actions on a topic, group or cluster.
+
+    A retry topic counts as its group.
+    """
     if not name.startswith(RETRY_PREFIX) or type_ not in (ResourceType.TOPIC, ResourceType.GROUP):
         return Need(Resource(type_, name), actions)
     group = name.removeprefix(RETRY_PREFIX).partition("+")[0]  # %RETRY%group+topic: POP's
@@ -162,10 +175,10 @@ def need(type_: ResourceType, name: str, actions: tuple[Action, ...]) -> Need:
 
 
 def consumed(topic: str | None, group: str | None) -> Iterator[str]:
-    """Yield the topic that a group consumes and needs permission for.
+    """Yield the topic for which a group that consumes ``topic`` needs permission.
 
-    The group's own retry topic needs none: permission for the group includes it. The group's POP
-    retry topic of a topic counts as that topic.
+    The group's own retry topic needs none, because permission for the group includes it. The
+    group's POP retry topic of a topic counts as that topic.
     """
     if topic != f"{RETRY_PREFIX}{group}":
         yield original_topic(topic or "", group or "")
@@ -184,21 +197,23 @@ def _each(names: Names, *, always: bool) -> Iterator[str]:
 
 
 def topic(*actions: Action, of: str = "topic", always: bool = True) -> Ask:
-    """Return the requirement of actions on the topic in a header field."""
+    """Return the requirement of actions on the topic that a header field names."""
     read = attrgetter(of)
     return Ask(ResourceType.TOPIC, lambda request, *_: read(request), actions, always=always)
 
 
 def group(*actions: Action, of: str = "consumer_group", always: bool = True) -> Ask:
-    """Return the requirement of actions on the group in a header field."""
+    """Return the requirement of actions on the group that a header field names."""
     read = attrgetter(of)
     about = "" if of in ("consumer_group", "group", "group_name") else of.replace("_", " ")
     return Ask(ResourceType.GROUP, lambda request, *_: read(request), actions, about, always)
 
 
 def cluster(action: Action, of: str = "") -> Ask:
-    """Return the requirement of an action on the cluster in a header field, or on every cluster of
-    the server."""
+    """Return the requirement of an action on a cluster.
+
+    The cluster is the one in the header field ``of``, or else every cluster of the server.
+    """
     if not of:
         return Ask(ResourceType.CLUSTER, lambda _request, _body, clusters: clusters, (action,))
     read = attrgetter(of)
@@ -218,37 +233,46 @@ def groups(read: Reading, *actions: Action) -> Ask:
 
 
 def _sent(request: Any, _body: Any, clusters: Collection[str]) -> Names:
-    """Return the topic of a reply, unless it is a cluster's shared reply topic. A user who may
-    consume requests may also reply to them."""
+    """Return the topic of a reply, unless it is the shared reply topic of a cluster.
+
+    A user who may consume requests may also reply to them.
+    """
     return () if is_reply_topic(request.topic, clusters) else (request.topic,)
 
 
 def _routed(request: Any, _body: Any, clusters: Collection[str]) -> Names:
-    """Return the topic of a route, unless every client needs that route: to reply, or to have a
-    topic created."""
+    """Return the topic of a route, unless every client needs that route.
+
+    Clients need some routes to reply, or to have a topic created.
+    """
     known = request.topic == DEFAULT_TOPIC or is_reply_topic(request.topic, clusters)
     return () if known else (request.topic,)
 
 
 def _measured(request: Any, _body: Any, _clusters: Collection[str]) -> Names:
-    """Return the topic of a queue, unless it is the template of new topics, which has no messages.
-    Producers ask about the template to check that a broker answers."""
+    """Return the topic of a queue, unless it is the template of new topics.
+
+    The template has no messages. Producers ask about it to check that a broker answers.
+    """
     return () if request.topic == DEFAULT_TOPIC else (request.topic,)
 
 
 def _ended(request: Any, _body: Any, _clusters: Collection[str]) -> Names:
-    """Return the topic of a transaction, if the request names it. A client that answers a check
-    names the topic of half messages, as the check does."""
+    """Return the topic of a transaction, if the request names it.
+
+    A client that answers a check names the topic of half messages, as the check does. That topic is
+    not returned.
+    """
     return () if request.topic in (None, "", HALF_TOPIC) else (request.topic,)
 
 
 def is_reply_topic(name: str, clusters: Collection[str]) -> bool:
-    """Return True for a topic that carries the replies of one of these clusters."""
+    """Return True if a topic carries the replies of one of these clusters."""
     return name.endswith(REPLY_TOPIC_END) and name.removesuffix(REPLY_TOPIC_END) in clusters
 
 
 def _beats(body: bytes) -> Iterator[HeartbeatData]:
-    """Yield a heartbeat as its handler reads it: a large one in parts, one for each consumer."""
+    """Yield a heartbeat as its handler reads it, a large one as one part for each consumer."""
     data = read_heartbeat(body)
     if isinstance(data, HeartbeatData):
         yield data
@@ -303,8 +327,10 @@ def _bodies(items: str, name: str) -> Reading:
 
 
 def consuming(*also: Action) -> Rule:
-    """Return the rule for a request of a group about a topic that it consumes: Sub, or an action in
-    ``also``, on both."""
+    """Return the rule for a request of a group about a topic that it consumes.
+
+    The request needs Sub, or an action in ``also``, on both the topic and the group.
+    """
     read = Ask(
         ResourceType.TOPIC,
         lambda request, *_: consumed(request.topic, request.consumer_group),

@@ -25,7 +25,10 @@ TAG_SIZE: Final = 32
 
 
 def seal(content: bytes, secret: str, asked: str, nonce: bytes) -> bytes:
-    """Return the content encrypted with the secret. ``asked`` is the asker's nonce."""
+    """Return the content encrypted with the secret.
+
+    ``asked`` is the nonce of the asker. ``nonce`` is that of this server.
+    """
     assert len(nonce) == NONCE_SIZE
     stream, tag_key = _keys(secret, asked, nonce)
     sealed = nonce + _mixed(content, stream)
@@ -33,8 +36,10 @@ def seal(content: bytes, secret: str, asked: str, nonce: bytes) -> bytes:
 
 
 def unseal(data: bytes, secret: str, asked: str) -> bytes:
-    """Return the decrypted content. Raise ProtocolError if it was sealed with another secret or for
-    another request."""
+    """Return the decrypted content of ``data``.
+
+    Raises ProtocolError if the content was sealed with another secret or for another request.
+    """
     sealed = data[:-TAG_SIZE]
     tag = data[-TAG_SIZE:]
     nonce = sealed[:NONCE_SIZE]
@@ -50,8 +55,10 @@ def unseal(data: bytes, secret: str, asked: str) -> bytes:
 
 
 def version_of(content: bytes, secret: str) -> str:
-    """Return a version name for a content. Without the secret it reveals nothing about the
-    content."""
+    """Return a text that names the version of a content.
+
+    Without the secret, the text reveals nothing about the content.
+    """
     return hmac.digest(secret.encode(), b"turbopump version " + content, "sha256").hex()
 
 
@@ -62,7 +69,7 @@ def _keys(secret: str, asked: str, nonce: bytes) -> tuple[bytes, bytes]:
 
 
 def _mixed(content: bytes, key: bytes) -> bytes:
-    """Return the content XORed with its key stream, which encrypts or decrypts."""
+    """Encrypt or decrypt a content by XOR with the stream that ``key`` generates."""
     size = len(content)
     stream = hashlib.shake_256(key).digest(size)
     mixed = int.from_bytes(content, "big") ^ int.from_bytes(stream, "big")

@@ -52,11 +52,13 @@ Change = Callable[[Accounts], Accounts]
 
 
 class ServerAccess:
-    """Access control of one server. Its routers use ``control`` as their ``authorise``.
+    """Access control of one server, with its accounts file and its handlers of requests.
+
+    The routers of the server use ``control`` as their ``authorise``.
 
     - ``directory``: directory of the accounts file.
-    - ``disk``: None keeps users and policies in memory only.
-    - ``clusters``: returns the names of the server's current clusters.
+    - ``disk``: disk with the file. None keeps users and policies in memory only.
+    - ``clusters``: function that returns the names of the server's current clusters.
     """
 
     def __init__(
@@ -85,13 +87,15 @@ class ServerAccess:
         self._path = directory / FILE_NAME
         self._text: bytes | None = None
         self._open_to_others: str | None = None
-        """Last warning about the file's mode."""
+        """Last warning about the mode of the file."""
         self._looking = False
         self._changing = asyncio.Lock()
 
     def open(self) -> None:
-        """Read the file, and create the users that the configuration asks for. Raise ConfigError if
-        the file is invalid, or OSError."""
+        """Read the accounts file, and create the users that the configuration asks for.
+
+        Raises ConfigError if the file is invalid, and OSError if it cannot be read or written.
+        """
         changed = self._changed_file(self._with_configured_users)
         self._apply_accounts(*changed)
         if self._disk is not None:
@@ -132,7 +136,7 @@ class ServerAccess:
     # --- the file
 
     def check_file(self) -> None:
-        """Check the file in the background, and apply changes that others have made."""
+        """Read the accounts file in the background, and apply changes that others have made."""
         # `change` may write the file while this check reads it in another thread. Its own result
         # then counts: the content read here may be older, and would undo the change in memory.
         disk = self._disk
@@ -173,10 +177,11 @@ class ServerAccess:
         self._open_to_others = amiss
 
     async def change(self, change: Change, lost: Accounts | None = None) -> None:
-        """Change users and policies, in the file and in memory. On an error nothing has changed.
+        """Change users and policies, in the file and in memory.
 
-        ``lost`` is used in place of a file that is missing or invalid. Raise ConfigError for an
-        invalid change, OSError if the file cannot be written.
+        After an error nothing has changed. ``lost`` is used in place of a file that is missing or
+        invalid. Raises ConfigError for an invalid change, and OSError if the file cannot be
+        written.
         """
         async with self._changing:
             disk = self._disk
@@ -216,7 +221,7 @@ class ServerAccess:
     # --- requests
 
     def add_to(self, router: Router) -> None:
-        """Register the handlers of these requests with ``router``."""
+        """Register the handlers of requests about users and policies with ``router``."""
         router.add_with_body(requests.CreateUser, self.create_user)
         router.add_with_body(requests.UpdateUser, self.update_user)
         router.add(requests.DeleteUser, self.delete_user)
@@ -262,8 +267,11 @@ class ServerAccess:
         return Response(body=fastjson.encode(found), remark=self._open_to_others)
 
     def _answer_sealed(self, asked: str, known: str | None, user: str | None) -> Response[None]:
-        """Return all accounts for a user who may have them (``Who.SECRETS``), or nothing if their
-        version is ``known``."""
+        """Return all accounts, encrypted for a user who may have the passwords.
+
+        ``Who.SECRETS`` describes these users. The content is empty if the asker already has its
+        version ``known``.
+        """
         accounts = self.control.accounts
         asker = accounts.users.get(user or "")
         if asker is None:
@@ -322,8 +330,10 @@ class ServerAccess:
 
 
 class NoAccessControl:
-    """Handlers for a server without access control: requests about users are answered with an
-    explanation."""
+    """Handlers for a server without access control.
+
+    They answer requests about users with an explanation.
+    """
 
     def add_to(self, router: Router) -> None:
         for code in range(RequestCode.AUTH_CREATE_USER, RequestCode.AUTH_LIST_ACL + 1):
@@ -335,8 +345,8 @@ def change_file(
 ) -> tuple[bytes, Accounts]:
     """Change users and policies in a file, under a lock, and return its new content.
 
-    ``lost`` is used in place of a file that is missing or invalid. Raise ConfigError if the file or
-    the change is invalid, or OSError.
+    ``lost`` is used in place of a file that is missing or invalid. Raises ConfigError if the file
+    or the change is invalid, and OSError if the file cannot be read or written.
     """
     disk.make_directory(path.parent)
     try:
@@ -363,8 +373,10 @@ def change_file(
 
 
 def open_to_others(disk: Disk, path: Path) -> str | None:
-    """Return a warning with its fix if other users can read or write an accounts file, else None. A
-    missing file gives None."""
+    """Return a warning if other users can read or write an accounts file, or else None.
+
+    The warning says how to correct that. A missing file gives None.
+    """
     mode = disk.file_mode(path)
     if mode is None or not mode & OTHERS:
         return None
@@ -375,7 +387,9 @@ def open_to_others(disk: Disk, path: Path) -> str | None:
 
 
 def inner_signer(config: AccessConfig) -> RequestSigner | None:
-    """Return the signer of a server's own requests to other servers, or None without
-    credentials."""
+    """Return the signer of a server's own requests to other servers.
+
+    Return None if the configuration has no credentials.
+    """
     inner = config.inner_user
     return None if inner is None else RequestSigner(Credentials(*inner))

@@ -45,13 +45,15 @@ ORDERS_MAX: Final = 512
 """Maximum number of cached field orders."""
 NAMES_MAX: Final = 64
 NAMES_SIZE: Final = 1024
-"""Maximum number of fields of a cached order, and of their characters."""
+"""Maximum number of fields in a cached order, and of their characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Credentials of a user in a cluster with access control. ``security_token`` belongs to
-    temporary credentials. Raise ConfigError if a value is empty."""
+    """Credentials of a user in a cluster with access control.
+
+    ``security_token`` belongs to temporary credentials. Raises ConfigError if a value is empty.
+    """
 
     access_key: str
     secret_key: str = field(repr=False)
@@ -74,8 +76,11 @@ class Credentials:
 
 
 class RequestSigner:
-    """Adds the header fields of a client's identity to requests. ``signs`` is True if requests are
-    signed; ``fields`` are the same in every request."""
+    """Signer that adds the header fields of a client's identity to requests.
+
+    ``signs`` is True if requests are signed. ``fields`` are those that are the same in every
+    request.
+    """
 
     __slots__ = ("_secret", "fields", "signs")
 
@@ -99,13 +104,19 @@ class RequestSigner:
         return fields
 
     def signature(self, content: bytes, body: bytes) -> str:
-        """Return the signature of the values of the fields, in order, and the body."""
+        """Return the signature of a request.
+
+        ``content`` has the values of the header fields in order.
+        """
         return b64encode(hmac.digest(self._secret, content + body, "sha1")).decode()
 
 
 class SigningKey:
-    """Secret key prepared for checking many signatures. The part of HMAC that depends only on the
-    secret is computed once, which halves the time for a request of 1 KiB."""
+    """Secret key that is prepared for checking many signatures.
+
+    The part of HMAC that depends only on the secret is computed once, which halves the time for a
+    request of 1 KiB.
+    """
 
     __slots__ = ("_inner", "_outer")
 
@@ -118,7 +129,8 @@ class SigningKey:
         self._outer = hashlib.sha1(bytes(byte ^ 0x5C for byte in key), usedforsecurity=False)
 
     def has_signed(self, content: bytes, signature: str) -> bool:
-        """Return True for a valid signature of the content. Takes constant time."""
+        """Return True if the signature of the content is valid. The comparison takes constant
+        time."""
         inner, outer = self._inner.copy(), self._outer.copy()
         inner.update(content)
         outer.update(inner.digest())
@@ -138,16 +150,18 @@ _fields = msgspec.json.Decoder(_Fields)
 
 @has_twin
 def signed_in_header(header: bytes, body: bytes, version: int) -> tuple[str, str, bytes] | None:
-    """Return AccessKey, Signature and signed content from a JSON header, or None if the header is
-    not signed. Raise msgspec.DecodeError if a field is not text."""
+    """Return AccessKey, Signature and signed content from a JSON header, or None if it is unsigned.
+
+    Raises msgspec.DecodeError if a field is not text.
+    """
     return signed_in_fields(_fields.decode(header).ext, body, version)
 
 
 def signed_in_fields(
     fields: Mapping[str, str] | None, body: bytes, version: int
 ) -> tuple[str, str, bytes] | None:
-    """Return AccessKey, Signature and signed content from header fields, or None if they are not
-    signed."""
+    """Return AccessKey, Signature and signed content from header fields, or None if they are
+    unsigned."""
     if not fields:
         return None
     name, signature = fields.get(ACCESS_KEY), fields.get(SIGNATURE)
@@ -157,7 +171,10 @@ def signed_in_fields(
 
 
 def signed_content(fields: Mapping[str, str], body: bytes, version: int) -> bytes:
-    """Return the signed content of a request. The header fields include AccessKey and Signature."""
+    """Return the content of a request that the signature covers.
+
+    The header fields include AccessKey and Signature.
+    """
     if version <= V4_9_3 and UNIQUE_KEY_QUERY in fields:
         fields = {name: text for name, text in fields.items() if name != UNIQUE_KEY_QUERY}
     names = tuple(fields)

@@ -71,22 +71,29 @@ _server = click.option(
 
 @dataclass(frozen=True)
 class Place:
-    """Accounts that a command reads or changes: in all servers of a cluster, in one ``server``, or
-    in a ``file``."""
+    """Place of the accounts that a command reads or changes.
+
+    This is a ``file``, one ``server``, or all servers of a cluster if both are None.
+    """
 
     servers: Servers
     server: str | None
     file: Path | None
 
     async def addresses(self) -> list[str]:
-        """Return the addresses of the name servers and brokers, masters before slaves. In another
-        order a slave could copy an older state over its change."""
+        """Return the addresses of the name servers and brokers, with masters before slaves.
+
+        In another order a slave could copy an older state over its change.
+        """
         if self.server is not None:
             return [self.server]
         return [*self.servers.name_servers, *await self.servers.members()]
 
     async def read_accounts(self, name: str) -> tuple[list[ServerAccounts], int]:
-        """Read the accounts. The exit code is 1 if a server could not be asked."""
+        """Read the accounts of each server, and return them with an exit code.
+
+        The exit code is 1 if a server could not be asked.
+        """
         if self.file is not None:
             accounts = _read_file(self.file)
             infos = [one.info for one in accounts.users.values()]
@@ -116,8 +123,10 @@ class Place:
     async def change_accounts(
         self, output: str, done: str, change: Change, request: Request[Any], body: Body = b""
     ) -> int:
-        """Change the accounts and print the outcomes. The exit code is 1 if a server refused the
-        change."""
+        """Change the accounts of each server, print the outcomes, and return the exit code.
+
+        The exit code is 1 if a server refused the change.
+        """
         if self.file is not None:
             try:
                 _change_file(self.file, change)
@@ -137,7 +146,7 @@ class Place:
 def place_options(
     work: Callable[..., Coroutine[Any, Any, int]],
 ) -> Callable[..., Coroutine[Any, Any, int]]:
-    """Add --server and --file to a command, which gets the ``Place`` that they describe."""
+    """Add the options --server and --file to a command, and pass them as a ``Place``."""
 
     @functools.wraps(work)
     async def with_place(
@@ -149,7 +158,10 @@ def place_options(
 
 
 def _change_file(file: Path, change: Change) -> None:
-    """Change the file. Warn if other users can read it, or could before."""
+    """Change the accounts in a file.
+
+    The call warns if other users can read the file, or could before the change.
+    """
     disk = SystemDisk()
     before = open_to_others(disk, file)
     change_file(disk, file, change)
@@ -164,8 +176,11 @@ def _change_file(file: Path, change: Change) -> None:
 
 
 def _read_file(path: Path) -> Accounts:
-    """Read users and policies with passwords from a file. Warn if other users can read the file.
-    Raise ConfigError or OSError if the file cannot be read."""
+    """Read users and policies with passwords from a file.
+
+    The call warns if other users can read the file. Raises ConfigError or OSError if the file
+    cannot be read.
+    """
     warning = open_to_others(SystemDisk(), path)
     if warning is not None:
         complain(warning)
@@ -184,15 +199,21 @@ _APACHES_WORDS: Final = (
 
 
 def _plain(fault: str) -> str:
-    """Return a refusal in plain words instead of Apache's, which mqadmin shows."""
+    """Return the reason of a refused change in plain words.
+
+    The server sends the words of Apache's broker, which mqadmin shows.
+    """
     for pattern, words in _APACHES_WORDS:
         fault = re.sub(pattern, words, fault)
     return fault
 
 
 def _password(from_file: str | None) -> str:
-    """Read a password from the first line of a file (- is standard input), or from a prompt. A
-    password is never an argument, because other users can see the arguments of a process."""
+    """Read a password from the first line of a file, or from a prompt if no file is given.
+
+    The file ``-`` is standard input. A password is never an argument, because other users can see
+    the arguments of a process.
+    """
     if from_file is None:
         if not sys.stdin.isatty():
             raise click.UsageError("give --password-file FILE, or - for standard input")

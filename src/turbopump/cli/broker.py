@@ -13,8 +13,10 @@ from turbopump.config.broker_config import BrokerConfig, load_broker_config
 
 
 class _WithDrain(SuggestingGroup):
-    """Group that imports `drain` only when it is called, because starting a broker does not need
-    it."""
+    """Group of commands that imports the command `drain` only when it is called.
+
+    Starting a broker does not need this module.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return ["drain"]

@@ -107,7 +107,10 @@ def _client_line(row: dict[str, Any]) -> str:
 
 
 async def _group(client: RemotingClient, addresses: list[str], group: str) -> dict[str, Any]:
-    """Return the clients of a group, each once, and its subscriptions."""
+    """Return the clients of a group and the subscriptions of the group.
+
+    Each client is listed once, even if several brokers know it.
+    """
     answers = (await group_members(client, addresses, group)).values()
     clients = {one.client_id: one for body in answers for one in body.connection_set}
     subscriptions = {
@@ -133,8 +136,11 @@ async def _group(client: RemotingClient, addresses: list[str], group: str) -> di
 async def consumer_status(
     client: RemotingClient, addresses: list[str], group: str
 ) -> dict[str, Any]:
-    """Return the status of a group: ``clients``, each once, and ``conflicts``, as sentences. Raise
-    RemotingError if a broker cannot be asked."""
+    """Ask each consumer of a group for its status, and compare the answers.
+
+    The result has ``clients``, each once, and ``conflicts`` between them as sentences. Raises
+    RemotingError if a broker cannot be asked.
+    """
     found: dict[str, dict[str, Any]] = {}
     members: list[Member] = []
     conflicts: dict[str, None] = {}
@@ -205,7 +211,7 @@ def _row(info: requests.ConsumerRunningInfo | str) -> dict[str, Any]:
 
 
 def _member_info(info: requests.ConsumerRunningInfo, of_group: MessageModel | None) -> MemberInfo:
-    """Return a consumer's description of itself.
+    """Convert the report of a consumer into the form in which conflicts are found.
 
     Java's and our clients report everything. Go's and C++'s do not report their start and their
     message model, which is then that of the group's last heartbeat. A push consumer may pop if its

@@ -126,8 +126,10 @@ async def _running(
 
 
 def _refuse_directory_in_use(directory: Path) -> None:
-    """Raise StoreLockedError if the directory is in use. Otherwise a second start would fail later,
-    with a misleading error about ports."""
+    """Raise StoreLockedError if another process uses the directory.
+
+    Otherwise a second start would fail later, with a misleading error about ports.
+    """
     from turbopump.disk.system_disk import SystemDisk
     from turbopump.store.files import StorePaths
 

@@ -265,7 +265,10 @@ async def export(
 
 
 class LetterChoice:
-    """Selection of dead letters by id or filter, and the ids that were not found."""
+    """Selection of dead letters by their ids or by a filter.
+
+    The selection also knows which ids it has not found.
+    """
 
     def __init__(self, ids: tuple[str, ...], sql: Filter | None) -> None:
         self._ids = frozenset(ids)
@@ -282,7 +285,7 @@ class LetterChoice:
 
     @property
     def all_seen(self) -> bool:
-        """True once every given id has been found."""
+        """True if there are ids, and each has been found."""
         return bool(self._ids) and not self._missing
 
     def complain(self, found: int) -> int:
@@ -295,14 +298,17 @@ class LetterChoice:
 
 
 def default_journal() -> Path:
-    """Return the default directory of the resend journal, by the XDG specification."""
+    """Return the default directory of the resend journal, which the XDG specification defines."""
     state = os.environ.get("XDG_STATE_HOME")
     home = Path(state) if state else below_home(".local", "state", instead="--journal")
     return home / "turbopump" / "dlq"
 
 
 def _progress(count: int, output: str) -> AbstractContextManager[Any]:
-    """Return a progress bar on standard error if a person watches the terminal, else None."""
+    """Return a progress bar on standard error as a context manager.
+
+    The context manager yields None if no person watches the terminal.
+    """
     if output == "json" or not os.isatty(2):
         return nullcontext()
     return click.progressbar(length=count, label="resending", show_pos=True, file=sys.stderr)

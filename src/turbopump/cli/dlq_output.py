@@ -32,7 +32,10 @@ _SHOWN_APART: Final = frozenset(
 
 
 def group_lines(groups: Sequence[DeadGroup], now_ms: int) -> Iterator[str]:
-    """Yield a table with a heading, or one sentence if there are no groups."""
+    """Yield the lines of a table of the groups that have dead letters.
+
+    Without groups, this is one sentence.
+    """
     if not groups:
         yield "no group has dead letters"
         return
@@ -46,7 +49,7 @@ def group_lines(groups: Sequence[DeadGroup], now_ms: int) -> Iterator[str]:
 
 
 def letter_lines(letter: DeadLetter, reason: str) -> Iterator[str]:
-    """Yield one letter as lines of text, the body last."""
+    """Yield a dead letter as lines of text, with the body at the end."""
     message = letter.message
     yield shown(letter.position)
     facts = {
@@ -65,7 +68,7 @@ def letter_lines(letter: DeadLetter, reason: str) -> Iterator[str]:
 
 
 def letter_row(letter: DeadLetter) -> dict[str, Any]:
-    """Return one letter as a row for programs, with its body from ``body_fields``."""
+    """Return a dead letter as a row of JSON or Parquet fields."""
     message = letter.message
     row: dict[str, Any] = {
         "group": letter.group,
@@ -87,7 +90,7 @@ def letter_row(letter: DeadLetter) -> dict[str, Any]:
 
 
 def report_lines(report: ResendReport) -> Iterator[str]:
-    """Yield the lines of a report about a resend or a dry run."""
+    """Yield the lines of a report about a resend of dead letters, or about a dry run."""
     yield (
         f"{report.sent:,} dead letters of {shown(report.group)} "
         f"{'would be ' if report.dry_run else ''}resent"
@@ -124,8 +127,10 @@ Write = Callable[[DeadLetter], None]
 
 @contextmanager
 def open_export(file: Path, kind: str) -> Iterator[Write]:
-    """Yield a function that writes one letter. The file is complete when the block ends; after an
-    error it has its old content."""
+    """Open a file for dead letters, and yield a function that writes one letter.
+
+    The file is complete when the block ends. After an error, the file has its old content.
+    """
     with _replacing(file) as part:
         if kind == "parquet":
             with _parquet(part) as write:
@@ -136,14 +141,20 @@ def open_export(file: Path, kind: str) -> Iterator[Write]:
 
 
 def streams(file: Path) -> bool:
-    """Return True if written bytes cannot be taken back: standard output, a pipe or a device."""
+    """Return True if bytes that were written to a file cannot be taken back.
+
+    This is so for standard output, a pipe or a device.
+    """
     return str(file) == "-" or (file.exists() and not file.is_file())
 
 
 @contextmanager
 def _replacing(file: Path) -> Iterator[Path]:
-    """Yield the path to write: a temporary file that then replaces ``file``, or ``file`` itself if
-    it cannot be replaced."""
+    """Yield the path to which the new content of a file must be written.
+
+    This is a temporary file that then replaces ``file``, or ``file`` itself if it cannot be
+    replaced.
+    """
     if streams(file):
         yield file
         return

@@ -47,7 +47,7 @@ COMMANDS: Final = {
 
 
 class SuggestingGroup(click.Group):
-    """Group of commands that suggests a similar name for an unknown command."""
+    """Group of commands that suggests a similar name if a command is unknown."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -63,10 +63,11 @@ class SuggestingGroup(click.Group):
 
 
 class LazyGroup(SuggestingGroup):
-    """Group of commands in `turbopump.cli.<name>`, each as `command`.
+    """Group of commands that imports the module of a command only when it is called.
 
-    Ctrl-C, and a reader that stops (`turbopump consume | head`), end the command quietly. click's
-    own `main` would report the second as a failure.
+    The command NAME is `command` in the module `turbopump.cli.NAME`. Ctrl-C, and a reader that
+    stops (`turbopump consume | head`), end the command quietly. click's own `main` would report the
+    second as a failure.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -114,8 +115,10 @@ def _quiet_ends() -> Iterator[None]:
 
 
 def command_group(name: str, about: str, **settings: Any) -> click.Group:
-    """Return a group of commands. Called without a command, the group shows its help and exits with
-    code 2."""
+    """Return a group of commands with the given name and help.
+
+    Called without a command, the group shows its help and exits with code 2.
+    """
 
     @click.pass_context
     def show_help(context: click.Context) -> None:
@@ -142,8 +145,11 @@ turbopump = click.version_option(__version__, prog_name="turbopump")(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code. If `_TURBOPUMP_COMPLETE` is set, answer a
-    shell that completes a line (docs/reference/cli.md) and raise SystemExit."""
+    """Run the command line and return its exit code.
+
+    If `_TURBOPUMP_COMPLETE` is set, the call answers a shell that completes a line
+    (docs/reference/cli.md) and raises SystemExit.
+    """
     _open_closed_descriptors()
     _write_what_the_terminal_has_not()
     try:
@@ -175,7 +181,7 @@ def complain(sentence: str) -> None:
 
 
 def cause(error: Exception) -> str:
-    """Return the reason of an error, without Python's error numbers and class names."""
+    """Return the text of an error, without Python's error numbers and class names."""
     if isinstance(error, OSError) and error.strerror:
         if error.filename:
             return f"{error.filename}: {error.strerror}"
@@ -193,8 +199,11 @@ def _sentence(text: str) -> str:
 
 
 def _open_closed_descriptors() -> None:
-    """Open standard streams that are closed, as some daemon starters leave them. Otherwise sockets
-    and files would get their numbers, and uvloop aborts."""
+    """Open the standard streams that the starter of this process has closed.
+
+    Some daemon starters do so. Otherwise sockets and files would get the numbers of these streams,
+    and uvloop aborts.
+    """
     for number in range(3):
         try:
             os.fstat(number)
@@ -204,14 +213,18 @@ def _open_closed_descriptors() -> None:
 
 
 def _write_what_the_terminal_has_not() -> None:
-    r"""Write characters that the terminal's character set lacks as escapes (``\u8ba2``), instead of
-    failing."""
+    r"""Make output work if the terminal's character set lacks some of the characters.
+
+    Such a character is written as an escape (``\u8ba2``).
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")
 
 
 def drop_output() -> None:
-    """Discard unwritten output after the reader of standard output has gone. Otherwise the
-    interpreter reports an error when it flushes at exit."""
+    """Discard unwritten output after the reader of standard output has gone.
+
+    Otherwise the interpreter reports an error when it flushes at exit.
+    """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

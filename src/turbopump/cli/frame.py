@@ -33,8 +33,10 @@ NOT_FOUND: Final = 3
 
 
 def show(output: str, value: object, lines: Iterable[str]) -> None:
-    """Print one value as JSON, or lines of text, as ``output`` says. Structs and dataclasses within
-    the value become objects."""
+    """Print an answer, as JSON if ``output`` is ``json`` and otherwise as lines of text.
+
+    Structs and dataclasses within ``value`` become JSON objects.
+    """
     if output != "json":
         for line in lines:
             click.echo(line)
@@ -47,7 +49,7 @@ def show(output: str, value: object, lines: Iterable[str]) -> None:
 
 
 def time_text(ms: int) -> str:
-    """Return a time in ms since 1970 as readable text, or the number if it is out of range."""
+    """Return a time in ms since 1970 as readable text, or as a number if it is out of range."""
     if not 0 < ms < 1 << 43:
         return str(ms)
     moment = datetime.fromtimestamp(ms / 1000, UTC)
@@ -55,7 +57,7 @@ def time_text(ms: int) -> str:
 
 
 def hex_lines(data: bytes) -> Iterator[tuple[int, str]]:
-    """Yield the offset and the hex text of each 16 bytes."""
+    """Yield the offset and the hexadecimal text of each 16 bytes of ``data``."""
     for at in range(0, len(data), 16):
         piece = data[at : at + 16]
         text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in piece)
@@ -65,7 +67,10 @@ def hex_lines(data: bytes) -> Iterator[tuple[int, str]]:
 def output_option(
     about: str = "Form of the answer.", default: str = "text"
 ) -> Callable[[Callable[..., T]], Callable[..., T]]:
-    """Return the option --output, with ``about`` as its help."""
+    """Return a decorator that adds the option --output to a command.
+
+    ``about`` is the help of the option.
+    """
     return click.option(
         "--output", type=click.Choice(["text", "json"]), default=default, help=about
     )
@@ -88,8 +93,10 @@ def client_command(
     short_help: str | None = None,
     has_output: bool = True,
 ) -> Callable[[Callable[..., Coroutine[Any, Any, int | None]]], click.Command]:
-    """Make a coroutine function a command of ``parent``. Its arguments are the connections,
-    ``output`` and its own options; it returns the exit code (None means 0).
+    """Return a decorator that makes a coroutine function a command of the group ``parent``.
+
+    The function gets the connections, ``output`` and its own options. It returns the exit code, or
+    None for 0.
 
     - ``connect``: makes the connections from the name servers and ``who_and_how()``;
       ``without_connections`` passes only the name servers.
@@ -126,20 +133,23 @@ def client_command(
 def without_connections(
     name_servers: list[str], **_given: object
 ) -> AbstractAsyncContextManager[list[str]]:
-    """Pass the name servers to commands that connect in their own way."""
+    """Pass the name servers to a command that connects in its own way."""
     return nullcontext(name_servers)
 
 
 class WhoAndHow(TypedDict):
-    """Options that apply to all connections of a command."""
+    """Credentials and TLS settings for all connections of a command."""
 
     credentials: Credentials | None
     tls: ClientTls | bool
 
 
 def who_and_how() -> WhoAndHow:
-    """Return the credentials and the TLS settings of the command, from `--credentials` and `--tls…`
-    or from the environment. Raise ConfigError if they are invalid."""
+    """Return the credentials and the TLS settings of the command that is running.
+
+    They come from `--credentials` and `--tls…`, or from the environment. Raises ConfigError if they
+    are invalid.
+    """
     given = click.get_current_context().find_root().meta.get(_WHO_AND_HOW, {})
     secrets = dict.fromkeys(SECRET_FIELDS) | {"credentials_file": given.get("credentials")}
     return {

@@ -62,7 +62,7 @@ _NOT_THE_USERS = frozenset(
 
 
 class _Given(msgspec.Struct):
-    """Fields of a line that describe the message to send."""
+    """Fields of a JSON line that describe the message to send."""
 
     body: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     body_base64: str | None = None
@@ -77,7 +77,7 @@ class _Given(msgspec.Struct):
 
 
 class _MessageLine(_Given, forbid_unknown_fields=True):
-    """Fields of a line that also describe a received message."""
+    """All fields of a JSON line, which may also describe a received message."""
 
     store_ms: Any = None
     died_ms: Any = None
@@ -121,8 +121,11 @@ _decoder = msgspec.json.Decoder(_MessageLine)
 
 @dataclass(frozen=True, slots=True)
 class LineDefaults:
-    """Defaults for fields that a line does not have. ``time`` is one of Message's ``delay_level``,
-    ``delay`` and ``deliver_at`` with its value, or empty."""
+    """Values for the fields that a JSON line does not have.
+
+    ``time`` is empty, or has one of Message's ``delay_level``, ``delay`` and ``deliver_at`` with
+    its value.
+    """
 
     tags: str | None = None
     keys: tuple[str, ...] = ()
@@ -134,7 +137,11 @@ class LineDefaults:
 
 @dataclass(frozen=True, slots=True)
 class LineToSend:
-    """A message to send, and how to choose its queue: by ``sharding_key``, by name, or freely."""
+    """Message to send, and the choice of its queue.
+
+    The queue is chosen by ``sharding_key`` or is named by ``queue``. If both are None, any queue
+    may be used.
+    """
 
     message: Message
     sharding_key: str | int | None = None
@@ -145,7 +152,10 @@ NO_DEFAULTS: Final = LineDefaults()
 
 
 def raw_message(body: bytes, topic: str, defaults: LineDefaults = NO_DEFAULTS) -> LineToSend:
-    """Return the message with this body. Raise MessageError if the message is invalid."""
+    """Return a message to send with this body.
+
+    Raises MessageError if the message is invalid.
+    """
     message = Message(
         topic,
         body,
@@ -160,8 +170,10 @@ def raw_message(body: bytes, topic: str, defaults: LineDefaults = NO_DEFAULTS) -
 def read_message(
     line: bytes, topic: str, *, number: int, defaults: LineDefaults = NO_DEFAULTS
 ) -> LineToSend:
-    """Return the message on a line. Raise MessageError, with the line number, if the line is
-    invalid."""
+    """Parse a JSON line as a message to send.
+
+    Raises MessageError, with the line number, if the line is invalid.
+    """
     try:
         fields = _decoder.decode(line)
         body = _body_text(fields)
@@ -204,8 +216,10 @@ def read_message(
 
 
 def _aimed(message: Message, fields: _MessageLine, defaults: LineDefaults) -> LineToSend:
-    """Return the message with the queue or the sharding key of its line. Raise MessageError if they
-    are invalid."""
+    """Return the message with the choice of its queue from the JSON line.
+
+    Raises MessageError if the queue is invalid, or if the line also has a sharding key.
+    """
     if fields.queue is not None:
         queue = queue_name(str(fields.queue))
         if queue is None:
@@ -240,7 +254,10 @@ def _refuse_fields_of_a_received_one(fields: _MessageLine, topic: str, number: i
 
 
 def _time(fields: _MessageLine) -> dict[str, Any]:
-    """Return the time arguments of Message (at most three) that the line has."""
+    """Return the arguments of Message for the times that a JSON line has.
+
+    Raises MessageError if ``deliver_at`` is not a time.
+    """
     at = fields.deliver_at
     if isinstance(at, str):
         found = time_ms(at)
@@ -254,8 +271,10 @@ def _time(fields: _MessageLine) -> dict[str, Any]:
 
 
 def write_message(message: ReceivedMessage, more: Mapping[str, Any] | None = None) -> bytes:
-    """Return the line for a received message, without a line end. The fields ``more`` follow its
-    own."""
+    """Return the JSON line for a received message, without a line end.
+
+    The fields ``more`` are at the end of the line.
+    """
     user = {key: value for key, value in message.properties.items() if key not in _NOT_THE_USERS}
     line: dict[str, Any] = {
         "topic": message.topic,
@@ -278,7 +297,7 @@ def write_message(message: ReceivedMessage, more: Mapping[str, Any] | None = Non
 
 
 def body_fields(message: ReceivedMessage) -> dict[str, str]:
-    """Return the body as fields of a line."""
+    """Return the body of a received message as fields of a JSON line."""
     body, fault = body_or_stored(message)
     if fault is not None:
         return {"body_base64": base64.b64encode(body).decode(), "body_fault": fault}
@@ -289,8 +308,8 @@ def body_fields(message: ReceivedMessage) -> dict[str, str]:
 
 
 def body_or_stored(message: ReceivedMessage) -> tuple[bytes, str | None]:
-    """Return the body and None; if the body cannot be decoded, return the stored bytes and the
-    reason."""
+    """Return the body of a message and None, or the stored bytes and the reason why they are no
+    body."""
     try:
         return message.body, None
     except StoredMessageError as error:
@@ -298,8 +317,11 @@ def body_or_stored(message: ReceivedMessage) -> tuple[bytes, str | None]:
 
 
 def _body_text(fields: _MessageLine) -> str | None:
-    """Return the text of ``body``: the content of a string, or any other JSON exactly as written. A
-    parser would change numbers. Raise DecodeError or UnicodeDecodeError if the JSON is invalid."""
+    """Return the text of the field ``body``, or None if the line has no such field.
+
+    A string gives its content. Any other JSON value is returned exactly as written, because a
+    parser would change numbers. Raises DecodeError or UnicodeDecodeError if the JSON is invalid.
+    """
     if fields.body is msgspec.UNSET:
         return None
     written = bytes(fields.body)
@@ -339,8 +361,10 @@ STANDARD_INPUT: Final = 0
 
 
 async def whole_input() -> bytes:
-    """Return all of standard input. Raise MessageError if the input is longer than
-    `LINE_SIZE_MAX`."""
+    """Return all of standard input as bytes.
+
+    Raises MessageError if the input is longer than `LINE_SIZE_MAX`.
+    """
     chunks = bytearray()
     async for chunk in _chunks():
         chunks += chunk
@@ -350,10 +374,10 @@ async def whole_input() -> bytes:
 
 
 async def lines_as_they_arrive() -> AsyncIterator[list[bytes]]:
-    """Yield lists of lines as they arrive, without line ends. The last line may lack its end, and a
-    UTF-8 byte-order mark at the start is dropped.
+    """Yield the lines of standard input in lists, as soon as they arrive.
 
-    Raise MessageError for a line longer than `LINE_SIZE_MAX`.
+    The lines are without line ends. The last line may lack its end, and a UTF-8 byte-order mark at
+    the start is dropped. Raises MessageError for a line longer than `LINE_SIZE_MAX`.
     """
     rest = b""
     begun = False

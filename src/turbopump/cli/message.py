@@ -48,8 +48,10 @@ command = command_group("message", "Find messages by id, by key, by offset in a 
 def _finding(
     name: str, short_help: str
 ) -> Callable[[Callable[..., Coroutine[Any, Any, FoundMessages]]], click.Command]:
-    """Return a decorator that makes a search function a command, which prints the messages
-    found."""
+    """Return a decorator that makes a command of a function that finds messages.
+
+    The command prints the messages found.
+    """
 
     def decorate(find: Callable[..., Coroutine[Any, Any, FoundMessages]]) -> click.Command:
         @functools.wraps(find)
@@ -152,7 +154,7 @@ def _refuse_nothing_between(begin: int | None, end: int | None) -> None:
 
 
 def _show(found: FoundMessages, output: str) -> int:
-    """Print the messages found, and return the exit code."""
+    """Print the messages that were found, and return the exit code."""
     for message in found.messages:
         lines: Iterable[str] = _text_lines(message)
         if output == "json":
@@ -171,7 +173,7 @@ def _show(found: FoundMessages, output: str) -> int:
 
 
 def _json_line(message: ReceivedMessage) -> str:
-    """Format a message like `turbopump consume`, with its position."""
+    """Return a message as a JSON line of `turbopump consume`, with some more fields."""
     more: dict[str, Any] = {
         "offset_msg_id": message.offset_msg_id,
         "commit_log_offset": message.commit_log_offset,
@@ -200,8 +202,10 @@ def _text_lines(message: ReceivedMessage) -> Iterator[str]:
 def message_lines(
     message: ReceivedMessage, facts: Mapping[str, str], apart: Container[str]
 ) -> Iterator[str]:
-    """Yield the facts that are not empty, the properties except those in ``apart``, and the
-    body."""
+    """Yield a message as lines of text, with facts first, then the properties and the body.
+
+    Facts without a value are left out, and so are the properties in ``apart``.
+    """
     for name, value in facts.items():
         if value:
             yield f"  {name:12} {value}"
@@ -220,7 +224,10 @@ def message_lines(
 
 
 def body_lines(body: bytes) -> tuple[str, list[str]]:
-    """Return the kind of a body, and its lines for a terminal, without control characters."""
+    """Return the kind of a body, such as JSON or text, and its lines for a terminal.
+
+    The lines have no control characters.
+    """
     try:
         text = body.decode()
     except UnicodeDecodeError:

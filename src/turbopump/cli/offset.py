@@ -133,8 +133,10 @@ def _line(row: dict[str, Any]) -> str:
 async def _complain_of_no_offset(
     servers: Servers, addresses: list[str], group: str, topic: str | None = None
 ) -> int:
-    """Warn that a group has no offset, anywhere or in a topic (its name may be mistyped). Return
-    the exit code."""
+    """Warn that a group has no offset in a topic, or in any topic, and return the exit code.
+
+    The warning suggests a similar name, because the name of the group may be mistyped.
+    """
     group += did_you_mean(group, set(await group_names(servers, addresses)) - {group})
     where = "in any topic" if topic is None else f"in the topic {topic}"
     complain(f"the group {group} has no offset {where}; turbopump consumer list shows the groups")

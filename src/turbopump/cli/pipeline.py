@@ -31,8 +31,10 @@ command = command_group("pipeline", "Keep topics in a lake, on Spark: archive, c
 
 
 class LakePath(click.Path):
-    """Option value: a local directory. URLs are refused here, because ``Path`` would change them to
-    other names."""
+    """Type of a command option that is a local directory of a lake.
+
+    URLs are refused here, because ``Path`` would change them to other names.
+    """
 
     def __init__(self) -> None:
         super().__init__(path_type=Path, file_okay=False)
@@ -53,7 +55,7 @@ def _checked_topics(
 
 
 def master_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the option ``--master`` and the log options to a command."""
+    """Add the option ``--master`` and the options of the log to a command."""
     option = click.option(
         "--master",
         metavar="URL",
@@ -207,8 +209,11 @@ def archive_command(
 
 
 def _timestamp_unit(given: tuple[str, ...]) -> str | dict[str, str]:
-    """Return ``UNIT`` for all timestamps, or ``FIELD=UNIT`` for each. Raise UsageError if a unit is
-    invalid."""
+    """Return the unit of all timestamps, or the unit of the timestamps of each field.
+
+    The option is given once as ``UNIT``, or as ``FIELD=UNIT`` for each field. Raises UsageError if
+    both forms are mixed.
+    """
     pairs = [text.rpartition("=") for text in given]
     if len(given) == 1 and not pairs[0][1]:
         return given[0]
@@ -308,8 +313,10 @@ def replay_command(
 
 @contextmanager
 def _spark_run(name: str, master: str | None) -> Iterator[dict[str, Any]]:
-    """Yield the arguments of a pipeline function that a command provides: a session, an event that
-    Ctrl-C sets, and a line that shows the progress."""
+    """Open what a pipeline needs to run in a command, and yield it as arguments.
+
+    These are a Spark session, an event that Ctrl-C sets, and a line that shows the progress.
+    """
     from turbopump.spark.pipelines.running import (
         ProgressLine,
         RowProgress,
@@ -328,7 +335,7 @@ def _spark_run(name: str, master: str | None) -> Iterator[dict[str, Any]]:
 def _show_and_exit(
     report: ArchiveReport | ReplayReport, output: str, lines: list[str], *, ok: bool
 ) -> None:
-    """Print a report, and end the command with its exit code."""
+    """Print the report of a pipeline, and end the command with its exit code."""
     show(output, {**dataclasses.asdict(report), "agrees": report.agrees}, lines)
     code = 0
     if not ok:

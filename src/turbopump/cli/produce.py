@@ -50,7 +50,10 @@ Outcome = tuple[int, SendResult | TurbopumpError]
 def _checked_properties(
     context: click.Context, parameter: click.Parameter, given: Sequence[str]
 ) -> dict[str, str]:
-    """Return properties from ``NAME=VALUE`` texts. Raise BadParameter if one is invalid."""
+    """Parse the properties that are given as ``NAME=VALUE`` texts.
+
+    Raises BadParameter if a text has another form, or if a property is not allowed.
+    """
     try:
         return checked_properties(checked_pairs(context, parameter, given))
     except MessageError as error:
@@ -170,8 +173,10 @@ def _line_defaults(
     queue: QueueName | None,
     **times: float | None,
 ) -> LineDefaults:
-    """Return the defaults for fields that a line does not have. Raise UsageError for options that
-    contradict each other."""
+    """Return the values of the options for the fields that a JSON line does not have.
+
+    Raises UsageError for options that contradict each other.
+    """
     time = {name: value for name, value in times.items() if value is not None}
     if len(time) > 1:
         raise click.UsageError("--delay, --delay-level and --deliver-at do not go together")
@@ -183,7 +188,10 @@ def _line_defaults(
 def _read_all(
     read: Callable[[bytes, int], LineToSend], lines: Sequence[tuple[int, bytes]]
 ) -> tuple[list[Numbered], MessageError | None]:
-    """Return the messages before the first invalid line, and the error of that line, or None."""
+    """Read the messages before the first invalid line.
+
+    The second result is the error of that line, or None if all lines are valid.
+    """
     messages: list[Numbered] = []
     for number, line in lines:
         try:
@@ -194,8 +202,11 @@ def _read_all(
 
 
 class _Sending:
-    """Sender of messages to one topic. Messages for a chosen queue are sent in order, one at a
-    time; all others are sent concurrently."""
+    """Sender of messages to one topic.
+
+    Messages for one queue or with one sharding key are sent in order, one at a time. All others are
+    sent concurrently.
+    """
 
     def __init__(self, producer: Producer, topic: str) -> None:
         self.sent = 0
@@ -205,8 +216,11 @@ class _Sending:
         self._queues: Sequence[MessageQueue] = ()
 
     async def send(self, messages: Sequence[Numbered]) -> list[Outcome]:
-        """Send messages and return their outcomes in order. After a failure nothing more is sent to
-        the same queue. Raise ClickException for an unknown queue."""
+        """Send messages, and return the outcome of each in the order of the lines.
+
+        After a failure, later messages for the same queue or with the same sharding key are not
+        sent. Raises ClickException for an unknown queue.
+        """
         if not self._queues and any(line.queue is not None for _, line in messages):
             self._queues = await self._producer.publish_queues(self._topic)
         lanes: dict[object, list[Bound]] = {}
@@ -239,7 +253,7 @@ class _Sending:
         return outcomes
 
     def refuse_failures(self, outcomes: Sequence[Outcome]) -> None:
-        """Raise ClickException if a message was not sent."""
+        """Raise ClickException if one of the messages was not sent."""
         failed = [(number, one) for number, one in outcomes if isinstance(one, TurbopumpError)]
         if failed:
             number, error = failed[0]
@@ -250,7 +264,7 @@ class _Sending:
 
     @property
     def before(self) -> str:
-        """Return the number of messages sent, as the end of an error text."""
+        """Number of messages that were sent before, as the end of an error text."""
         if not self.sent:
             return ""
         verb = "is" if self.sent == 1 else "are"
@@ -274,8 +288,11 @@ async def _whole() -> AsyncIterator[list[tuple[int, bytes]]]:
 
 
 async def _batches(*, raw: bool) -> AsyncIterator[list[tuple[int, bytes]]]:
-    """Yield the numbered lines of standard input, at most `OUTSTANDING` at a time. Empty lines are
-    counted and skipped. So are blank lines, unless each line is a body."""
+    """Yield the lines of standard input with their numbers, in lists of limited length.
+
+    A list has at most `OUTSTANDING` lines. Empty lines are counted and skipped. Blank lines are
+    skipped as well, unless ``raw`` makes each line a body.
+    """
     number = 0
     async for lines in lines_as_they_arrive():
         numbered = enumerate(lines, number + 1)

@@ -50,8 +50,11 @@ IMPATIENCE_S: Final = 1.0
 
 
 def serve(servers: AbstractAsyncContextManager[None]) -> None:
-    """Enter the servers' context, wait for SIGINT or SIGTERM, then leave the context. A later
-    second signal ends the process at once."""
+    """Run servers in the foreground until SIGINT or SIGTERM.
+
+    The servers start when their context is entered, and stop when it is left. A second signal, more
+    than a second later, ends the process at once.
+    """
     _keep_freed_memory()
     _raise_descriptor_limit()
     outlive_lost_pages()
@@ -66,8 +69,11 @@ def serve(servers: AbstractAsyncContextManager[None]) -> None:
 
 
 def run_client(work: Coroutine[Any, Any, T]) -> T:
-    """Run the work of a client command. Ctrl-C and SIGTERM cancel the work, so that its `async
-    with` blocks close."""
+    """Run the work of a client command in an event loop, and return its result.
+
+    Ctrl-C and SIGTERM cancel the work, so that its `async with` blocks close. The call then raises
+    KeyboardInterrupt.
+    """
 
     async def cancelled_by_signals() -> T:
         task = asyncio.current_task()
@@ -83,11 +89,10 @@ def run_client(work: Coroutine[Any, Any, T]) -> T:
 
 
 def _keep_freed_memory() -> None:
-    """Make glibc keep freed buffers instead of returning them to the kernel, at the cost of some
-    MiB.
+    """Make glibc keep the memory of freed buffers instead of returning it to the kernel.
 
-    Returned memory is faulted in again for the next buffer: 0.4 faults for each batched message, 7
-    % of the CPU. Without glibc nothing changes.
+    This costs some MiB. Returned memory is faulted in again for the next buffer, which takes 0.4
+    faults for each batched message, 7 % of the CPU. Without glibc nothing changes.
     """
     if not sys.platform.startswith("linux"):
         return
@@ -100,8 +105,10 @@ def _keep_freed_memory() -> None:
 
 
 def _raise_descriptor_limit() -> None:
-    """Raise this process's limit of open files to the allowed maximum; a shell's limit is often
-    1,024. The JVM does the same for Apache's broker."""
+    """Raise the limit of open files of this process to the allowed maximum.
+
+    The limit of a shell is often 1,024. The JVM does the same for Apache's broker.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     for limit in (hard, DESCRIPTORS_OF_MACOS):
         with contextlib.suppress(ValueError, OSError):
@@ -151,11 +158,11 @@ DEAD_MAX: Final = 10_000
 
 @contextmanager
 def short_collections(long_look_s: float = LONG_LOOK_S, dead_max: int = DEAD_MAX) -> Iterator[None]:
-    """Keep Python's collector from scanning the same long-lived objects again and again.
+    """Keep Python's garbage collector from scanning the same long-lived objects again and again.
 
     Objects that survive a long full collection are frozen (``gc.freeze``). After ``dead_max``
-    objects have died in cycles, all objects are scanned once more. At the end the collector's old
-    settings return.
+    objects have died in cycles, all objects are scanned once more. At the end of the block, the
+    collector's old settings return.
     """
     began = 0.0
     dead = 0
@@ -195,8 +202,11 @@ insecure_option = click.option(
 
 
 def server_options(file_name: str, port: int) -> Callable[[Callable[..., T]], Callable[..., T]]:
-    """Return the options that each server has: its file, its interface and port, and its log. The
-    values of interface and port have the names of settings."""
+    """Return a decorator that adds the options which each server has.
+
+    These are its configuration file, its interface and port, and its log. The values of interface
+    and port have the names of settings.
+    """
     options = (
         click.option(
             "-c",
@@ -230,8 +240,10 @@ def server_options(file_name: str, port: int) -> Callable[[Callable[..., T]], Ca
 
 
 def refuse_open_bind(host: str, *, insecure: bool, authentication: bool = False) -> None:
-    """Raise ConfigError if other machines can reach the address and there is no access control,
-    unless the user insists."""
+    """Raise ConfigError if a server without access control can be reached from other machines.
+
+    ``insecure`` allows this.
+    """
     if not insecure and not authentication and not addresses.is_loopback(host):
         raise ConfigError(
             f"{host or 'an empty address'} can be reached from other machines, and everyone there "
@@ -241,10 +253,10 @@ def refuse_open_bind(host: str, *, insecure: bool, authentication: bool = False)
 
 
 def refuse_unmeant_directory(data: str | None) -> None:
-    """Raise ConfigError for `--data ""` and `--data=~/mq`, which would silently use the current
-    directory, or a directory `~` in it.
+    """Raise ConfigError if the user has probably not meant the directory of `--data`.
 
-    A shell makes the first from an unset variable, and does not expand the second.
+    `--data ""` would silently use the current directory, and `--data=~/mq` a directory `~` in it. A
+    shell makes the first from an unset variable, and does not expand the second.
     """
     if data is None:
         return
@@ -258,7 +270,7 @@ def refuse_unmeant_directory(data: str | None) -> None:
 
 
 def advertised(text: str | None) -> Mapping[str, object]:
-    """Return the settings that `--advertise HOST[:PORT]` sets."""
+    """Return the settings of a broker that `--advertise HOST[:PORT]` sets."""
     if text is None:
         return {}
     host, port = addresses.split_host_port(text, what="--advertise")
@@ -266,8 +278,10 @@ def advertised(text: str | None) -> Mapping[str, object]:
 
 
 def reachable(address: tuple[str, int], host: str) -> str:
-    """Return a bound address as a client on this machine reaches it. `host` replaces the address of
-    all interfaces."""
+    """Return the address at which a client on this machine reaches a server.
+
+    `host` replaces the address of all interfaces.
+    """
     bound, port = address
     if addresses.is_wildcard(bound):
         bound = host
@@ -277,10 +291,10 @@ def reachable(address: tuple[str, int], host: str) -> str:
 def print_effective(
     config: TlsConfig, file: Path | None, given: Mapping[str, object | None]
 ) -> None:
-    """Print the effective configuration for `-p`, without secrets, in the form of a file for `-c`.
-    Values are grouped by their origin.
+    """Print the effective configuration of a server as a file for the option `-c`.
 
-    ``given``: values of the command line by field name, None for options that are not given.
+    The file has no secrets, and is grouped by the origin of the values. ``given`` has the values of
+    the command line by field name, with None for options that are not given.
     """
     files = {  # TLS settings of the first file take precedence
         str(path): decode(Path(path).read_bytes()) for path in (tls_file(config), file) if path
@@ -308,7 +322,7 @@ def print_effective(
 
 
 def log_effective(config: SettingsClass) -> None:
-    """Log the effective configuration on one line."""
+    """Log the effective configuration of a server on one line."""
     log.info(
         "configuration %s",
         " ".join(f"{key}={value}" for key, value in effective(config).items()),
@@ -332,8 +346,11 @@ PLAIN: Final = "turbopump: %(message)s"
 def log_options(
     default: str, *, plain: bool = False
 ) -> Callable[[Callable[..., T]], Callable[..., T]]:
-    """Add the options `--log-level` and `--log-file` to a command, and start its log before the
-    command runs. With ``plain``, warnings are sentences for a person at the terminal."""
+    """Return a decorator that adds the options `--log-level` and `--log-file` to a command.
+
+    The log starts before the command runs. With ``plain``, warnings are sentences for a person at
+    the terminal.
+    """
 
     def decorate(function: Callable[..., T]) -> Callable[..., T]:
         @functools.wraps(function)
@@ -358,8 +375,10 @@ def log_options(
 
 
 def start_log(level: str, file: str | None, *, plain: bool = False) -> None:
-    """Write the package's log from `level` on to a file, or to standard error. Raise ConfigError if
-    the file cannot be opened."""
+    """Write the log of turbopump to a file, or to standard error if ``file`` is None.
+
+    ``level`` is the lowest level that is written. Raises ConfigError if the file cannot be opened.
+    """
     plain = plain and level.lower() in ("warning", "error")
     try:
         if file is None:
@@ -390,10 +409,10 @@ def start_log(level: str, file: str | None, *, plain: bool = False) -> None:
 
 
 class FollowedFileHandler(WatchedFileHandler):
-    """Handler of a log file that may be moved or deleted (logrotate): the next line creates a new
-    file.
+    """Handler of a log file that creates a new file if its file was moved or deleted.
 
-    Lines that cannot be written (a full disk, a missing directory) go to standard error.
+    logrotate does so. Lines that cannot be written (a full disk, a missing directory) go to
+    standard error.
     """
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -419,8 +438,11 @@ surrogates."""
 
 
 class LineFormatter(logging.Formatter):
-    """Formatter that writes each record as one line. Control characters in names from peers are
-    escaped, and long text is cut. Only a traceback has further lines, which are indented."""
+    """Formatter that writes each log record as one line.
+
+    Control characters in names from peers are escaped, and long text is cut. Only a traceback has
+    further lines, which are indented.
+    """
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         size = len(record.message) if hasattr(record, "is_whole") else MESSAGE_SIZE
@@ -437,8 +459,7 @@ class LineFormatter(logging.Formatter):
 
 
 def plain_text(text: str, size: int) -> str:
-    """Return at most ``size`` characters of a text, with characters that are not plain text
-    escaped."""
+    """Return at most ``size`` characters of a text, in which control characters are escaped."""
     cut = text[:size]
     plain = _NOT_PLAIN.sub(
         lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), cut

@@ -123,7 +123,10 @@ _CHANGES: Final = re.compile(
 
 
 def _check_is_query(text: str) -> None:
-    """Raise UsageError if a statement is not a query, because Spark would execute it."""
+    """Raise UsageError if a SQL statement is not a query.
+
+    Spark would execute such a statement.
+    """
     plain = _QUOTED.sub(" ", text)
     words = re.findall(r"\w+", plain) or [""]
     change = _CHANGES.search(plain)
@@ -140,16 +143,20 @@ def _check_is_query(text: str) -> None:
 
 
 def _check_names(names: list[str]) -> None:
-    """Raise ConfigError if two columns have the same name, because a reader would see only one of
-    them."""
+    """Raise ConfigError if two columns of an answer have the same name.
+
+    A reader would see only one of them.
+    """
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ConfigError(f"the answer has two columns {twice[0]!r}: rename one with AS")
 
 
 def _in_utc(rows: DataFrame) -> DataFrame:
-    """Return the same rows with times in UTC, the zone of the session. Python would use the zone of
-    the machine."""
+    """Return the rows with times in UTC, the time zone of the Spark session.
+
+    Without this, Python would use the time zone of the machine.
+    """
     from pyspark.sql.functions import col
     from pyspark.sql.types import StructType
 
@@ -173,7 +180,11 @@ there."""
 
 
 def table_lines(names: list[str], rows: Iterator[tuple[Any, ...]], limit: int) -> Iterator[str]:
-    """Yield the rows as a table of text: columns as wide as necessary, numbers aligned right."""
+    """Yield the first ``limit`` rows as the lines of a text table.
+
+    Columns are as wide as necessary, and numbers are aligned right. The last line has the number of
+    rows.
+    """
     values = list(islice(rows, limit))
     more = next(rows, None) is not None
     cells = [[_cell(value) for value in row] for row in values]
@@ -203,8 +214,11 @@ _NOT_FINITE: Final = {math.inf: "Infinity", -math.inf: "-Infinity"}
 
 
 def json_value(value: Any) -> Any:
-    """Return a value for JSON. Bytes become text, or base64 if they are not text. Times are ISO
-    8601. Numbers that JSON lacks become text, as in Spark's ``to_json``."""
+    """Convert a value of a Spark row into a value that JSON can contain.
+
+    Bytes become text, or base64 if they are not text. Times become ISO 8601. Numbers that JSON
+    lacks become text, as in Spark's ``to_json``.
+    """
     if isinstance(value, float) and not math.isfinite(value):
         return _NOT_FINITE.get(value, "NaN")
     if isinstance(value, bytes | bytearray):
@@ -250,7 +264,10 @@ def _write_csv(rows: DataFrame) -> None:
 
 
 def _write_parquet(rows: DataFrame, path: Path) -> int:
-    """Write the whole Parquet file, or none, and return its number of rows."""
+    """Write rows to a Parquet file, and return their number.
+
+    After an error, there is no new file.
+    """
     import pyarrow.parquet as pq
 
     found = rows.toArrow()
@@ -267,8 +284,11 @@ _WRITERS: Final[dict[str, Callable[[DataFrame], None]]] = {"json": _write_json, 
 
 
 def _named_lake(text: str) -> tuple[str, str]:
-    """Return name and directory of a lake from ``NAME=DIR``, or from ``DIR`` with the name
-    ``lake``. Raise UsageError if the text is invalid."""
+    """Return the name and the directory of a lake from the text of an option.
+
+    The text is ``NAME=DIR``, or ``DIR`` for a lake with the name ``lake``. Raises UsageError if the
+    text is invalid.
+    """
     name, equals, directory = text.partition("=")
     if not equals:
         return "lake", text

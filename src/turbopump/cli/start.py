@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code, 130 after Ctrl-C at any moment."""
+    """Run the command line and return its exit code, which is 130 after Ctrl-C at any moment."""
     try:
         from turbopump.cli.entry import main as command_line
 

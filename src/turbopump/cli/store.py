@@ -43,8 +43,10 @@ command = command_group(
 
 
 def _store_options(run: Callable[..., int], form: str = "text") -> Callable[..., None]:
-    """Add the options of all store commands. A command gets the paths of the store and returns the
-    exit code."""
+    """Make a function a store command with the options that all of them have.
+
+    The function gets the paths of the store and returns the exit code.
+    """
 
     @functools.wraps(run)
     def wrapped(
@@ -244,7 +246,11 @@ def set_unreadable_apart(paths: StorePaths, output: str, dry_run: bool) -> int:
 
 @contextmanager
 def _progress(label: str) -> Iterator[Callable[[int, int], None]]:
-    """Return a progress bar on standard error, if that is a terminal."""
+    """Show a progress bar on standard error, and yield a function that moves the bar.
+
+    The function gets the bytes done and their total. The function does nothing if standard error is
+    not a terminal.
+    """
     if not sys.stderr.isatty():
         yield lambda _done, _size: None
         return

@@ -74,8 +74,11 @@ def self_signed(directory: str, hosts: Sequence[str], days: int) -> None:
 def self_signed_pair(
     hosts: Sequence[str], begin: datetime, end: datetime, password: bytes = b""
 ) -> tuple[bytes, bytes]:
-    """Return certificate and key in PEM (P-256, PKCS 8, encrypted if there is a password). Raise
-    ConfigError without the extra ``tls``."""
+    """Create a self-signed certificate and its key, and return both as PEM.
+
+    The key is a P-256 key in PKCS 8, encrypted if there is a password. Raises ConfigError if the
+    extra ``tls`` is not installed.
+    """
     try:
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization

@@ -72,8 +72,10 @@ async def _addresses(servers: Servers, broker: str | None, cluster: str | None) 
 def _checked_attributes(
     context: click.Context, parameter: click.Parameter, given: Sequence[str]
 ) -> dict[str, str]:
-    """Return attributes from ``NAME=VALUE`` texts; the broker checks their names. Raise
-    BadParameter if a text has another form."""
+    """Parse the attributes of a topic that are given as ``NAME=VALUE`` texts.
+
+    The broker checks their names. Raises BadParameter if a text has another form.
+    """
     for text in given:
         if text.endswith("=") or "," in text:
             raise click.BadParameter(f"{text!r}: expected NAME=VALUE, as in message.type=FIFO")
@@ -255,8 +257,11 @@ async def delete_topic(servers: Servers, name: str, yes: bool, output: str) -> i
 
 
 async def _complain_of_no_topic(servers: Servers, name: str) -> int:
-    """Warn that a topic does not exist (its name may be mistyped), and return the exit code. Raise
-    ClientError if there is no broker either."""
+    """Warn that a topic does not exist, and return the exit code.
+
+    The warning suggests a similar name, because the name of the topic may be mistyped. Raises
+    ClientError if there is no broker either.
+    """
     await servers.masters()
     near = did_you_mean(name, users_topics(await topic_names(servers), await servers.brokers()))
     complain(f"unknown topic {name}{near}; turbopump topic list shows all")

@@ -22,8 +22,10 @@ from turbopump.message.rules import topic_fault
 def checked_topic(
     _context: click.Context, _parameter: click.Parameter, topic: str | None
 ) -> str | None:
-    """Return the topic if its name is valid, or None if none is given. Raise BadParameter for an
-    invalid name."""
+    """Return the topic that an option names, or None if the option is not given.
+
+    Raises BadParameter for an invalid name.
+    """
     fault = None if topic is None else topic_fault(topic)
     if fault is not None:
         raise click.BadParameter(fault)
@@ -33,7 +35,10 @@ def checked_topic(
 def checked_address(
     _context: click.Context, _parameter: click.Parameter, address: str | None
 ) -> str | None:
-    """Return a HOST:PORT. Raise BadParameter if the text has another form."""
+    """Return the address that an option has as HOST:PORT, or None if the option is not given.
+
+    Raises BadParameter if the text has another form.
+    """
     if address is None:
         return None
     try:
@@ -50,8 +55,10 @@ _AGO: Final = re.compile(r"(\d+)([smhd])")
 
 
 def time_ms(text: str) -> int | None:
-    """Return a time in ms since 1970, from ISO 8601 (without a zone: local time) or from a number.
-    Return None for other text."""
+    """Return a time in ms since 1970 from a text, or None if the text is not a time.
+
+    The text is ISO 8601 or a number of ms. A time without a zone is local time.
+    """
     if text.isascii() and text.isdigit() and len(text) <= MS_DIGITS:
         return int(text)
     try:
@@ -61,8 +68,11 @@ def time_ms(text: str) -> int | None:
 
 
 class TimeOption(click.ParamType):  # type: ignore[type-arg]
-    """Option value: a time in the forms of ``time_ms``, or one of ``words``. For a past time also
-    `15m`, 15 minutes ago (s, m, h, d)."""
+    """Type of a command option that is a time.
+
+    The text has a form of ``time_ms``, or is one of ``words``. A past time may also be `15m`, which
+    is 15 minutes ago (s, m, h, d).
+    """
 
     name = "TIME"
 
@@ -89,8 +99,10 @@ class TimeOption(click.ParamType):  # type: ignore[type-arg]
 
 
 class QueueOption(click.ParamType):  # type: ignore[type-arg]
-    """Option value: one queue of a topic, as ``BROKER:ID``, or as ``ID`` if only one broker has
-    that id."""
+    """Type of a command option that is one queue of a topic.
+
+    The text is ``BROKER:ID``, or ``ID`` if only one broker has that id.
+    """
 
     name = "[BROKER:]ID"
 
@@ -104,11 +116,11 @@ class QueueOption(click.ParamType):  # type: ignore[type-arg]
 
 
 QueueName = tuple[str | None, int]
-"""Name of a broker, or None, and a queue id."""
+"""Name of a broker and a queue id. The name is None if it is not given."""
 
 
 def queue_name(text: str) -> QueueName | None:
-    """Return the queue in ``3`` or ``broker-a:3``, or None for other text."""
+    """Parse the name of a queue such as ``3`` or ``broker-a:3``, or return None for other text."""
     broker, _, number = text.rpartition(":")
     if not (number.isascii() and number.isdigit() and len(number) < MS_DIGITS):
         return None
@@ -116,8 +128,11 @@ def queue_name(text: str) -> QueueName | None:
 
 
 def find_queue(wanted: QueueName, queues: Sequence[MessageQueue], topic: str) -> MessageQueue:
-    """Return the wanted queue. Raise ClickException, with the existing queues, if there is no such
-    queue."""
+    """Return the queue of a topic that the user has named.
+
+    Raises ClickException, with the existing queues, if there is no such queue, or if several
+    brokers have one.
+    """
     broker, number = wanted
     named = f"{broker}:{number}" if broker else str(number)
     found = [
@@ -136,7 +151,10 @@ def find_queue(wanted: QueueName, queues: Sequence[MessageQueue], topic: str) ->
 
 
 class NumberOption(click.FloatRange):
-    """Option value: a number in a range. Unlike click's own range, it refuses `nan`."""
+    """Type of a command option that is a number in a range.
+
+    Unlike click's own range, it refuses `nan`.
+    """
 
     def convert(
         self, value: Any, parameter: click.Parameter | None, context: click.Context | None
@@ -150,8 +168,10 @@ class NumberOption(click.FloatRange):
 def checked_pairs(
     _context: click.Context, _parameter: click.Parameter, given: Sequence[str]
 ) -> dict[str, str]:
-    """Return the values by name of ``NAME=VALUE`` texts. Raise BadParameter if a text has another
-    form."""
+    """Return the values of an option by name, from texts ``NAME=VALUE``.
+
+    Raises BadParameter if a text has another form.
+    """
     pairs = {}
     for text in given:
         name, equals, value = text.partition("=")

@@ -41,8 +41,7 @@ _TRIMMED: Final = "".join(map(chr, range(33)))
 
 
 class Long(int):
-    """Whole number that belongs to Java's class Long, written as ``12L`` or too large for an
-    int."""
+    """Whole number that is too large for Java's int, and so belongs to Java's class Long."""
 
     __slots__ = ()
 

@@ -12,7 +12,7 @@ from typing import Final
 
 
 class RequestCode(IntEnum):
-    """Request codes: all of RocketMQ 5.3.3."""
+    """Codes of all requests of RocketMQ 5.3.3."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -175,7 +175,7 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """Response codes: the outcome of a request."""
+    """Codes of the outcome of a request, which every answer carries."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -217,11 +217,11 @@ class ResponseCode(IntEnum):
 TEMPORARY_REFUSALS: Final = frozenset(
     (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.GO_AWAY)
 )
-"""Response codes of a refusal for now: the same request may succeed later."""
+"""Response codes of a temporary refusal. The same request may succeed later."""
 
 
 class LanguageCode(IntEnum):
-    """Languages of peers. JSON headers carry the name, binary headers the number."""
+    """Programming languages of peers. JSON headers carry the name, binary headers the number."""
 
     JAVA = 0
     CPP = 1

@@ -53,8 +53,8 @@ _REFUSALS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def decode(data: bytes | bytearray | memoryview, type: type[T]) -> T:  # noqa: A002
-    """Decode `data` (UTF-8) as a value of `type`: a body Struct, `dict[int, str]`,
-    `dict[MessageQueue, int]`, …
+    """Decode JSON text in UTF-8 as a value of `type`, for example a body struct or `dict[int,
+    str]`.
 
     Unknown fields are ignored, absent fields get their default, and later duplicates win. Raise
     FastjsonError if the text is not JSON, does not fit the type, or exceeds a limit (64 MiB, a
@@ -71,9 +71,9 @@ def decode(data: bytes | bytearray | memoryview, type: type[T]) -> T:  # noqa: A
 def decode_request(data: bytes, type: type[T]) -> T:  # noqa: A002
     """Decode the body of a request like `decode`, in at most about 30 ms.
 
-    The body may have `REQUEST_MAX` bytes and `REQUEST_ENTRIES_MAX` entries. Without standard JSON
-    the limits are `DIALECT_REQUEST_MAX` and `DIALECT_REQUEST_ENTRIES_MAX`. Raise FastjsonError as
-    `decode` does.
+    The body may have `REQUEST_MAX` bytes and `REQUEST_ENTRIES_MAX` entries. If it is not standard
+    JSON, the limits are `DIALECT_REQUEST_MAX` and `DIALECT_REQUEST_ENTRIES_MAX`. Raise
+    FastjsonError as `decode` does.
     """
     if len(data) > REQUEST_MAX or data.count(b",") > REQUEST_ENTRIES_MAX:
         raise FastjsonError(
@@ -93,8 +93,11 @@ def decode_request(data: bytes, type: type[T]) -> T:  # noqa: A002
 
 
 def parse(data: bytes | bytearray | memoryview) -> Any:
-    """Decode `data` into dict, list, str, int, float, bool and None. All keys are strings: a number
-    becomes its digits, an object its JSON text. Raise FastjsonError as `decode` does."""
+    """Decode JSON text into dict, list, str, int, float, bool and None.
+
+    All keys are strings: a number becomes its digits, an object its JSON text. Raise FastjsonError
+    as `decode` does.
+    """
     return decode(data, cast(type[Any], Any))
 
 
@@ -123,7 +126,7 @@ def _refuse_deep(error: Exception) -> None:
 
 
 def encode(value: Any) -> bytes:
-    """Return `value` in the wire form.
+    """Encode a value as JSON text in the form in which Java peers send it.
 
     The form is compact, with sorted members and without nulls. Maps whose keys are not strings
     become `{0:"…"}` or `{{"brokerName":…}:…}`. Enums are written by name, bytes as base64.
@@ -132,8 +135,11 @@ def encode(value: Any) -> bytes:
 
 
 def encode_steps(value: Any, *, standard: bool = False) -> Generator[None, None, bytes]:
-    """Encode like `encode` or `encode_standard`, in steps of about 200 µs however large the value
-    is. The value may change between steps: each entry is written as it is at that moment."""
+    """Encode a value like `encode`, in steps of about 200 µs however large the value is.
+
+    With `standard`, the form is that of `encode_standard`. The value may change between steps. Each
+    entry is written as it is at that moment.
+    """
     writer, chunks = Writer(standard=standard), list[bytes]()
     texts: list[str] = []
     for text in writer.texts(value):
@@ -147,21 +153,28 @@ def encode_steps(value: Any, *, standard: bool = False) -> Generator[None, None,
 
 
 def encode_indented(value: Any) -> bytes:
-    """Return `value` in the form of a broker's config files: like `encode`, but indented with tabs,
-    without a final newline."""
+    """Encode a value as JSON text in the form of a broker's config files.
+
+    The form is that of `encode`, but indented with tabs and without a final newline.
+    """
     return Writer(indented=True).text(value).encode("utf-8", "replace")
 
 
 def encode_entry(key: str, value: Any) -> bytes:
-    """Return one entry of a map inside the outermost object, in the form of `encode_indented`.
-    `put_entries` assembles large maps from these pieces."""
+    """Encode one entry of a map that is a member of the outermost object.
+
+    The form is that of `encode_indented`. `put_entries` assembles large maps from these pieces.
+    """
     writer = Writer(indented=True)
     return f"{writer.key_text(key, 2)}:{writer.text(value, 2)}".encode("utf-8", "replace")
 
 
 def put_entries(text: bytes, member: str, entries: Iterable[bytes]) -> bytes:
-    """Return `text` with `entries` inserted into its empty map `member`. `text` is an object from
-    `encode_indented`, and `member` is one of its outermost members."""
+    """Insert encoded entries into the empty map `member` of a JSON text, and return the new text.
+
+    `text` is an object from `encode_indented`, `member` is one of its outermost members, and the
+    entries are from `encode_entry`.
+    """
     before, empty, after = text.partition(b'\n\t"%b":{}' % member.encode())
     assert empty, f"{member} is no empty map of the outermost object"
     content = b",".join(entries)
@@ -169,14 +182,19 @@ def put_entries(text: bytes, member: str, entries: Iterable[bytes]) -> bytes:
 
 
 def compact(text: bytes) -> bytes:
-    """Remove the line breaks and tabs that `encode_indented` added. The result equals `encode` of
-    the same value, because encoded strings contain no raw tab or line break."""
+    """Remove the line breaks and tabs that `encode_indented` added.
+
+    The result equals `encode` of the same value, because encoded strings contain no raw tab or line
+    break.
+    """
     return text.translate(None, b"\n\t")
 
 
 def encode_standard(value: Any) -> bytes:
-    """Return `value` as standard JSON: every key quoted, map entries sorted, pure ASCII. The name
-    server answers GET_ROUTEINFO_BY_TOPIC (105) in this form."""
+    """Encode a value as standard JSON in pure ASCII, with every key quoted and map entries sorted.
+
+    The name server answers GET_ROUTEINFO_BY_TOPIC (105) in this form.
+    """
     return Writer(standard=True).text(value).encode("ascii")
 
 
@@ -203,10 +221,10 @@ _SHORT_ESCAPES = {
 
 
 class Writer(NamedTuple):
-    """Writer of values as JSON text.
+    """Writer of values as JSON text in one of fastjson's forms.
 
-    - `indented`: break lines as config files do.
-    - `standard`: quote every key, sort map entries and escape all characters beyond ASCII
+    - `indented`: True to break lines as config files do.
+    - `standard`: True to quote every key, sort map entries and escape all characters beyond ASCII
       (fastjson's BrowserCompatible and MapSortField).
     """
 
@@ -214,7 +232,7 @@ class Writer(NamedTuple):
     standard: bool = False
 
     def text(self, value: Any, level: int = 0) -> str:
-        """Encode `value`, which is nested `level` deep."""
+        """Return the JSON text of `value`. `level` is the number of objects and lists around it."""
         kind: Any = type(value)
         if kind is str:
             return self.quote(value)
@@ -223,8 +241,11 @@ class Writer(NamedTuple):
         return _writer_of(kind)(self, value, level)
 
     def texts(self, value: Any) -> Iterator[str]:
-        """Yield `text(value)` in pieces: one piece for each entry of a value that may be large. The
-        indented form is one piece."""
+        """Yield the JSON text of `value` in pieces.
+
+        A value that may be large has one piece for each entry. Only the form without line breaks
+        has pieces.
+        """
         kind: Any = type(value)
         if _is_small(kind):
             yield self.text(value)
@@ -244,7 +265,7 @@ class Writer(NamedTuple):
         yield brackets[1] if before == "," else brackets
 
     def _parts(self, value: Any) -> Iterator[tuple[str, Any]]:
-        """Yield the members of a struct, or the entries of a map, that are not null."""
+        """Yield the name and value of each struct member, or map entry, that is not null."""
         if isinstance(value, msgspec.Struct):
             for attribute, name in _members(type(value)):
                 if (member := getattr(value, attribute)) is not None:
@@ -329,8 +350,8 @@ def _writer_of(kind: type) -> _Write:
 
 @cache
 def _is_small(kind: type) -> bool:
-    """Return True if values of this type are written in one piece, because they hold no
-    collections."""
+    """Return True if values of this type contain no collections, so that they are written in one
+    piece."""
     if issubclass(kind, msgspec.Struct):
         return _holds_few(cast(Any, msgspec.inspect.type_info(kind)))
     return not issubclass(kind, dict | list | tuple | set | frozenset)
@@ -352,8 +373,7 @@ _FEW = tuple(
 
 @cache
 def _members(kind: type[msgspec.Struct]) -> tuple[tuple[str, str], ...]:
-    """Return (attribute, `"wireName":`) for each member of a struct, in the order in which fastjson
-    writes them."""
+    """Return (attribute, `"wireName":`) for each member of a struct, in the order of fastjson."""
     fields = sorted(msgspec.structs.fields(kind), key=lambda field: field.encode_name)
     return tuple((field.name, f'"{field.encode_name}":') for field in fields)
 
@@ -372,8 +392,10 @@ def _sort_key(key: Any) -> Any:
 
 
 def java_double(value: float) -> str:
-    """Return a double as Java's `Double.toString` writes it. NaN and the infinities become `null`,
-    as in fastjson."""
+    """Return the text of a number as Java's `Double.toString` writes it.
+
+    NaN and the infinities become `null`, as in fastjson.
+    """
     if value != value or value in (float("inf"), float("-inf")):
         return "null"
     if value == 0 or 1e-3 <= abs(value) < 1e7:

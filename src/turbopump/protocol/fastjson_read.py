@@ -24,12 +24,15 @@ _MISSING = object()
 
 
 class FastjsonError(BodyError):
-    """A JSON text cannot be decoded, exceeds a limit, or does not fit the expected type."""
+    """Raised when a JSON text cannot be decoded, exceeds a limit, or does not fit the expected
+    type."""
 
 
 def shape(value: Any, wanted: type[T]) -> T:
-    """Convert parsed JSON to `wanted`. Raise FastjsonError with the name of the field that does not
-    fit."""
+    """Convert parsed JSON to a value of the type `wanted`, as fastjson would.
+
+    Raise FastjsonError with the name of the field that does not fit.
+    """
     try:
         shaped = _shape(value, _type_info(cast(Any, wanted)))
         return convert(None if shaped is _MISSING else shaped, wanted)
@@ -52,8 +55,10 @@ def _fields(wanted: type) -> dict[str, inspect.Field]:
 
 
 def _shape(value: Any, info: inspect.Type) -> Any:
-    """Return the value in the form that `msgspec.convert` accepts, or `_MISSING` if fastjson would
-    keep the default."""
+    """Return a parsed value in the form that `msgspec.convert` accepts for the type `info`.
+
+    Return `_MISSING` if fastjson would keep the field's default.
+    """
     shaper = _SHAPERS.get(type(info))
     return value if shaper is None else shaper(value, info)
 
@@ -122,8 +127,11 @@ def _shape_int(value: Any, info: inspect.Type) -> Any:
 
 
 def _shape_enum(value: Any, info: inspect.EnumType) -> Any:
-    """Convert an enum from its name, or from its ordinal (the C++ client). An unknown value counts
-    as absent, as in fastjson."""
+    """Return the value of an enum member that is given by name, as in Java, or by ordinal, as in
+    C++.
+
+    An unknown name or ordinal counts as absent, as in fastjson.
+    """
     members: list[enum.Enum] = list(info.cls)
     if isinstance(value, str) and value in info.cls.__members__:
         return info.cls.__members__[value].value
@@ -176,8 +184,10 @@ _STRING_OR_KEY = re.compile(
 
 
 def to_standard(text: str) -> str:
-    r"""Quote the keys: `{0:1,{"topic":"t"}:2}` becomes `{"0":1,"{\"topic\":\"t\"}":2}`. All other
-    text stays unchanged."""
+    r"""Quote the keys of a fastjson text, so that it becomes standard JSON.
+
+    `{0:1,{"topic":"t"}:2}` becomes `{"0":1,"{\"topic\":\"t\"}":2}`. All other text stays unchanged.
+    """
     return _STRING_OR_KEY.sub(_quoted, text)
 
 

@@ -24,7 +24,8 @@ import msgspec
 from turbopump.errors import FrameError
 
 FRAME_SIZE_MAX: Final = 16_777_216
-"""Apache's ``com.rocketmq.remoting.frameMaxLength``: the largest accepted totalLen + 4."""
+"""Maximum size of a frame in bytes, totalLen + 4. RocketMQ:
+``com.rocketmq.remoting.frameMaxLength``."""
 
 PART_OVERHEAD: Final = 64
 """Estimated bytes of memory for each received piece of an unfinished frame, besides its content. A
@@ -33,14 +34,16 @@ peer may send its frame two bytes at a time."""
 _LENGTHS: Final = struct.Struct(">II").unpack_from
 
 TLS_HANDSHAKE: Final = 0x1603
-"""First two bytes of a TLS connection; no frame has this length."""
+"""First two bytes of a TLS connection. No frame has this length."""
 JSON: Final = 0
 ROCKETMQ: Final = 1
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False):
-    """One frame as received: its serialize type (``JSON`` or ``ROCKETMQ``), header bytes and body
-    bytes."""
+    """Received frame, cut into its header bytes and its body bytes.
+
+    ``serialize_type`` is the form of the header, ``JSON`` or ``ROCKETMQ``.
+    """
 
     serialize_type: int
     header: bytes
@@ -50,9 +53,11 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
 class FrameReader:
     """Reader that cuts a byte stream into frames.
 
-    ``feed`` returns the frames that are complete. After a bad frame ``error`` is set, and the
-    frames before the bad one are still returned. ``held`` is the memory of the unfinished frame in
-    bytes. Each frame costs one slice for the header and one for the body.
+    - ``error``: reason why the stream cannot be read further, or None. Frames before the invalid
+      one are still returned.
+    - ``held``: bytes of memory that the unfinished frame uses.
+
+    Each frame costs one slice for the header and one for the body.
     """
 
     __slots__ = ("_missing", "_parts", "error", "held", "size_max")
@@ -65,7 +70,10 @@ class FrameReader:
         self._missing = 0
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Read the next bytes of the stream, and return the frames that are now complete."""
+        """Read the next bytes of the stream, and return the frames that are now complete.
+
+        After an invalid frame, ``error`` is set and later bytes are ignored.
+        """
         if self.error is not None:
             return []
         # An unfinished frame stays in pieces until it is complete: joining it at every read would
@@ -100,13 +108,15 @@ class FrameReader:
         return frames
 
     def drop(self) -> None:
-        """Discard an unfinished frame. `feed` may not be called afterwards."""
+        """Discard the unfinished frame. The reader may not be used afterwards."""
         self._parts = []
         self.held = 0
 
     def _keep_lengths(self, rest: bytes) -> None:
-        """Keep fewer than the 8 bytes of both lengths. If the first length is complete and invalid,
-        refuse the frame at once."""
+        """Keep the beginning of a frame whose two lengths are not complete yet.
+
+        If the first length is complete and invalid, the frame is refused at once.
+        """
         if len(rest) < 4:
             self._keep(rest, 4 - len(rest))
             return
@@ -136,6 +146,5 @@ class FrameReader:
 
 
 def frame_head(header_size: int, body_size: int, serialize_type: int = JSON) -> bytes:
-    """Return the first 8 bytes of a frame with a header of ``header_size`` and a body of
-    ``body_size`` bytes."""
+    """Return the first 8 bytes of a frame, which contain its lengths and the form of its header."""
     return ((4 + header_size + body_size) << 32 | serialize_type << 24 | header_size).to_bytes(8)

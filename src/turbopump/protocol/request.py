@@ -34,7 +34,7 @@ class Header(msgspec.Struct, kw_only=True, rename="camel"):
     """Header fields of a request or an answer, which travel in ``extFields``."""
 
     def to_ext(self) -> dict[str, str]:
-        """Return the fields that are set, as strings under Apache's names."""
+        """Return all fields that are not None, as strings under the names that Apache uses."""
         ext: dict[str, str] = {}
         for attribute, name in _names(type(self)):
             value = getattr(self, attribute)
@@ -50,18 +50,21 @@ class Header(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class Reply(Header, kw_only=True):
-    """Header fields of an answer. Many answers have only a JSON body; their reply type is then a
-    plain struct."""
+    """Header fields of an answer.
+
+    Many answers have only a JSON body. Their reply type is then a plain struct.
+    """
 
 
 class Request(Header, Generic[ReplyT], kw_only=True):
-    """Header fields of a request, with those that every request may carry (apache/rocketmq
-    ``RpcRequestHeader``).
+    """Header fields of a request. Each request type is a subclass.
 
     - ``code``: the request code.
-    - ``body``: the type of the JSON body; None if the request has no body or another form.
+    - ``body``: the type of the JSON body. None if the request has no body or another form.
     - ``reply``: the type of the answer, as in ``Request[…]``: a ``Reply``, a JSON body, or
       None.
+
+    The fields declared here may be in every request (apache/rocketmq ``RpcRequestHeader``).
     """
 
     code: ClassVar[int]
@@ -81,9 +84,11 @@ class Request(Header, Generic[ReplyT], kw_only=True):
 
 
 def with_field_names(names: str) -> Callable[[type[HeaderT]], type[HeaderT]]:
-    """Return a class decorator that sends the fields of a request under one-letter names. ``names``
-    has one letter for each field, in the order of declaration. A base class may declare the fields
-    under their long names."""
+    """Return a class decorator that sends the fields of a request under one-letter names.
+
+    ``names`` has one letter for each field, in the order of declaration. A base class may declare
+    the fields under their long names.
+    """
 
     def renamed(cls: type[HeaderT]) -> type[HeaderT]:
         own = msgspec.structs.fields(cls)[len(msgspec.structs.fields(Request)) :]
@@ -106,15 +111,15 @@ def _names(type_: type[Header]) -> list[tuple[str, str]]:
 
 
 def header_from_ext(type_: type[HeaderT], ext: Mapping[str, Any]) -> HeaderT:
-    """Read header fields of ``type_`` from ``extFields`` as real clients send them.
+    """Convert header fields, as real clients send them, to a struct of the type ``type_``.
 
     Values may be strings, numbers or booleans. As in Apache's reader, a value that cannot be
-    converted to the declared type counts as absent. Raise HeaderError with the field's name in two
+    converted to the declared type counts as absent. Raises HeaderError with the field's name in two
     cases:
 
     - A required field is absent. RocketMQ: NullPointerException or NumberFormatException, also
       code 1.
-    - An optional field of a request is invalid. The default would be a number that nobody asked
+    - An optional number of a request is invalid. The default would be a number that nobody asked
       for.
     """
     with contextlib.suppress(msgspec.ValidationError):

@@ -79,7 +79,7 @@ class MasterConnection:
     def received(self, data: bytes, now: float) -> None:
         """Accept bytes that the master has sent.
 
-        Raises ProtocolError if they do not continue at the end of the log.
+        Raises ProtocolError if the bytes do not continue at the end of the log.
         """
         self.last_read = now
         first = self._reader.position is None

@@ -19,8 +19,8 @@ from turbopump.store.watermark import Watermark
 class PopOffsets:
     """Next offset to pop in each queue, and the set of queues that a pop has locked.
 
-    A new offset is committed only when the log is on the disk up to the end of its checkpoint. Each
-    such commit calls ``settled``.
+    A new offset is committed only when the log is on the disk up to the end of its checkpoint. A
+    commit that had to wait for the disk calls ``settled``.
     """
 
     def __init__(self, offsets: ConsumerOffsets, flushed: Watermark) -> None:

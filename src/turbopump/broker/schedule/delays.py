@@ -2,7 +2,7 @@
 
 Each level has one task. The task sleeps until the first message of its queue is due, or, while the
 queue is empty, until the queue grows. Nothing is polled. Due messages are delivered in slices, one
-slice of one level in a turn of the event loop, so that sends are served in between.
+slice of one level at a time, so that sends are served in between.
 
 The positions are saved in ``config/delayOffset.json`` soon after a delivery, and only up to
 messages whose copies are on the disk. After a kill or a power cut messages may be delivered twice,

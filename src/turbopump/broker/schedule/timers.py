@@ -5,7 +5,7 @@ a slot, it moves all messages of the queue into slots. So an accepted recall rea
 message in time. At a start overdue messages are delivered after the whole queue has been read.
 
 The task sleeps until the next slot is due, or the queue grows. Slots are delivered in the order of
-time, a slice of messages in a turn of the event loop. A message that the store refuses is tried
+time, a slice of messages at a time. A message that the store refuses is tried
 again. Source: apache/rocketmq ``TimerMessageStore``, which drops a message after three attempts.
 """
 

@@ -292,7 +292,10 @@ class DeliveryBatch:
         level: int = 0,
         reason: BaseException | str | None = None,
     ) -> None:
-        """Have the unsettled messages delivered again: see ``Delivery.retry``."""
+        """Have the unsettled messages of the batch delivered again.
+
+        The arguments are those of ``Delivery.retry``.
+        """
         for message in self.messages:
             message.retry(delay, level=level, reason=reason)
 

@@ -428,9 +428,9 @@ class PopRequests:
 
 
 async def introduced_master(instance: ClientInstance, queue: MessageQueue) -> str:
-    """Return the address of the queue's master, which has this client's heartbeat.
+    """Introduce this client to the master of a queue's broker, and return the master's address.
 
-    A heartbeat is sent first if needed. Raises RemotingError.
+    A heartbeat is sent if the master has got none from this client yet. Raises RemotingError.
     """
     address = instance.routes.require_master(queue.broker_name, queue.topic)
     await instance.introduced(address)

@@ -52,10 +52,11 @@ class Prefetching(QueueTable["PrefetchedQueue"]):
         return self._queues.get(queue)
 
     async def apply(self, change: QueueChange) -> bool:
-        """Add gained queues and remove lost ones. Always returns True.
+        """Add gained queues and remove lost ones.
 
         A lost queue is committed first, so that its next reader starts behind the finished
         messages. A queue that is both lost and gained is started again, and stays paused if it was.
+        The result is always True.
         """
         lost = [self._queues.pop(queue) for queue in change.lost if queue in self._queues]
         for prefetched in lost:

@@ -36,9 +36,9 @@ class QueueListeners:
         self._instance: ClientInstance | None = None
 
     async def add_listener(self, topic: str, listener: QueueListener) -> None:
-        """Add a listener for ``topic``, whose name is the one that brokers know.
+        """Add a function that is called when the queues of ``topic`` change.
 
-        Listeners are called only after ``run`` was called.
+        ``topic`` is the name that brokers know. Listeners are called only after ``run`` was called.
         """
         self._listeners.setdefault(topic, []).append(
             UserFunction(listener, threads=1, name="queue-listener")
@@ -47,7 +47,7 @@ class QueueListeners:
             await self._learn_queues(topic, self._instance)
 
     async def run(self, instance: ClientInstance) -> None:
-        """Fetch the routes of all topics with listeners repeatedly, until cancelled.
+        """Fetch the routes of all topics that have listeners again and again, until cancelled.
 
         A topic that does not exist yet has no queues, and its route is requested again.
         """

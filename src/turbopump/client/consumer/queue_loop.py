@@ -214,9 +214,9 @@ class PullLoop(QueueLoop, Generic[MessageT]):
         """
 
     async def _introduced(self) -> str:
-        """Return the address of the broker to pull from, which has this client's heartbeat.
+        """Introduce this client to the broker to pull from, and return the broker's address.
 
-        A heartbeat is sent first if needed. Raises RemotingError.
+        A heartbeat is sent if the broker has got none from this client yet. Raises RemotingError.
         """
         self._address = self._instance.routes.require_address(
             self.queue.broker_name, self._broker_id, topic=self.queue.topic
@@ -323,7 +323,7 @@ class AssignedQueue(PullLoop[Delivery]):
     # --- for the table of queues
 
     def drop(self) -> None:
-        """Stop reading the queue, because it is lost. No further message is delivered."""
+        """Stop reading a queue that this member has lost. No further message is delivered."""
         self.stop()
         self._policy.drop()
 

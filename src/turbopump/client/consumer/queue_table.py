@@ -111,7 +111,7 @@ class QueueTable(ABC, Generic[QueueT]):
                 one.stop()
 
     def wake_loops(self) -> None:
-        """Let every reading loop continue that has room for more messages."""
+        """Wake every reading loop that has room for more messages again."""
         for one in self._queues.values():
             one.wake_if_room()
 

@@ -45,9 +45,8 @@ queue has its owner."""
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """Outcome of a division of a topic's queues, as far as it concerns this member.
+    """Queues that this member gains and loses when a topic's queues are divided again.
 
-    - ``change``: queues that this member gains and loses.
     - ``complete``: False if the division must be repeated soon.
     - ``by``: text for a log line, which says who has divided the queues.
     """
@@ -84,7 +83,7 @@ def queue_change(
 
 @dataclass(eq=False)
 class Balancer:
-    """Repeated division of a group's queues among its members.
+    """Task that divides a group's queues among its members again and again.
 
     The queues are divided every 20 s, after ``wake``, and soon after a failure.
 
@@ -242,7 +241,7 @@ async def ask_one(
     *,
     answers: Collection[int] = (ResponseCode.SUCCESS,),
 ) -> tuple[str, Command]:
-    """Ask brokers in turn until one answers with one of the codes in ``answers``.
+    """Ask brokers one after another until one answers with one of the codes in ``answers``.
 
     Return the address of that broker and its answer. Raises the last error, or RouteNotFoundError
     without any address.

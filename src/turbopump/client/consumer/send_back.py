@@ -81,7 +81,7 @@ class SendBack:
         - ``settled``: called with True if a broker has confirmed the message, or else with False.
 
         A message that is given up is sent as a plain message to the retry topic with one more
-        attempt, and a broker makes a dead letter of it. Ordered consumers do this
+        attempt. A broker makes a dead letter of it. Ordered consumers do this
         (``ConsumeMessageOrderlyService.sendMessageBack``).
         """
 

@@ -39,14 +39,17 @@ class Consumption:
         self._topics: dict[str, TopicStatistics] = {}
 
     def statistics_of(self, topic: str) -> TopicStatistics:
-        """Return the statistics of one topic, whose name is the one that brokers know."""
+        """Return the statistics of one topic.
+
+        ``topic`` is the name that brokers know.
+        """
         found = self._topics.get(topic)
         if found is None:
             found = self._topics[topic] = TopicStatistics(self._now())
         return found
 
     def statuses(self) -> dict[str, ConsumeStatus]:
-        """Return the statistics of each topic, in the form for operators."""
+        """Return the statistics of each topic, in the form that operators get."""
         now = self._now()
         return {topic: statistics.status(now) for topic, statistics in self._topics.items()}
 

@@ -104,7 +104,7 @@ class Subscription:
         return self.expression if list_fault(self.expression) is None else Tags(self.tags)
 
     def data(self) -> SubscriptionData:
-        """Return the subscription in the form in which heartbeats send it."""
+        """Return the subscription in the form that heartbeats contain."""
         return SubscriptionData(
             topic=self.topic,
             sub_string=self.expression,

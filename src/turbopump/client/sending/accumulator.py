@@ -1,11 +1,12 @@
-"""Automatic batching: messages of the same kind within a few milliseconds are sent in one request.
-Each message gets its own result.
+"""Automatic batching of messages of the same kind that are sent within a few milliseconds.
 
-One rule: only messages that may share a batch are sent together, so results and errors are those of
-a single send. If one message's timeout ends first, only that message fails. Source: apache/rocketmq
-``ProduceAccumulator``. Unlike there, nothing is held while no batch of the same kind is in flight.
-A lone sender therefore loses no time, and 64 senders that await results are not limited to 64
-messages per 10 ms.
+A batch is sent in one request, and each message gets its own result. One rule: only messages that
+may share a batch are sent together, so results and errors are those of a single send. If one
+message's timeout ends first, only that message fails.
+
+Source: apache/rocketmq ``ProduceAccumulator``. Unlike there, no message waits while no batch of the
+same kind is in flight. A lone sender therefore loses no time, and 64 senders that await results are
+not limited to 64 messages per 10 ms.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class _GatheredBatch:
 
 @dataclass(slots=True, eq=False)
 class Accumulator:
-    """Collector that puts the messages of one producer together into batches.
+    """Collector that combines messages of one producer into batches.
 
     All calls must come from one event loop. ``send_batch`` sends one batch as one request. A batch
     has at most ``size_max`` bytes, unless it is a single message.

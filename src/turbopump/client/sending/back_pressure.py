@@ -1,8 +1,8 @@
-"""Back-pressure: a limit on a producer's messages in flight, by number and bytes.
+"""Back-pressure, a limit on a producer's messages in flight, by number and bytes.
 
-One rule: first come, first served, until the deadline. Source: apache/rocketmq
-``enableBackpressureForAsyncMode``. There, a waiting send holds a lock that finished sends need;
-here it does not.
+One rule: senders that wait for room get it in the order in which they came, until their deadlines.
+Source: apache/rocketmq ``enableBackpressureForAsyncMode``. There, a waiting send keeps a lock that
+finished sends need. Here it does not.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BOUND: Final = SettingRule(
 
 @dataclass(frozen=True, slots=True)
 class BackPressure:
-    """Limit on the messages of a producer that are in flight.
+    """Limit on the number and size of a producer's messages in flight.
 
     Raises ConfigError unless both values are whole numbers above 0.
     """
@@ -52,7 +52,7 @@ class NoRoomError(Exception):
 
 
 class InFlightBound:
-    """Limit on messages in flight, with the line of senders that wait for room.
+    """Counter of the messages in flight, which makes senders wait at a limit.
 
     A body that is larger than the whole limit is sent alone.
     """
@@ -156,7 +156,9 @@ class InFlightBound:
 
 
 class InFlightLimiter:
-    """Sender that reserves room for each message from before the send until its result.
+    """Sender that limits how many messages are in flight.
+
+    Room for a message is reserved from before the send until its result.
 
     - ``back_pressure``: limit on messages in flight. None for no limit.
     - ``timeout``: default timeout of a send in seconds.

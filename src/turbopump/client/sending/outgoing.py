@@ -143,7 +143,7 @@ class Packer:
         """Checked topics, each with the name that brokers know."""
 
     def pack(self, message: Message) -> Outgoing:
-        """Return the contents of the frame that sends a message.
+        """Check and encode a message, and return it ready to be sent.
 
         A large body is not compressed yet; ``compressed`` does that. Raises MessageError if the
         message must not be sent, and TypeError if the argument is no message.
@@ -188,7 +188,7 @@ class Packer:
         return msgspec.structs.replace(outgoing, body=body, sys_flag=sys_flag)
 
     def piece(self, message: Message) -> BatchPart:
-        """Return the message encoded as a part of a batch.
+        """Check and encode a message as a part of a batch.
 
         Raises the errors of ``pack``.
         """
@@ -242,7 +242,7 @@ class Packer:
         return f"{text}UNIQ_KEY\x01{msg_id}\x02", msg_id
 
     def pack_batch(self, messages: Sequence[Message]) -> Outgoing:
-        """Return one value that sends all messages as a batch.
+        """Combine messages into a batch that is sent in one request.
 
         Raises MessageError if the messages cannot be one batch, because a batch is not split.
         """
@@ -262,9 +262,9 @@ class Packer:
         return self.pack_pieces(pieces, wait_store_ok=first.wait_store_ok)
 
     def pack_pieces(self, pieces: Sequence[BatchPart], *, wait_store_ok: bool) -> Outgoing:
-        """Return one value that sends all encoded parts, which have the same topic, as a batch.
+        """Combine encoded messages of one topic into a batch that is sent in one request.
 
-        Raises MessageError if the parts are too large together.
+        Raises MessageError if the messages are too large together.
         """
         body = b"".join([piece.entry for piece in pieces])
         if len(body) > self._body_size_max:
@@ -485,7 +485,7 @@ class SendFrames:
 
 
 class NotedFrames(SendFrames):
-    """Encoder that also notes the brokers for which it encodes frames.
+    """Encoder of frames that also records to which brokers they go.
 
     Each frame's broker name is added to the list in ``notes``, if the context has set one.
     """

@@ -1,6 +1,9 @@
-"""Choice of a message's queue. A queue, selector or sharding key decides, or else round robin,
-which skips brokers to avoid. Users' queue names are translated to those of brokers (with
-namespace)."""
+"""Choice of the queue for each message.
+
+A queue, selector or sharding key decides. Without them, queues are used one after another, and
+brokers that failed are avoided. Users' queue names are translated to those of brokers (with
+namespace).
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ queue by round robin."""
 
 
 class QueueChooser:
-    """Chooser of the queue for each message of one producer.
+    """Object that determines to which queue a message of one producer goes.
 
     ``namespace`` is the namespace of the producer, or None.
     """
@@ -112,7 +115,7 @@ class QueueSelection(Protocol):
 
 
 class RoundRobin:
-    """Strategy that uses the queues of each topic in turn.
+    """Strategy that uses all queues of a topic one after another.
 
     There is one counter for each topic. A counter starts at random, so that producers do not all
     use the same queue.
@@ -213,9 +216,10 @@ _DURATIONS: Final = SettingRule(
 
 @dataclass(frozen=True, slots=True)
 class LatencyFaults:
-    """Rules for avoiding slow brokers. Java: ``sendLatencyFaultEnable``.
+    """Settings for avoiding slow brokers.
 
     Raises ConfigError unless both tables have the same number of durations, and the latencies rise.
+    Java: ``sendLatencyFaultEnable``.
     """
 
     latency_max_ms: tuple[int, ...] = setting((50, 100, 550, 1800, 3000, 5000, 15000), _DURATIONS)

@@ -154,7 +154,7 @@ async def _wait_for_permit(
 
 
 async def send_oneway(sender: Sender, outgoing: Outgoing, target: Target) -> None:
-    """Send a message without an answer, and return when the connection has accepted it."""
+    """Write a message to a connection without asking the broker for an answer."""
     began = sender.time()
     timeout = sender.rules.timeout
     oneways = sender.oneways
@@ -173,10 +173,10 @@ async def send_oneway(sender: Sender, outgoing: Outgoing, target: Target) -> Non
 
 
 class SendAttempts:
-    """All attempts to send one message.
+    """Attempts to send one message until a broker has stored it.
 
     - ``began``: event loop time, in seconds, at which the send began.
-    - ``timeout``: seconds after ``began`` until the send has failed.
+    - ``timeout``: seconds after ``began`` at which the send fails.
     """
 
     def __init__(

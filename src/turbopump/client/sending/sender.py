@@ -104,7 +104,7 @@ class Sender:
         return other
 
     def shown_topic(self, topic: str) -> str:
-        """Return the topic under the user's name, for texts."""
+        """Return the name by which the user knows ``topic``, for texts."""
         return unwrap(self.namespace, topic)
 
     def close(self) -> None:
@@ -126,7 +126,7 @@ class Sender:
         return connection.start_call(opaque, frame, timeout, kind)
 
     async def route(self, topic: str, timeout: float, *, writable: bool = True) -> TopicRoute:
-        """Return the route of ``topic``, and create a new topic.
+        """Return the route of ``topic``, which is created if it does not exist.
 
         With ``writable``, the route has queues to send to. Name servers that do not answer are
         asked again for ``timeout`` seconds. Raises RouteNotFoundError if there is no such route.
@@ -290,7 +290,7 @@ class HangWatch:
 
 
 class TopicCreation:
-    """Creator of new topics, before the first message of each.
+    """Object that creates each new topic before its first message is sent.
 
     Each topic is created once, on every master that allows automatic creation. A failure here fails
     no send. The log then names the broker that has the topic.
@@ -310,7 +310,10 @@ class TopicCreation:
         message."""
 
     async def create_topic(self, route: TopicRoute, timeout: float) -> None:
-        """Create the topic of an inherited route, and wait at most ``timeout`` seconds."""
+        """Create a new topic on the brokers, and wait at most ``timeout`` seconds.
+
+        ``route`` is the route that the new topic inherits.
+        """
         task = self._making.get(route.topic)
         if task is None:
             work = self._create_on_masters(route, timeout)

@@ -163,7 +163,7 @@ class ProducerSettings(GroupSettings):
 
     @property
     def rules(self) -> SendRules:
-        """Rules of retries, as these settings give them."""
+        """Rules for retries that follow from these settings."""
         return SendRules(
             self.send_timeout,
             self.attempt_timeout,
@@ -174,7 +174,7 @@ class ProducerSettings(GroupSettings):
 
     @property
     def packing(self) -> Compression:
-        """Rules of compression, as these settings give them."""
+        """Rules for compression that follow from these settings."""
         return Compression(self.compress_from, self.compression, self.compression_level)
 
 

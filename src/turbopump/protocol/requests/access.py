@@ -29,7 +29,7 @@ SEALED: Final = "sealed"
 
 
 class UserInfo(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
-    """One user. Servers never show a password.
+    """User as requests about access control show it. Servers never show a password.
 
     ``user_type`` is Super or Normal, ``user_status`` enable or disable. In an update, a field that
     is None stays unchanged.
@@ -45,8 +45,10 @@ class UserInfo(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True)
 
 
 class PolicyEntryInfo(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
-    """Actions allowed or denied on one resource, for example `Topic:orders*`. ``source_ips`` lists
-    addresses and CIDR ranges; None means all."""
+    """Actions that a policy allows or denies on one resource, for example `Topic:orders*`.
+
+    ``source_ips`` lists addresses and CIDR ranges. None means all addresses.
+    """
 
     resource: str | None = None
     actions: list[str] | None = None
@@ -55,21 +57,21 @@ class PolicyEntryInfo(msgspec.Struct, kw_only=True, rename="camel", omit_default
 
 
 class PolicyInfo(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
-    """One policy, Custom or Default."""
+    """Policy of a user, whose type is Custom or Default."""
 
     policy_type: str | None = None
     entries: list[PolicyEntryInfo] | None = None
 
 
 class AclInfo(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
-    """Policies of one subject, `User:NAME`."""
+    """Policies of one subject, for example `User:alice`."""
 
     subject: str | None = None
     policies: list[PolicyInfo] | None = None
 
 
 class CreateUser(Request[None], kw_only=True):
-    """Create a user. Refused if the user exists."""
+    """Create a user. The broker refuses the request if the user exists."""
 
     code = RequestCode.AUTH_CREATE_USER
     body = UserInfo
@@ -77,7 +79,7 @@ class CreateUser(Request[None], kw_only=True):
 
 
 class UpdateUser(Request[None], kw_only=True):
-    """Change the fields of a user that the body contains."""
+    """Change the fields of a user that are set in the body."""
 
     code = RequestCode.AUTH_UPDATE_USER
     body = UserInfo
@@ -85,24 +87,26 @@ class UpdateUser(Request[None], kw_only=True):
 
 
 class DeleteUser(Request[None], kw_only=True):
-    """Delete a user and their policies."""
+    """Delete a user and all policies of the user."""
 
     code = RequestCode.AUTH_DELETE_USER
     username: str | None = None
 
 
 class GetUser(Request[None], kw_only=True):
-    """Ask for one user, a ``UserInfo``."""
+    """Ask for one user. The body of the answer is a ``UserInfo``."""
 
     code = RequestCode.AUTH_GET_USER
     username: str | None = None
 
 
 class ListUsers(Request[None], kw_only=True):
-    """Ask for the users whose name contains ``filter``. Two fields are ours.
+    """Ask for the users whose name contains ``filter``.
 
-    - ``nonce``: answer with all accounts, sealed.
-    - ``known_version``: version that a slave has; the master answers without content if its
+    Two fields are ours.
+
+    - ``nonce``: asks for all accounts, sealed.
+    - ``known_version``: version that a slave has. The master answers without content if its
       accounts still have this version.
     """
 
@@ -113,7 +117,10 @@ class ListUsers(Request[None], kw_only=True):
 
 
 class CreateAcl(Request[None], kw_only=True):
-    """Add policies for a subject. An entry replaces an existing entry for the same resource."""
+    """Add policies for a subject.
+
+    An entry replaces an existing entry for the same resource.
+    """
 
     code = RequestCode.AUTH_CREATE_ACL
     body = AclInfo
@@ -121,7 +128,7 @@ class CreateAcl(Request[None], kw_only=True):
 
 
 class UpdateAcl(Request[None], kw_only=True):
-    """Add policies for a subject, as ``CreateAcl`` does."""
+    """Add policies for a subject, exactly as ``CreateAcl`` does."""
 
     code = RequestCode.AUTH_UPDATE_ACL
     body = AclInfo
@@ -129,8 +136,10 @@ class UpdateAcl(Request[None], kw_only=True):
 
 
 class DeleteAcl(Request[None], kw_only=True):
-    """Delete a subject's policy entry for ``resource``, or all its policies without
-    ``resource``."""
+    """Delete the policy entry of a subject for one resource, or all its policies.
+
+    Without ``resource``, all policies are deleted.
+    """
 
     code = RequestCode.AUTH_DELETE_ACL
     subject: str | None = None
@@ -139,14 +148,14 @@ class DeleteAcl(Request[None], kw_only=True):
 
 
 class GetAcl(Request[None], kw_only=True):
-    """Ask for the policies of one subject, an ``AclInfo``."""
+    """Ask for the policies of one subject. The body of the answer is an ``AclInfo``."""
 
     code = RequestCode.AUTH_GET_ACL
     subject: str | None = None
 
 
 class ListAcls(Request[None], kw_only=True):
-    """Ask for the policies whose subject and resource contain these texts."""
+    """Ask for the policies whose subject and resource contain the given texts."""
 
     code = RequestCode.AUTH_LIST_ACL
     subject_filter: str | None = None

@@ -1,5 +1,8 @@
-"""Requests about the assignment of queues to consumers by the broker: 400 QUERY_ASSIGNMENT, 401
-SET_MESSAGE_REQUEST_MODE; and about queue locks: 41 LOCK_BATCH_MQ, 42 UNLOCK_BATCH_MQ."""
+"""Requests about which queues a consumer reads, and about queue locks.
+
+- Assignment of queues by the broker: 400 QUERY_ASSIGNMENT, 401 SET_MESSAGE_REQUEST_MODE
+- Queue locks: 41 LOCK_BATCH_MQ, 42 UNLOCK_BATCH_MQ
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,17 @@ from turbopump.protocol.requests.clients import MessageModel
 
 
 class MessageRequestMode(StrEnum):
-    """Mode in which a group reads a topic."""
+    """Way in which a consumer group gets messages of a topic, by pulls or by pops."""
 
     PULL = "PULL"
     POP = "POP"
 
 
 class QueryAssignmentRequestBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """Body of QUERY_ASSIGNMENT (400). ``strategy_name`` is Apache's name of an allocation strategy,
-    for example ``AVG``."""
+    """Body of QUERY_ASSIGNMENT (400), which names the consumer.
+
+    ``strategy_name`` is Apache's name of an allocation strategy, for example ``AVG``.
+    """
 
     topic: str | None = None
     consumer_group: str | None = None
@@ -33,8 +38,10 @@ class QueryAssignmentRequestBody(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class MessageQueueAssignment(msgspec.Struct, kw_only=True, rename="camel"):
-    """One queue, and the mode in which to read it. Queue id −1 means all queues of the topic on
-    that broker."""
+    """Queue that a broker assigns to a consumer, with the mode of reading.
+
+    The queue id −1 means all queues of the topic on that broker.
+    """
 
     message_queue: MessageQueue
     mode: MessageRequestMode = MessageRequestMode.PULL
@@ -42,22 +49,27 @@ class MessageQueueAssignment(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class QueryAssignmentResponseBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """Reply to QUERY_ASSIGNMENT (400). None means that the broker knows no route or cannot decide;
-    the client keeps its queues."""
+    """Reply to QUERY_ASSIGNMENT (400) with the queues assigned to the consumer.
+
+    None means that the broker knows no route or cannot decide. The client then keeps its queues.
+    """
 
     message_queue_assignments: tuple[MessageQueueAssignment, ...] | None = None
 
 
 class QueryAssignment(Request[QueryAssignmentResponseBody], kw_only=True):
-    """Ask for the queues assigned to this consumer."""
+    """Ask a broker for the queues that this consumer should read."""
 
     code = RequestCode.QUERY_ASSIGNMENT
     body = QueryAssignmentRequestBody
 
 
 class SetMessageRequestModeRequestBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """Body of SET_MESSAGE_REQUEST_MODE (401). ``pop_share_queue_num`` is the number of other
-    consumers that share one consumer's queues; at 0 or less all consumers share all queues."""
+    """Body of SET_MESSAGE_REQUEST_MODE (401), which sets the mode of one group in one topic.
+
+    ``pop_share_queue_num`` is the number of other consumers that share one consumer's queues. At 0
+    or less, all consumers share all queues.
+    """
 
     topic: str | None = None
     consumer_group: str | None = None
@@ -66,14 +78,17 @@ class SetMessageRequestModeRequestBody(msgspec.Struct, kw_only=True, rename="cam
 
 
 class SetMessageRequestMode(Request[None], kw_only=True):
-    """Set whether a group pulls or pops a topic."""
+    """Set whether a consumer group pulls or pops the messages of a topic."""
 
     code = RequestCode.SET_MESSAGE_REQUEST_MODE
     body = SetMessageRequestModeRequestBody
 
 
 class MessageRequestModeTable(msgspec.Struct, kw_only=True, rename="camel"):
-    """Request modes of a broker, the file ``messageRequestMode.json``: topic -> group -> mode."""
+    """Request modes of all groups on a broker, as in the file ``messageRequestMode.json``.
+
+    The map is topic -> group -> mode.
+    """
 
     message_request_mode_map: dict[str, dict[str, SetMessageRequestModeRequestBody]] = {}
 
@@ -81,8 +96,10 @@ class MessageRequestModeTable(msgspec.Struct, kw_only=True, rename="camel"):
 # Queue locks for ordered consumption: 41 locks or renews, 42 unlocks. A lock belongs to a client
 # id, not to a connection.
 class LockBatchRequestBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """Queues that a client locks (41) or unlocks (42). With `only_this_broker` the replicas are not
-    asked, even in strict mode."""
+    """Queues that a client wants to lock (41) or unlock (42).
+
+    With `only_this_broker` the replicas are not asked, even in strict mode.
+    """
 
     consumer_group: str | None = None
     client_id: str | None = None
@@ -91,21 +108,26 @@ class LockBatchRequestBody(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class LockBatchResponseBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """Queues that the client has locked after the request."""
+    """Reply to LOCK_BATCH_MQ (41) with the queues that the client has locked now."""
 
     locked: tuple[MessageQueue, ...] = msgspec.field(default=(), name="lockOKMQSet")
 
 
 class LockBatchMq(Request[LockBatchResponseBody], kw_only=True):
-    """Lock queues for a client of a group, or renew its locks. The answer lists the queues that the
-    client has locked."""
+    """Lock queues for a client of a group, or renew the locks that the client has.
+
+    The answer lists the queues that the client has locked.
+    """
 
     code = RequestCode.LOCK_BATCH_MQ
     body = LockBatchRequestBody
 
 
 class UnlockBatchMq(Request[None], kw_only=True):
-    """Unlock queues that a client has locked. May be sent oneway; the answer is empty."""
+    """Unlock queues that a client has locked.
+
+    The request may be one-way. Its answer is empty.
+    """
 
     code = RequestCode.UNLOCK_BATCH_MQ
     body = LockBatchRequestBody

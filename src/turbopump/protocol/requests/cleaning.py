@@ -8,7 +8,7 @@ from turbopump.protocol.request import Request
 
 
 class CleanExpiredConsumeQueue(Request[None], kw_only=True):
-    """Delete queue files that only point at deleted messages."""
+    """Delete the queue files that only refer to deleted messages."""
 
     code = RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE
 
@@ -20,6 +20,6 @@ class CleanUnusedTopic(Request[None], kw_only=True):
 
 
 class DeleteExpiredCommitLog(Request[None], kw_only=True):
-    """Delete commit-log files older than fileReservedTime, at any hour."""
+    """Delete commit-log files older than fileReservedTime, at any hour of the day."""
 
     code = RequestCode.DELETE_EXPIRED_COMMITLOG

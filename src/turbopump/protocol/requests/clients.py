@@ -1,5 +1,8 @@
-"""Requests between clients and brokers about each other: 34 HEART_BEAT, 35 UNREGISTER_CLIENT, 38
-GET_CONSUMER_LIST_BY_GROUP, 40 NOTIFY_CONSUMER_IDS_CHANGED, 46 CHECK_CLIENT_CONFIG."""
+"""Requests between clients and brokers about the members of groups.
+
+- 34 HEART_BEAT, 35 UNREGISTER_CLIENT, 46 CHECK_CLIENT_CONFIG
+- 38 GET_CONSUMER_LIST_BY_GROUP, 40 NOTIFY_CONSUMER_IDS_CHANGED
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ from turbopump.protocol.request import Reply, Request
 
 
 class HeartbeatReply(Reply, kw_only=True):
-    """Reply fields of a 5.x broker for the second version of the heartbeat."""
+    """Reply of a 5.x broker to a heartbeat.
+
+    The fields are for clients that send the second version of the heartbeat.
+    """
 
     is_support_heart_beat_v2: bool | None = msgspec.field(
         default=None, name="IS_SUPPORT_HEART_BEAT_V2"
@@ -35,8 +41,10 @@ class UnregisterClient(Request[None], kw_only=True):
 
 
 class NotifyConsumerIdsChanged(Request[None], kw_only=True):
-    """Tell a consumer that its group has changed and that it must rebalance (oneway, from a
-    broker)."""
+    """Tell a consumer that the members of its group have changed.
+
+    The broker sends this one-way. The consumer then allocates the queues again.
+    """
 
     code = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
     consumer_group: str
@@ -45,8 +53,10 @@ class NotifyConsumerIdsChanged(Request[None], kw_only=True):
 # Body of a heartbeat (34): the client's id, producer groups and consumer groups. A group that is
 # missing in it has been left. Enums arrive as names (Java) or ordinals (C++).
 class ConsumeType(StrEnum):
-    """Way in which a consumer gets messages: it pulls, the client library pulls for it, or it
-    pops."""
+    """Way in which a consumer gets messages.
+
+    ACTIVELY means that the application pulls, PASSIVELY that the client library pulls for it.
+    """
 
     CONSUME_ACTIVELY = "CONSUME_ACTIVELY"
     CONSUME_PASSIVELY = "CONSUME_PASSIVELY"
@@ -54,15 +64,17 @@ class ConsumeType(StrEnum):
 
 
 class MessageModel(StrEnum):
-    """Delivery of each message to all members of the group, or to one of them."""
+    """Delivery of each message to all members of a group, or to only one of them."""
 
     BROADCASTING = "BROADCASTING"
     CLUSTERING = "CLUSTERING"
 
 
 class ConsumeFromWhere(StrEnum):
-    """Offset at which a group without offsets starts. The three MIN/MAX values are deprecated; they
-    stay for their ordinals."""
+    """Position in a queue at which a group without offsets starts.
+
+    The three MIN/MAX values are deprecated. They stay for their ordinals.
+    """
 
     CONSUME_FROM_LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
     CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST = (
@@ -78,7 +90,7 @@ class SubscriptionData(msgspec.Struct, kw_only=True, rename="camel", gc=False):
     """Subscription of a group to one topic.
 
     - `sub_string`: the expression as written (`*`, `A || B`, an SQL text).
-    - `tags_set`, `code_set`: tags and their Java hash codes; the client derives both from the
+    - `tags_set`, `code_set`: tags and their Java hash codes. The client derives both from the
       expression.
     - `sub_version`: time of the last change, in ms.
     """
@@ -93,21 +105,21 @@ class SubscriptionData(msgspec.Struct, kw_only=True, rename="camel", gc=False):
 
 
 class ProducerData(msgspec.Struct, kw_only=True, rename="camel"):
-    """One producer group of the client."""
+    """Producer group of the client that sends the heartbeat."""
 
     group_name: str | None = None
 
 
 class ConsumerData(msgspec.Struct, kw_only=True, rename="camel", gc=False):
-    """One consumer group of the client, with all its subscriptions.
+    """Consumer group of the client that sends the heartbeat, with all its subscriptions.
 
     Three fields are ours; Apache's brokers ignore them.
 
-    - ``max_reconsume_times``: retries before a message becomes a dead letter; None means the
+    - ``max_reconsume_times``: retries before a message becomes a dead letter. None means the
       group's setting.
-    - ``started_at``: start time of this member in ms since 1970; the settings of the latest
+    - ``started_at``: start time of this member in ms since 1970. The settings of the latest
       member count.
-    - ``ordered``: True if the member consumes in order; None if unknown.
+    - ``ordered``: True if the member consumes in order, None if unknown.
     """
 
     group_name: str | None = None
@@ -122,7 +134,7 @@ class ConsumerData(msgspec.Struct, kw_only=True, rename="camel", gc=False):
 
 
 class HeartbeatData(msgspec.Struct, kw_only=True, rename="camel"):
-    """Heartbeat of a client.
+    """Heartbeat of a client, which lists all its producer and consumer groups.
 
     A `heartbeat_fingerprint` other than 0 marks the second version of the heartbeat. If
     `without_sub` is then true, the subscriptions are those of the last heartbeat with this
@@ -137,15 +149,18 @@ class HeartbeatData(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class Heartbeat(Request[HeartbeatReply], kw_only=True):
-    """Send a client's groups and subscriptions."""
+    """Send the groups and subscriptions of a client to a broker."""
 
     code = RequestCode.HEART_BEAT
     body = HeartbeatData
 
 
 class HeartbeatInPieces(msgspec.Struct, kw_only=True, rename="camel"):
-    """Heartbeat whose consumers are still JSON text: `fastjson.decode` reads each as a
-    `ConsumerData`. For heartbeats of thousands of groups in standard JSON."""
+    """Large heartbeat whose consumer groups are still JSON text.
+
+    `fastjson.decode` reads each of them as a `ConsumerData`. This is for heartbeats of thousands of
+    groups in standard JSON.
+    """
 
     client_id: str | None = msgspec.field(default=None, name="clientID")
     producer_data_set: tuple[ProducerData, ...] = ()
@@ -160,8 +175,10 @@ together takes 3 ms."""
 
 
 def read_heartbeat(body: bytes) -> HeartbeatData | HeartbeatInPieces:
-    """Decode the body of a heartbeat, a large body in pieces. Raise FastjsonError if the body
-    cannot be decoded."""
+    """Decode the body of a heartbeat, and leave the groups of a large body as JSON text.
+
+    Raise FastjsonError if the body cannot be decoded.
+    """
     if len(body) > LARGE_HEARTBEAT:
         with contextlib.suppress(ProtocolError):  # not standard JSON, or not a heartbeat
             return fastjson.decode(body, HeartbeatInPieces)
@@ -174,20 +191,20 @@ strategy needs 10 µs for each member."""
 
 
 class ConsumerIdList(msgspec.Struct, kw_only=True, rename="camel"):
-    """Client ids of a group's members (apache/rocketmq `GetConsumerListByGroupResponseBody`)."""
+    """Reply to GET_CONSUMER_LIST_BY_GROUP (38) with the client ids of a group's members."""
 
     consumer_id_list: list[str] = []
 
 
 class GetConsumerListByGroup(Request[ConsumerIdList], kw_only=True):
-    """Ask for the client ids of a group's members."""
+    """Ask a broker for the client ids of a group's members."""
 
     code = RequestCode.GET_CONSUMER_LIST_BY_GROUP
     consumer_group: str
 
 
 class CheckClientRequestBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """Subscription that a client has the broker check before the client starts (46)."""
+    """Subscription that a broker checks for a client before the client starts (46)."""
 
     client_id: str | None = None
     group: str | None = None
@@ -196,7 +213,7 @@ class CheckClientRequestBody(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class CheckClientConfig(Request[None], kw_only=True):
-    """Check that the broker understands a subscription."""
+    """Ask a broker to check that it understands a subscription."""
 
     code = RequestCode.CHECK_CLIENT_CONFIG
     body = CheckClientRequestBody

@@ -30,8 +30,11 @@ from turbopump.protocol.requests.topics import TopicList
 
 
 class GetConsumeStats(Request[ConsumeStats], kw_only=True):
-    """Ask for the offsets of a group in ``topic``, in the topics of ``topic_list`` (separated by
-    semicolons), or in all topics."""
+    """Ask a broker how far a consumer group has consumed its queues.
+
+    The answer covers ``topic``, the topics of ``topic_list`` (separated by semicolons), or all
+    topics of the group.
+    """
 
     code = RequestCode.GET_CONSUME_STATS
     consumer_group: str
@@ -40,28 +43,32 @@ class GetConsumeStats(Request[ConsumeStats], kw_only=True):
 
 
 class GetBrokerConsumeStats(Request[ConsumeStatsList], kw_only=True):
-    """Ask for the offsets of every group; with ``is_order`` only in ordered topics."""
+    """Ask a broker how far each consumer group has consumed its queues.
+
+    With ``is_order``, only ordered topics are in the answer.
+    """
 
     code = RequestCode.GET_BROKER_CONSUME_STATS
     is_order: bool = False
 
 
 class QueryTopicConsumeByWho(Request[GroupList], kw_only=True):
-    """Ask for the groups that consume a topic or have an offset in it."""
+    """Ask a broker for the groups that consume a topic or have an offset in the topic."""
 
     code = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
     topic: str
 
 
 class QueryTopicsByConsumer(Request[TopicList], kw_only=True):
-    """Ask for the topics in which a group has an offset."""
+    """Ask a broker for the topics in which a group has an offset."""
 
     code = RequestCode.QUERY_TOPICS_BY_CONSUMER
     group: str
 
 
 class QueryConsumeTimeSpan(Request[QueryConsumeTimeSpanBody], kw_only=True):
-    """Ask for the store times of each queue's first, last and next message."""
+    """Ask for the store times of the first and last message of each queue, and of the group's next
+    message."""
 
     code = RequestCode.QUERY_CONSUME_TIME_SPAN
     topic: str
@@ -70,7 +77,10 @@ class QueryConsumeTimeSpan(Request[QueryConsumeTimeSpanBody], kw_only=True):
 
 # Clients connected to a broker (203, 204, 328, 345).
 class Connection(msgspec.Struct, kw_only=True, rename="camel"):
-    """One client: its id, its address as the broker sees it, its language and version ordinal."""
+    """Client that is connected to a broker, as the broker sees it.
+
+    ``version`` is an ordinal of ``MQVersion``.
+    """
 
     client_id: str | None = None
     client_addr: str | None = None
@@ -79,8 +89,11 @@ class Connection(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class ConsumerConnection(msgspec.Struct, kw_only=True, rename="camel"):
-    """Members of a consumer group, and its subscriptions by topic (203). ``conflicts`` is ours: one
-    sentence for each disagreement among the members; absent if there are none."""
+    """Reply to GET_CONSUMER_CONNECTION_LIST (203) with the members of a consumer group.
+
+    ``subscription_table`` has the group's subscriptions by topic. ``conflicts`` is ours: one
+    sentence for each disagreement among the members. It is absent if there are none.
+    """
 
     connection_set: tuple[Connection, ...] = ()
     subscription_table: dict[str, clients.SubscriptionData] = {}
@@ -91,27 +104,30 @@ class ConsumerConnection(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class GetConsumerConnectionList(Request[ConsumerConnection], kw_only=True):
-    """Ask for the members of a consumer group."""
+    """Ask a broker for the connected members of a consumer group."""
 
     code = RequestCode.GET_CONSUMER_CONNECTION_LIST
     consumer_group: str
 
 
 class ProducerConnection(msgspec.Struct, kw_only=True, rename="camel"):
-    """Members of a producer group (204)."""
+    """Reply to GET_PRODUCER_CONNECTION_LIST (204) with the members of a producer group."""
 
     connection_set: tuple[Connection, ...] = ()
 
 
 class GetProducerConnectionList(Request[ProducerConnection], kw_only=True):
-    """Ask for the members of a producer group."""
+    """Ask a broker for the connected members of a producer group."""
 
     code = RequestCode.GET_PRODUCER_CONNECTION_LIST
     producer_group: str
 
 
 class ProducerInfo(msgspec.Struct, kw_only=True, rename="camel"):
-    """One producer. `last_update_timestamp` is the time of its last heartbeat, in ms."""
+    """Producer that is connected to a broker.
+
+    `last_update_timestamp` is the time of its last heartbeat, in ms.
+    """
 
     client_id: str | None = None
     remote_ip: str | None = msgspec.field(default=None, name="remoteIP")
@@ -121,19 +137,20 @@ class ProducerInfo(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class ProducerTableInfo(msgspec.Struct, kw_only=True, rename="camel"):
-    """All producers by group (328)."""
+    """Reply to GET_ALL_PRODUCER_INFO (328) with all producers of a broker, by group."""
 
     data: dict[str, list[ProducerInfo]] | None = None
 
 
 class GetAllProducerInfo(Request[ProducerTableInfo], kw_only=True):
-    """Ask for all producers, by group."""
+    """Ask a broker for all connected producers, by group."""
 
     code = RequestCode.GET_ALL_PRODUCER_INFO
 
 
 class QuerySubscriptionResponseBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """Subscription of one group to one topic (345)."""
+    """Reply to QUERY_SUBSCRIPTION_BY_CONSUMER (345) with the subscription of one group to one
+    topic."""
 
     subscription_data: clients.SubscriptionData | None = None
     group: str | None = None
@@ -141,7 +158,7 @@ class QuerySubscriptionResponseBody(msgspec.Struct, kw_only=True, rename="camel"
 
 
 class QuerySubscriptionByConsumer(Request[QuerySubscriptionResponseBody], kw_only=True):
-    """Ask for the subscription of a group to a topic."""
+    """Ask a broker for the subscription of a group to a topic."""
 
     code = RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER
     group: str
@@ -151,7 +168,7 @@ class QuerySubscriptionByConsumer(Request[QuerySubscriptionResponseBody], kw_onl
 # Status of a running consumer (307), and its result for one message that an operator had it consume
 # (309). Names are Apache's (`droped`).
 class ProcessQueueInfo(msgspec.Struct, kw_only=True, rename="camel"):
-    """Messages of one queue that a consumer has fetched and not yet committed."""
+    """Messages of one queue that a consumer has fetched but not yet committed."""
 
     commit_offset: Int64 = 0
     cached_msg_min_offset: Int64 = 0
@@ -170,7 +187,10 @@ class ProcessQueueInfo(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class PopProcessQueueInfo(msgspec.Struct, kw_only=True, rename="camel"):
-    """Messages of one queue that a POP consumer has fetched."""
+    """State of one queue in a POP consumer.
+
+    ``wait_ack_count`` is the number of popped messages that are not acknowledged yet.
+    """
 
     wait_ack_count: Int32 = 0
     droped: bool = False
@@ -178,7 +198,10 @@ class PopProcessQueueInfo(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class ConsumeStatus(msgspec.Struct, kw_only=True, rename="camel"):
-    """Times (ms) and rates (per second) of one topic."""
+    """Times and rates at which a consumer handles one topic.
+
+    Times are in ms, rates per second.
+    """
 
     pull_rt: float = msgspec.field(default=0.0, name="pullRT")
     pull_tps: float = msgspec.field(default=0.0, name="pullTPS")
@@ -189,7 +212,8 @@ class ConsumeStatus(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class ConsumerRunningInfo(msgspec.Struct, kw_only=True, rename="camel"):
-    """A consumer's settings, subscriptions, queues and figures."""
+    """Reply to GET_CONSUMER_RUNNING_INFO (307) with the settings, queues and figures of one
+    consumer."""
 
     properties: dict[str, str] = {}
     subscription_set: tuple[clients.SubscriptionData, ...] = ()
@@ -201,7 +225,10 @@ class ConsumerRunningInfo(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class GetConsumerRunningInfo(Request[ConsumerRunningInfo], kw_only=True):
-    """Ask one consumer for its status."""
+    """Ask one consumer for its settings, queues and figures.
+
+    The broker passes the request to the consumer with this client id.
+    """
 
     code = RequestCode.GET_CONSUMER_RUNNING_INFO
     consumer_group: str
@@ -210,7 +237,7 @@ class GetConsumerRunningInfo(Request[ConsumerRunningInfo], kw_only=True):
 
 
 class ConsumeResult(StrEnum):
-    """Outcome of consuming a message (apache/rocketmq `CMResult`)."""
+    """Outcome of handling one message in a consumer (apache/rocketmq `CMResult`)."""
 
     CR_SUCCESS = "CR_SUCCESS"
     CR_LATER = "CR_LATER"
@@ -221,7 +248,10 @@ class ConsumeResult(StrEnum):
 
 
 class ConsumeMessageDirectlyResult(msgspec.Struct, kw_only=True, rename="camel"):
-    """Reply to CONSUME_MESSAGE_DIRECTLY (309). `spent_time_mills` is in ms."""
+    """Reply to CONSUME_MESSAGE_DIRECTLY (309) with the outcome of handling one message.
+
+    `spent_time_mills` is the time that the handler took, in ms.
+    """
 
     order: bool = False
     auto_commit: bool = True
@@ -231,8 +261,10 @@ class ConsumeMessageDirectlyResult(msgspec.Struct, kw_only=True, rename="camel")
 
 
 class ConsumeMessageDirectly(Request[ConsumeMessageDirectlyResult], kw_only=True):
-    """Have one consumer handle one message now. ``msg_id`` is its offset message id; the broker
-    adds the message as the body."""
+    """Ask one consumer to handle one message now.
+
+    ``msg_id`` is the offset message id of the message. The broker adds the message as the body.
+    """
 
     code = RequestCode.CONSUME_MESSAGE_DIRECTLY
     consumer_group: str

@@ -1,7 +1,7 @@
 """Requests about the consumer groups of a broker.
 
-- 200 UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, 225 the same for a list, 207
-  DELETE_SUBSCRIPTIONGROUP
+- 200 UPDATE_AND_CREATE_SUBSCRIPTIONGROUP for one group, 225 for a list
+- 207 DELETE_SUBSCRIPTIONGROUP
 - 201 GET_ALL_SUBSCRIPTIONGROUP_CONFIG, 352 GET_SUBSCRIPTIONGROUP_CONFIG
 - 353 UPDATE_AND_GET_GROUP_FORBIDDEN
 """
@@ -20,7 +20,10 @@ from turbopump.protocol.requests.topics import DataVersion
 
 
 class DeleteGroup(Request[None], kw_only=True):
-    """Delete a group's settings and, with ``clean_offset``, its offsets."""
+    """Delete the settings of a group on one broker.
+
+    With ``clean_offset``, the offsets of the group are deleted too.
+    """
 
     code = RequestCode.DELETE_SUBSCRIPTIONGROUP
     group_name: str
@@ -28,13 +31,16 @@ class DeleteGroup(Request[None], kw_only=True):
 
 
 class GetAllGroupsReply(Reply, kw_only=True):
-    """Reply fields of 5.3.4 and later; older brokers do not send them."""
+    """Reply to GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201). The groups are in the body.
+
+    Brokers before 5.3.4 do not send the header field.
+    """
 
     total_group_num: Int32 | None = None
 
 
 class GetAllGroups(Request[GetAllGroupsReply], kw_only=True):
-    """Ask for all groups of a broker."""
+    """Ask a broker for the settings of all consumer groups."""
 
     code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
     group_seq: Int32 | None = None
@@ -51,15 +57,18 @@ _RETRY_SECONDS: Final = "1 5 10 30 60 120 180 240 300 360 420 480 540 600 1200 1
 
 
 class GroupRetryPolicyType(StrEnum):
-    """Kind of policy for the wait before each retry."""
+    """Kind of rule for the wait before each retry of a message."""
 
     EXPONENTIAL = "EXPONENTIAL"
     CUSTOMIZED = "CUSTOMIZED"
 
 
 class ExponentialRetryPolicy(msgspec.Struct, kw_only=True, rename="camel"):
-    """Exponential waits in ms: the first is `initial`, each next one is multiplied, and none
-    exceeds `max`."""
+    """Retry policy whose waits grow exponentially up to a maximum.
+
+    ``initial`` is the first wait in ms, ``max`` the longest. Each wait is the one before times
+    ``multiplier``.
+    """
 
     initial: Int64 = 5_000
     max: Int64 = 7_200_000
@@ -67,22 +76,29 @@ class ExponentialRetryPolicy(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class CustomizedRetryPolicy(msgspec.Struct, kw_only=True, rename="camel"):
-    """List of waits in ms, one for each retry. The last one repeats."""
+    """Retry policy that lists the wait before each retry in ms. The last wait repeats."""
 
     next: tuple[Int64, ...] = tuple(int(seconds) * 1000 for seconds in _RETRY_SECONDS.split())
 
 
 class GroupRetryPolicy(msgspec.Struct, kw_only=True, rename="camel", gc=False):
-    """Retry policy of a group: the kind in force, and settings that differ from the default."""
+    """Retry policy of a group, of the kind that ``type`` names.
+
+    An exponential policy that is None has the default waits. A customized policy that is None has
+    no waits.
+    """
 
     type: GroupRetryPolicyType = GroupRetryPolicyType.CUSTOMIZED
     exponential_retry_policy: ExponentialRetryPolicy | None = None
     customized_retry_policy: CustomizedRetryPolicy | None = None
 
     def wait_ms(self, attempts: int) -> int | None:
-        """Return the wait in ms after this number of attempts, or None if no policy is set. Source:
-        apache/rocketmq ``CustomizedRetryPolicy`` (which begins with its third wait),
-        ``ExponentialRetryPolicy``."""
+        """Return the wait in ms before the next retry of a message.
+
+        ``attempts`` is the number of deliveries so far. Returns None if the group lists no waits.
+        Source: apache/rocketmq ``CustomizedRetryPolicy`` (which begins with its third wait),
+        ``ExponentialRetryPolicy``.
+        """
         attempts = max(attempts, 0)
         if self.type is GroupRetryPolicyType.EXPONENTIAL:
             policy = self.exponential_retry_policy or ExponentialRetryPolicy()
@@ -93,7 +109,7 @@ class GroupRetryPolicy(msgspec.Struct, kw_only=True, rename="camel", gc=False):
 
 
 class SimpleSubscriptionData(msgspec.Struct, kw_only=True, rename="camel"):
-    """Subscription of a group that is fixed on the broker."""
+    """Subscription that is stored on the broker with the settings of a group."""
 
     topic: str | None = None
     expression_type: str | None = None
@@ -102,8 +118,11 @@ class SimpleSubscriptionData(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class SubscriptionGroupConfig(msgspec.Struct, kw_only=True, rename="camel", gc=False):
-    """Settings of one consumer group on one broker. `which_broker_when_consume_slowly` is the id of
-    the broker that slow readers are sent to. `consume_timeout_minute` is in minutes."""
+    """Settings of one consumer group on one broker.
+
+    `which_broker_when_consume_slowly` is the id of the broker that slow readers are sent to.
+    `consume_timeout_minute` is in minutes.
+    """
 
     group_name: str | None = None
     consume_enable: bool = True
@@ -123,22 +142,24 @@ class SubscriptionGroupConfig(msgspec.Struct, kw_only=True, rename="camel", gc=F
 
 
 class GetGroup(Request[SubscriptionGroupConfig], kw_only=True):
-    """Ask for one group of a broker."""
+    """Ask a broker for the settings of one consumer group."""
 
     code = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
     group: str
 
 
 class CreateGroup(Request[None], kw_only=True):
-    """Create a group or change it."""
+    """Create a consumer group on one broker, or change its settings."""
 
     code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
     body = SubscriptionGroupConfig
 
 
 class SubscriptionGroupWrapper(msgspec.Struct, kw_only=True, rename="camel"):
-    """All groups of a broker: the file `subscriptionGroup.json`, and the reply to 201.
-    `forbidden_table` is group -> topic -> denied permission bits."""
+    """All groups of a broker, as in the file `subscriptionGroup.json` and the reply to 201.
+
+    `forbidden_table` is group -> topic -> denied permission bits.
+    """
 
     data_version: DataVersion = DataVersion()
     forbidden_table: dict[str, dict[str, int]] = {}
@@ -152,14 +173,17 @@ class SubscriptionGroupList(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class CreateGroupList(Request[None], kw_only=True):
-    """Create or change several groups."""
+    """Create several consumer groups on one broker, or change their settings."""
 
     code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
     body = SubscriptionGroupList
 
 
 class GroupForbidden(msgspec.Struct, kw_only=True, rename="camel"):
-    """Permission of a group to read a topic (353), as body of the reply."""
+    """Reply to UPDATE_AND_GET_GROUP_FORBIDDEN (353).
+
+    ``readable`` is True if the group may read the topic.
+    """
 
     topic: str | None = None
     group: str | None = None
@@ -167,8 +191,10 @@ class GroupForbidden(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class UpdateGroupForbidden(Request[GroupForbidden], kw_only=True):
-    """Forbid a group to read a topic, or allow it again. Without ``readable``, ask for the
-    permission."""
+    """Forbid a consumer group to read a topic, or allow it again.
+
+    If ``readable`` is None, the request only asks if the group may read the topic.
+    """
 
     code = RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN
     group: str
@@ -177,6 +203,6 @@ class UpdateGroupForbidden(Request[GroupForbidden], kw_only=True):
 
 
 class GroupList(msgspec.Struct, kw_only=True, rename="camel"):
-    """Names of groups (300)."""
+    """Reply to QUERY_TOPIC_CONSUME_BY_WHO (300) with names of groups."""
 
     group_list: tuple[str, ...] = ()

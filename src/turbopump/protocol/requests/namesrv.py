@@ -29,7 +29,11 @@ from turbopump.protocol.requests import topics
 
 
 class RegisterBrokerReply(Reply, kw_only=True):
-    """Reply to a slave: the address of its live master, and of the master's replication port."""
+    """Reply to REGISTER_BROKER (103), which tells a slave the addresses of its master.
+
+    - ``master_addr``: address of the live master.
+    - ``ha_server_addr``: address of the master's replication port.
+    """
 
     ha_server_addr: str | None = None
     master_addr: str | None = None
@@ -38,11 +42,11 @@ class RegisterBrokerReply(Reply, kw_only=True):
 class RegisterBroker(Request[RegisterBrokerReply], kw_only=True):
     """Register a broker and its topics. The body is a ``RegisterBrokerBody``.
 
-    - ``heartbeat_timeout_millis``: time in ms after which a silent broker is removed; 120 s if
-      absent.
+    - ``heartbeat_timeout_millis``: time in ms after which a silent broker is removed. If it is
+      absent, the time is 120 s.
     - ``enable_acting_master``: absent from brokers of 4.x.
-    - ``body_crc32``: checksum of the body; 0 or absent means unchecked.
-    - ``partial``: ours; the body contains only some of the broker's topics. Apache's name
+    - ``body_crc32``: checksum of the body. 0 or absent means unchecked.
+    - ``partial``: ours, true if the body contains only some of the broker's topics. Apache's name
       server ignores this field.
     """
 
@@ -60,7 +64,7 @@ class RegisterBroker(Request[RegisterBrokerReply], kw_only=True):
 
 
 class UnregisterBroker(Request[None], kw_only=True):
-    """Remove a broker that is stopping."""
+    """Remove a stopping broker from the routes of a name server."""
 
     code = RequestCode.UNREGISTER_BROKER
     broker_name: str
@@ -70,7 +74,10 @@ class UnregisterBroker(Request[None], kw_only=True):
 
 
 class BrokerHeartbeat(Request[None], kw_only=True):
-    """Tell the name server that a broker is alive. The fields after the id are for a controller."""
+    """Tell the name server that a broker is alive.
+
+    The fields after ``broker_id`` are for a controller.
+    """
 
     code = RequestCode.BROKER_HEARTBEAT
     cluster_name: str
@@ -85,14 +92,19 @@ class BrokerHeartbeat(Request[None], kw_only=True):
 
 
 class QueryDataVersionReply(Reply, kw_only=True):
-    """Reply to QUERY_DATA_VERSION (322): True if the broker's version differs from the registered
-    one. The body is the registered version."""
+    """Reply to QUERY_DATA_VERSION (322). The body is the registered version.
+
+    ``changed`` is True if the broker's version differs from the registered one.
+    """
 
     changed: bool
 
 
 class QueryDataVersion(Request[QueryDataVersionReply], kw_only=True):
-    """Ask if a broker's version differs from the registered one. Counts as a heartbeat."""
+    """Ask if a broker's topics have another version than the registered topics.
+
+    The request counts as a heartbeat.
+    """
 
     code = RequestCode.QUERY_DATA_VERSION
     body = topics.DataVersion
@@ -103,21 +115,23 @@ class QueryDataVersion(Request[QueryDataVersionReply], kw_only=True):
 
 
 class GetAllTopicList(Request[topics.TopicList], kw_only=True):
-    """Ask for the names of all topics."""
+    """Ask a name server for the names of all topics."""
 
     code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
 
 
 class GetTopicsByCluster(Request[topics.TopicList], kw_only=True):
-    """Ask for the topics of a cluster."""
+    """Ask a name server for the topics of a cluster."""
 
     code = RequestCode.GET_TOPICS_BY_CLUSTER
     cluster: str
 
 
 class DeleteTopicInNamesrv(Request[None], kw_only=True):
-    """Delete the routes of a topic to the brokers of one cluster, or of all. A broker that still
-    has the topic registers it again."""
+    """Delete the routes of a topic from a name server, for one cluster or for all.
+
+    A broker that still has the topic registers the route again.
+    """
 
     code = RequestCode.DELETE_TOPIC_IN_NAMESRV
     topic: str
@@ -125,7 +139,7 @@ class DeleteTopicInNamesrv(Request[None], kw_only=True):
 
 
 class WipeWritePermReply(Reply, kw_only=True):
-    """Number of topics that can no longer be written on that broker."""
+    """Reply with the number of topics that can no longer be written on the broker."""
 
     wipe_topic_count: Int32
 
@@ -142,7 +156,7 @@ class WipeWritePerm(Request[WipeWritePermReply], kw_only=True):
 
 
 class AddWritePermReply(Reply, kw_only=True):
-    """Number of topics that can be written again on that broker."""
+    """Reply with the number of topics that can be written again on the broker."""
 
     add_topic_count: Int32
 
@@ -155,32 +169,35 @@ class AddWritePerm(Request[AddWritePermReply], kw_only=True):
 
 
 class GetSystemTopicList(Request[topics.TopicList], kw_only=True):
-    """Ask for the names of all clusters and brokers, and the address of one broker. That broker can
-    be asked for its own system topics."""
+    """Ask a name server for the names of all clusters and brokers, and for the address of one
+    broker.
+
+    The broker at that address can be asked for its own system topics.
+    """
 
     code = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS
 
 
 class GetUnitTopicList(Request[topics.TopicList], kw_only=True):
-    """Ask for the topics of a unit."""
+    """Ask a name server for the topics that producers created in unit mode."""
 
     code = RequestCode.GET_UNIT_TOPIC_LIST
 
 
 class GetHasUnitSubTopicList(Request[topics.TopicList], kw_only=True):
-    """Ask for the topics that a unit's group has subscribed to."""
+    """Ask a name server for the topics that consumers use in unit mode."""
 
     code = RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST
 
 
 class GetHasUnitSubUnunitTopicList(Request[topics.TopicList], kw_only=True):
-    """Ask for the topics that a unit's group has subscribed to and that belong to no unit."""
+    """Ask a name server for the topics that only consumers, not producers, use in unit mode."""
 
     code = RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST
 
 
 class PutKvConfig(Request[None], kw_only=True):
-    """Set one value of the KV configuration."""
+    """Set one value of a name server's key-value configuration."""
 
     code = RequestCode.PUT_KV_CONFIG
     kv_namespace: str = msgspec.field(name="namespace")
@@ -189,13 +206,16 @@ class PutKvConfig(Request[None], kw_only=True):
 
 
 class GetKvConfigReply(Reply, kw_only=True):
-    """Value of the KV configuration."""
+    """Reply with one value of a name server's key-value configuration."""
 
     value: str | None = None
 
 
 class GetKvConfig(Request[GetKvConfigReply], kw_only=True):
-    """Ask for one value of the KV configuration; 22 QUERY_NOT_FOUND if there is none."""
+    """Ask for one value of a name server's key-value configuration.
+
+    The code of the answer is 22 QUERY_NOT_FOUND if there is none.
+    """
 
     code = RequestCode.GET_KV_CONFIG
     kv_namespace: str = msgspec.field(name="namespace")
@@ -203,7 +223,7 @@ class GetKvConfig(Request[GetKvConfigReply], kw_only=True):
 
 
 class DeleteKvConfig(Request[None], kw_only=True):
-    """Delete one value of the KV configuration. A missing value is no error."""
+    """Delete one value of a name server's key-value configuration. A missing value is no error."""
 
     code = RequestCode.DELETE_KV_CONFIG
     kv_namespace: str = msgspec.field(name="namespace")
@@ -211,13 +231,13 @@ class DeleteKvConfig(Request[None], kw_only=True):
 
 
 class UpdateNamesrvConfig(Request[None], kw_only=True):
-    """Change settings of the running name server. The body is the text of a properties file."""
+    """Change settings of a running name server. The body is the text of a properties file."""
 
     code = RequestCode.UPDATE_NAMESRV_CONFIG
 
 
 class GetNamesrvConfig(Request[None], kw_only=True):
-    """Ask for all settings of the name server. The answer's body is the text of a properties
+    """Ask for all settings of a name server. The body of the answer is the text of a properties
     file."""
 
     code = RequestCode.GET_NAMESRV_CONFIG
@@ -226,26 +246,36 @@ class GetNamesrvConfig(Request[None], kw_only=True):
 # Answers about whole clusters (106) and about one broker's replicas (901). Both are always sent in
 # the `{0:"host:port"}` form, never as standard JSON.
 class ClusterInfo(msgspec.Struct, kw_only=True, rename="camel"):
-    """Brokers by name, and the broker names of each cluster."""
+    """Reply to GET_BROKER_CLUSTER_INFO (106) with all brokers and clusters.
+
+    ``broker_addr_table`` has the brokers by name, ``cluster_addr_table`` the broker names of each
+    cluster.
+    """
 
     broker_addr_table: dict[str, BrokerData] = {}
     cluster_addr_table: dict[str, tuple[str, ...]] = {}
 
     def own_topics(self) -> set[str]:
-        """Return the topics that brokers create for themselves, named after broker and cluster."""
+        """Return the names of the topics that brokers create for themselves.
+
+        They are named after the brokers and the clusters.
+        """
         clusters = self.cluster_addr_table
         replies = {f"{cluster}_REPLY_TOPIC" for cluster in clusters}
         return {*self.broker_addr_table, *clusters, *replies}
 
 
 class GetBrokerClusterInfo(Request[ClusterInfo], kw_only=True):
-    """Ask for all clusters and brokers."""
+    """Ask a name server for all clusters and brokers."""
 
     code = RequestCode.GET_BROKER_CLUSTER_INFO
 
 
 class BrokerMemberGroup(msgspec.Struct, kw_only=True, rename="camel"):
-    """Live members of one broker name: broker id -> `host:port`."""
+    """Master and slaves with the same broker name that are alive.
+
+    ``broker_addrs`` is broker id -> `host:port`.
+    """
 
     cluster: str | None = None
     broker_name: str | None = None
@@ -253,14 +283,16 @@ class BrokerMemberGroup(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class BrokerMemberGroupBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """Reply to GET_BROKER_MEMBER_GROUP (901; apache/rocketmq
-    `GetBrokerMemberGroupResponseBody`)."""
+    """Reply to GET_BROKER_MEMBER_GROUP (901) with the live master and slaves of one broker name.
+
+    Source: apache/rocketmq `GetBrokerMemberGroupResponseBody`.
+    """
 
     broker_member_group: BrokerMemberGroup | None = None
 
 
 class GetBrokerMemberGroup(Request[BrokerMemberGroupBody], kw_only=True):
-    """Ask for the live members of one broker name."""
+    """Ask a name server for the live master and slaves of one broker name."""
 
     code = RequestCode.GET_BROKER_MEMBER_GROUP
     cluster_name: str
@@ -279,28 +311,33 @@ class GetBrokerMemberGroup(Request[BrokerMemberGroupBody], kw_only=True):
 #
 # Nothing is inflated or read beyond the limits. Source: apache/rocketmq `RegisterBrokerBody`.
 MAX_INFLATED = 32 << 20
-"""Maximum size of an inflated registration in bytes; enough for 250,000 topics."""
+"""Maximum size of an inflated registration in bytes. This is enough for 250,000 topics."""
 
 T = TypeVar("T")
 
 
 class KVTable(msgspec.Struct, kw_only=True, rename="camel"):
-    """Table of strings: the order-topic configuration in the reply to 103, the reply to 219, and
-    the runtime figures of 28."""
+    """Table of strings that several replies use.
+
+    The replies are those to 103 (order-topic configuration), 219 (a namespace) and 28 (runtime
+    figures).
+    """
 
     table: dict[str, str] = {}
 
 
 class GetKvListByNamespace(Request[KVTable], kw_only=True):
-    """Ask for all values of a namespace; 22 QUERY_NOT_FOUND if there are none."""
+    """Ask for all values in one namespace of a name server's key-value configuration.
+
+    The code of the answer is 22 QUERY_NOT_FOUND if there are none.
+    """
 
     code = RequestCode.GET_KVLIST_BY_NAMESPACE
     kv_namespace: str = msgspec.field(name="namespace")
 
 
 class RegisterBrokerBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """Topics in a broker's registration: all of them, or right after a change only the changed
-    ones."""
+    """Topics that a broker registers. Right after a change, these are only the changed topics."""
 
     topic_config_serialize_wrapper: topics.TopicConfigAndMappingSerializeWrapper = msgspec.field(
         default_factory=topics.TopicConfigAndMappingSerializeWrapper
@@ -308,21 +345,23 @@ class RegisterBrokerBody(msgspec.Struct, kw_only=True, rename="camel"):
     filter_server_list: list[str] = []
 
     def encode(self) -> bytes:
-        """Return the JSON form."""
+        """Encode the registration as JSON."""
         return fastjson.encode(self)
 
     @classmethod
     def decode(cls, data: bytes) -> RegisterBrokerBody:
-        """Decode the JSON form. Raise FastjsonError if the data is invalid."""
+        """Decode a registration in JSON. Raises FastjsonError if the data is invalid."""
         return fastjson.decode(data, cls)
 
     @classmethod
     def decode_compressed(
         cls, data: bytes, *, with_mappings: bool
     ) -> Generator[None, None, RegisterBrokerBody]:
-        """Decode the compressed form, one topic for each step. Set `with_mappings` if the sender's
-        version is 5.0.0 or later. Raise FastjsonError if the stream is damaged, too short or too
-        long."""
+        """Decode a compressed registration, one topic in each step.
+
+        Set `with_mappings` if the sender's version is 5.0.0 or later. Raises FastjsonError if the
+        stream is damaged, too short or too long.
+        """
         pieces = _Pieces(inflate(data))
         wrapper = topics.TopicConfigAndMappingSerializeWrapper()
         wrapper.data_version = fastjson.decode(pieces.sized(), topics.DataVersion)
@@ -343,8 +382,10 @@ class RegisterBrokerBody(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 def inflate(data: bytes) -> bytes:
-    """Return the content of a compressed registration. Raise FastjsonError if the data is damaged
-    or inflates beyond MAX_INFLATED."""
+    """Inflate a compressed registration, and return its content.
+
+    Raises FastjsonError if the data is damaged or inflates beyond MAX_INFLATED.
+    """
     stream = zlib.decompressobj()
     try:
         inflated = stream.decompress(data, MAX_INFLATED)
@@ -358,7 +399,7 @@ def inflate(data: bytes) -> bytes:
 
 
 class _Pieces:
-    """Reader of counts and length-prefixed texts from one buffer."""
+    """Reader of counts, and of texts that follow their length, from one buffer."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -386,12 +427,14 @@ class _Pieces:
 # Route of a topic (105): its queues on each broker, and the brokers' addresses. `broker_addrs` is
 # sent as `{0:"host:port"}` unless the client asked for standard JSON (`fastjson.encode_standard`).
 MASTER_ID = 0
-"""Broker id of a master; slaves have larger ids."""
+"""Broker id of a master. Slaves have larger ids."""
 
 
 class QueueData(msgspec.Struct, kw_only=True, rename="camel"):
-    """Numbers of a topic's read and write queues on one broker. `perm` is a sum of bits: 4 read, 2
-    write, 1 inherit, 8 priority."""
+    """Queues and permissions of a topic on one broker.
+
+    `perm` is a sum of bits: 4 read, 2 write, 1 inherit, 8 priority.
+    """
 
     broker_name: str | None = None
     read_queue_nums: Int32 = 0
@@ -401,7 +444,10 @@ class QueueData(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class BrokerData(msgspec.Struct, kw_only=True, rename="camel"):
-    """Addresses (`host:port`) of the master (id 0) and the slaves with one broker name."""
+    """Addresses of the master and the slaves that have one broker name.
+
+    `broker_addrs` is broker id -> `host:port`. The master has the id 0.
+    """
 
     cluster: str | None = None
     broker_name: str | None = None
@@ -417,8 +463,11 @@ _COUNT = re.compile(r"[0-9]+")
 
 
 class TopicRouteData(msgspec.Struct, kw_only=True, rename="camel"):
-    """Route of a topic. `order_topic_conf` is `broker:queues;…` for globally ordered topics. Check
-    `fault` before creating queues from a route."""
+    """Route of a topic, which lists its queues on each broker and the addresses of the brokers.
+
+    `order_topic_conf` is `broker:queues;…` for globally ordered topics. Check `fault` before
+    creating queues from a route.
+    """
 
     order_topic_conf: str | None = None
     queue_datas: list[QueueData] = []
@@ -427,13 +476,18 @@ class TopicRouteData(msgspec.Struct, kw_only=True, rename="camel"):
     topic_queue_mapping_by_broker: dict[str, topics.TopicQueueMappingInfo] | None = None
 
     def ordered_queues(self) -> list[tuple[str, int]]:
-        """Return the brokers of `order_topic_conf`, each with its number of queues. Parts without a
-        number are skipped."""
+        """Return the brokers that `order_topic_conf` names, each with its number of queues.
+
+        Parts without a number are skipped.
+        """
         parts = [part.partition(":") for part in (self.order_topic_conf or "").split(";")]
         return [(name, int(count[:10])) for name, _, count in parts if _COUNT.fullmatch(count)]
 
     def fault(self) -> str | None:
-        """Return which number of queues is out of range and what to do, or None."""
+        """Return a text if a number of queues is out of range, else None.
+
+        The text names the number and says what to do.
+        """
         counts = [
             (one.broker_name, one.read_queue_nums, one.write_queue_nums) for one in self.queue_datas
         ]
@@ -451,7 +505,7 @@ class TopicRouteData(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class RegisterTopicInNamesrv(Request[None], kw_only=True):
-    """Register a topic with queues on brokers that are registered already."""
+    """Register the queues of a topic on brokers that are registered already."""
 
     code = RequestCode.REGISTER_TOPIC_IN_NAMESRV
     body = TopicRouteData
@@ -459,7 +513,10 @@ class RegisterTopicInNamesrv(Request[None], kw_only=True):
 
 
 class GetRouteInfo(Request[TopicRouteData], kw_only=True):
-    """Ask for the route of a topic; 17 TOPIC_NOT_EXIST if no broker has the topic."""
+    """Ask a name server for the route of a topic.
+
+    The code of the answer is 17 TOPIC_NOT_EXIST if no broker has the topic.
+    """
 
     code = RequestCode.GET_ROUTEINFO_BY_TOPIC
     topic: str

@@ -1,5 +1,10 @@
-"""Requests about offsets: a group's offset in a queue (14, 15), the ends of a queue (30, 31), and
-its offset at a time (29)."""
+"""Requests about offsets in queues.
+
+- Offset of a group: 14 QUERY_CONSUMER_OFFSET, 15 UPDATE_CONSUMER_OFFSET
+- Ends of a queue: 30 GET_MAX_OFFSET, 31 GET_MIN_OFFSET
+- Offset at a time: 29 SEARCH_OFFSET_BY_TIMESTAMP
+- Requests of operators, such as a reset (below)
+"""
 
 from __future__ import annotations
 
@@ -18,19 +23,22 @@ are signed 64-bit numbers."""
 
 
 class OffsetReply(Reply, kw_only=True):
-    """One queue offset. Apache's brokers answer −1 if the queue does not exist."""
+    """Reply with one queue offset. Apache's brokers answer −1 if the queue does not exist."""
 
     offset: Int64
 
     def fault(self) -> str | None:
-        """Return the reason why the offset is out of range, or None."""
+        """Return a text if the offset is out of range, else None."""
         if -1 <= self.offset <= QUEUE_OFFSET_MAX:
             return None
         return f"offset {self.offset}, and a queue has 0 to {QUEUE_OFFSET_MAX}"
 
 
 class QueryConsumerOffset(Request[OffsetReply], kw_only=True):
-    """Ask for a group's offset in a queue; 22 QUERY_NOT_FOUND if the group has none."""
+    """Ask a broker for the offset that a group has committed in a queue.
+
+    The code of the answer is 22 QUERY_NOT_FOUND if the group has none.
+    """
 
     code = RequestCode.QUERY_CONSUMER_OFFSET
     consumer_group: str
@@ -40,7 +48,7 @@ class QueryConsumerOffset(Request[OffsetReply], kw_only=True):
 
 
 class UpdateConsumerOffset(Request[None], kw_only=True):
-    """Commit a group's offset in a queue: the offset of the next message to consume."""
+    """Commit the offset of the next message that a group consumes from a queue."""
 
     code = RequestCode.UPDATE_CONSUMER_OFFSET
     consumer_group: str
@@ -50,8 +58,11 @@ class UpdateConsumerOffset(Request[None], kw_only=True):
 
 
 class SearchOffset(Request[OffsetReply], kw_only=True):
-    """Ask for the queue offset at a store time in ms. ``boundary_type`` LOWER means the first
-    message at or after that time, UPPER the last at or before it."""
+    """Ask a broker for the queue offset of the message at a given store time in ms.
+
+    If ``boundary_type`` is LOWER, the first message at or after that time counts. If it is UPPER,
+    the last message at or before that time counts.
+    """
 
     code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
     topic: str
@@ -61,7 +72,7 @@ class SearchOffset(Request[OffsetReply], kw_only=True):
 
 
 class GetMaxOffset(Request[OffsetReply], kw_only=True):
-    """Ask for the end of a queue, one past its last message."""
+    """Ask a broker for the end of a queue, which is the offset after its last message."""
 
     code = RequestCode.GET_MAX_OFFSET
     topic: str
@@ -70,7 +81,7 @@ class GetMaxOffset(Request[OffsetReply], kw_only=True):
 
 
 class GetMinOffset(Request[OffsetReply], kw_only=True):
-    """Ask for the offset of the first message that a queue still has."""
+    """Ask a broker for the offset of the first message that a queue still has."""
 
     code = RequestCode.GET_MIN_OFFSET
     topic: str
@@ -81,12 +92,12 @@ class GetMinOffset(Request[OffsetReply], kw_only=True):
 # requests. An offset is the index of the next message to consume. A key of `offset_table` is
 # `topic@group`, its value is queue id -> offset.
 class ConsumerOffsetTable(msgspec.Struct, kw_only=True, rename="camel"):
-    """Offsets of all groups: the file `consumerOffset.json`, and the reply to 43.
+    """Offsets of all groups of a broker, as in the file `consumerOffset.json` and the reply to 43.
 
-    `group_topic_map` is derived by 5.x brokers and absent in 4.x; it is written if given and
+    `group_topic_map` is derived by 5.x brokers and absent in 4.x. It is written if given, and
     ignored when read. `pending_resets` is ours and only in the file: queues of `topic@group` whose
-    readers have not yet been told of a reset. It is absent if there are none, and Apache's brokers
-    ignore it.
+    readers have not yet been notified of a reset. It is absent if there are none, and Apache's
+    brokers ignore it.
     """
 
     data_version: DataVersion = DataVersion()
@@ -96,34 +107,41 @@ class ConsumerOffsetTable(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class DelayOffsetTable(msgspec.Struct, kw_only=True, rename="camel"):
-    """Progress of each delay level, the file `delayOffset.json` and the reply to 45: delay level ->
-    offset of the next message to check."""
+    """Progress of all delay levels, as in the file `delayOffset.json` and the reply to 45.
+
+    The table is delay level -> offset of the next message to check.
+    """
 
     data_version: DataVersion = DataVersion()
     offset_table: dict[int, Int64] = {}
 
 
 class OffsetSerializeWrapper(msgspec.Struct, kw_only=True, rename="camel"):
-    """Offsets of a broadcasting client, its local file `offsets.json`."""
+    """Offsets of a broadcasting client, as in its local file `offsets.json`."""
 
     offset_table: dict[MessageQueue, Int64] = {}
 
 
 class GetConsumerStatusBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """Reply to 221 (one client: `message_queue_table`) and 223 (all clients: `consumer_table`)."""
+    """Reply with the offsets that the clients of a group know.
+
+    One client answers 221 with ``message_queue_table``. The broker answers 223 with
+    ``consumer_table``, which has the tables of all clients.
+    """
 
     message_queue_table: dict[MessageQueue, Int64] = {}
     consumer_table: dict[str, dict[MessageQueue, Int64]] = {}
 
 
 class ResetOffsetBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """New offsets that a broker pushes to its clients (220), or returns in the reply to 222."""
+    """New offsets of a group after a reset, which a broker sends to clients (220) and to operators
+    (222)."""
 
     offset_table: dict[MessageQueue, Int64] = {}
 
 
 class QueueOffset(msgspec.Struct, kw_only=True, rename="camel"):
-    """One entry of the list form of new offsets (apache/rocketmq `MessageQueueForC`)."""
+    """New offset of one queue, for C++ clients (apache/rocketmq `MessageQueueForC`)."""
 
     topic: str | None = None
     broker_name: str | None = None
@@ -132,7 +150,10 @@ class QueueOffset(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class ResetOffsetBodyForC(msgspec.Struct, kw_only=True, rename="camel"):
-    """New offsets for C++ clients, whose JSON parser does not accept objects as keys."""
+    """New offsets of a group after a reset, in the form that C++ clients can parse.
+
+    Their JSON parser does not accept objects as keys.
+    """
 
     offset_table: list[QueueOffset] = []
 
@@ -141,10 +162,10 @@ class ResetOffsetBodyForC(msgspec.Struct, kw_only=True, rename="camel"):
 # INVOKE_BROKER_TO_GET_CONSUMER_STATUS, 221 GET_CONSUMER_STATUS_FROM_CLIENT, 314 CLONE_GROUP_OFFSET,
 # 308 QUERY_CORRECTION_OFFSET.
 class ResetOffset(Request[ResetOffsetBody], kw_only=True):
-    """Set a group's offsets in a topic, for all queues or for ``queue_id``.
+    """Set the offsets of a group in a topic, for all queues or for one.
 
-    The target is ``offset``, or the offset at ``timestamp`` (ms; negative means the end). Without
-    ``force`` offsets are only moved back.
+    The target is ``offset``, or the offset at ``timestamp``. The time is in ms, and a negative one
+    means the end. Without ``force``, offsets are only moved back.
     """
 
     code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
@@ -157,7 +178,10 @@ class ResetOffset(Request[ResetOffsetBody], kw_only=True):
 
 
 class ResetConsumerOffset(Request[None], kw_only=True):
-    """Tell a consumer to continue at these offsets (oneway, from its broker)."""
+    """Tell a consumer to continue at new offsets.
+
+    The broker sends this one-way. The body is a ``ResetOffsetBody``.
+    """
 
     code = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
     body = ResetOffsetBody
@@ -170,8 +194,10 @@ class ResetConsumerOffset(Request[None], kw_only=True):
 
 
 class GetConsumerStatus(Request[GetConsumerStatusBody], kw_only=True):
-    """Ask for the offsets known to each client of a group, or only to the client
-    ``client_addr``."""
+    """Ask for the offsets that the clients of a group know.
+
+    The broker asks each client, or only the client ``client_addr``.
+    """
 
     code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
     topic: str
@@ -180,7 +206,7 @@ class GetConsumerStatus(Request[GetConsumerStatusBody], kw_only=True):
 
 
 class GetConsumerStatusFromClient(Request[GetConsumerStatusBody], kw_only=True):
-    """Ask a consumer for its offsets (from a broker)."""
+    """Ask a consumer for the offsets that it knows. The broker sends this."""
 
     code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
     topic: str
@@ -189,8 +215,10 @@ class GetConsumerStatusFromClient(Request[GetConsumerStatusBody], kw_only=True):
 
 
 class CloneGroupOffset(Request[None], kw_only=True):
-    """Copy the offsets of ``src_group`` to ``dest_group`` in one topic, or in all. Without
-    ``offline`` only topics that a running ``src_group`` subscribes to are copied."""
+    """Copy the offsets of one group to another, in one topic or in all.
+
+    Without ``offline``, only topics that a running ``src_group`` subscribes to are copied.
+    """
 
     code = RequestCode.CLONE_GROUP_OFFSET
     src_group: str
@@ -200,9 +228,11 @@ class CloneGroupOffset(Request[None], kw_only=True):
 
 
 class QueryCorrectionOffset(Request[QueryCorrectionOffsetBody], kw_only=True):
-    """Ask for the lowest offset of each queue among a topic's groups. ``filter_groups`` (separated
-    by commas) are left out. The largest possible number is returned if ``compare_group`` is behind
-    all of them."""
+    """Ask for the lowest offset that any group has in each queue of a topic.
+
+    The groups in ``filter_groups``, separated by commas, do not count. A queue in which
+    ``compare_group`` is behind all counted groups gets the largest possible number.
+    """
 
     code = RequestCode.QUERY_CORRECTION_OFFSET
     topic: str

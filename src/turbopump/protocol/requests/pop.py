@@ -22,16 +22,18 @@ from turbopump.protocol.request import Reply, Request
 
 
 class InitMode(IntEnum):
-    """Offset at which a group starts in a queue where it has none. RocketMQ:
-    ``ConsumeInitMode``."""
+    """Position in a queue at which a group without an offset starts (RocketMQ
+    ``ConsumeInitMode``)."""
 
     MIN = 0
     MAX = 1
 
 
 class ChangeInvisibleTimeReply(Reply, kw_only=True):
-    """Parts of the message's new handle. The start offset of that handle is the message's own queue
-    offset."""
+    """Reply to CHANGE_MESSAGE_INVISIBLETIME (200053) with the parts of the message's new handle.
+
+    The start offset of that handle is the queue offset of the message.
+    """
 
     pop_time: Int64 = 0
     invisible_time: Int64 = 0
@@ -39,11 +41,13 @@ class ChangeInvisibleTimeReply(Reply, kw_only=True):
 
 
 class PopMessageReply(ChangeInvisibleTimeReply, kw_only=True):
-    """Reply to POP_MESSAGE: when the messages in the body were popped, and how long they are
-    invisible.
+    """Reply to POP_MESSAGE (200050). The popped messages are in the body.
 
-    The three texts have the forms of ``message/handles.py``. ``rest_num`` is the number of messages
-    left in the queues that were read.
+    - ``pop_time``, ``invisible_time``: when the messages were popped, and for how long they are
+      invisible.
+    - ``rest_num``: number of messages left in the queues that were read.
+
+    The three texts have the forms of ``message/handles.py``.
     """
 
     rest_num: Int64 = 0
@@ -53,10 +57,10 @@ class PopMessageReply(ChangeInvisibleTimeReply, kw_only=True):
 
 
 class PopMessage(Request[PopMessageReply], kw_only=True):
-    """Pop up to ``max_msg_nums`` messages of one queue, or of any queue with ``queue_id`` −1.
+    """Pop messages of one queue, or of any queue of the topic with ``queue_id`` −1.
 
-    The messages are invisible for ``invisible_time``. If there are none, the broker holds the
-    request for up to ``poll_time`` after ``born_time``.
+    At most ``max_msg_nums`` messages are popped, and they are invisible for ``invisible_time``. If
+    there are none, the broker waits for messages up to ``poll_time`` after ``born_time``.
     """
 
     code = RequestCode.POP_MESSAGE
@@ -75,7 +79,10 @@ class PopMessage(Request[PopMessageReply], kw_only=True):
 
 
 class AckMessage(Request[None], kw_only=True):
-    """Acknowledge one popped message. ``offset`` is its queue offset."""
+    """Acknowledge one popped message, so that it is not delivered again.
+
+    ``offset`` is the queue offset of the message.
+    """
 
     code = RequestCode.ACK_MESSAGE
     consumer_group: str
@@ -86,7 +93,10 @@ class AckMessage(Request[None], kw_only=True):
 
 
 class ChangeInvisibleTime(Request[ChangeInvisibleTimeReply], kw_only=True):
-    """Have a popped message delivered again ``invisible_time`` from now."""
+    """Set a new time after which a popped message is delivered again.
+
+    The time is ``invisible_time`` from now.
+    """
 
     code = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
     consumer_group: str
@@ -108,15 +118,19 @@ class PeekMessage(Request[PopMessageReply], kw_only=True):
 
 
 class NotificationReply(Reply, kw_only=True):
-    """Reply to NOTIFICATION: ``has_msg`` is True if a pop would find a message, ``polling_full`` if
-    too many requests are waiting already."""
+    """Reply to NOTIFICATION (200054).
+
+    - ``has_msg``: True if a pop would find a message.
+    - ``polling_full``: True if too many requests are waiting already.
+    """
 
     has_msg: bool = False
     polling_full: bool = False
 
 
 class Notification(Request[NotificationReply], kw_only=True):
-    """Wait until a pop would find a message, at most ``poll_time`` after ``born_time``."""
+    """Wait until a pop would find a message. The broker answers at the latest ``poll_time`` after
+    ``born_time``."""
 
     code = RequestCode.NOTIFICATION
     consumer_group: str
@@ -129,14 +143,16 @@ class Notification(Request[NotificationReply], kw_only=True):
 
 
 class PollingInfoReply(Reply, kw_only=True):
-    """Number of waiting pops."""
+    """Reply to POLLING_INFO (200055) with the number of waiting pops."""
 
     polling_num: Int32 = 0
 
 
 class PollingInfo(Request[PollingInfoReply], kw_only=True):
-    """Ask for the number of waiting pops of a group for a queue. ``queue_id`` −1 means any queue of
-    the topic."""
+    """Ask a broker how many pops of a group wait for messages of a queue.
+
+    ``queue_id`` −1 means any queue of the topic.
+    """
 
     code = RequestCode.POLLING_INFO
     consumer_group: str
@@ -147,12 +163,12 @@ class PollingInfo(Request[PollingInfoReply], kw_only=True):
 # Acknowledgement of many messages (200151). Source: apache/rocketmq ``BatchAck``,
 # ``BatchAckMessageRequestBody``, ``BitSetSerializerDeserializer``.
 class BatchAck(msgspec.Struct, kw_only=True):
-    """Acknowledged messages of one pop in one queue.
+    """Acknowledged messages of one pop from one queue.
 
     - ``topic``: the topic that was popped.
     - ``retry``: the handle's kind, as text.
-    - ``bits``: bit n stands for the message at ``start_offset`` + n; lowest byte first, base64
-      in JSON.
+    - ``bits``: bit n stands for the message at ``start_offset`` + n. The lowest byte is first, and
+      JSON has the bytes in base64.
     """
 
     consumer_group: str | None = msgspec.field(default=None, name="c")
@@ -167,22 +183,24 @@ class BatchAck(msgspec.Struct, kw_only=True):
 
 
 class BatchAckBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """Acknowledgements for one broker."""
+    """Body of BATCH_ACK_MESSAGE (200151) with the acknowledged messages of one broker."""
 
     broker_name: str | None = None
     acks: tuple[BatchAck, ...] | None = None
 
 
 class BatchAckMessage(Request[None], kw_only=True):
-    """Acknowledge many popped messages."""
+    """Acknowledge many popped messages, so that they are not delivered again."""
 
     code = RequestCode.BATCH_ACK_MESSAGE
     body = BatchAckBody
 
 
 def pack_bits(numbers: Iterable[int]) -> bytes:
-    """Return bytes in which the bits with these numbers are set, as Java's ``BitSet.toByteArray``
-    writes them."""
+    """Return a bit set in which the bits with these numbers are set.
+
+    The bytes are those of Java's ``BitSet.toByteArray``.
+    """
     value = 0
     for number in numbers:
         value |= 1 << number
@@ -190,7 +208,7 @@ def pack_bits(numbers: Iterable[int]) -> bytes:
 
 
 def unpack_bits(data: bytes) -> Iterator[int]:
-    """Yield the numbers of the bits that are set, in ascending order."""
+    """Yield the numbers of the bits that are set in a bit set, in ascending order."""
     for index, byte in enumerate(data):
         while byte:
             low = byte & -byte

@@ -17,7 +17,10 @@ from turbopump.protocol.request import Reply, Request
 
 
 class PullSysFlag:
-    """Bits of a pull's ``sys_flag``, as plain ints (an IntFlag costs 0.7 µs for each ``&``)."""
+    """Bits of the ``sys_flag`` of a pull.
+
+    They are plain ints, because an IntFlag costs 0.7 µs for each ``&``.
+    """
 
     COMMIT_OFFSET: Final = 1
     SUSPEND: Final = 2
@@ -27,8 +30,10 @@ class PullSysFlag:
 
 
 class PullMessageReply(Reply, kw_only=True):
-    """Queue offsets from which to continue. Every outcome sets them, not only a pull that found
-    messages."""
+    """Reply to a pull, with the queue offset from which to continue.
+
+    All three offsets are set, even if the pull has found no messages.
+    """
 
     suggest_which_broker_id: Int64 = 0
     next_begin_offset: Int64
@@ -41,8 +46,10 @@ class PullMessageReply(Reply, kw_only=True):
 
 
 class PullMessage(Request[PullMessageReply], kw_only=True):
-    """Read messages of one queue from ``queue_offset`` on. If there are none, the broker holds the
-    request for up to ``suspend_timeout_millis``."""
+    """Read messages of one queue from ``queue_offset`` on.
+
+    If there are none, the broker waits for messages up to ``suspend_timeout_millis``.
+    """
 
     code = RequestCode.PULL_MESSAGE
     consumer_group: str
@@ -63,7 +70,7 @@ class PullMessage(Request[PullMessageReply], kw_only=True):
 
 
 class LitePullMessage(PullMessage, kw_only=True):
-    """Read messages of one queue for a lite pull consumer, as ``PullMessage`` does."""
+    """Read messages of one queue for a lite pull consumer, exactly as ``PullMessage`` does."""
 
     code = RequestCode.LITE_PULL_MESSAGE
 
@@ -73,15 +80,21 @@ class LitePullMessage(PullMessage, kw_only=True):
 # Source: apache/rocketmq ``QueryMessageRequestHeader``, ``QueryMessageResponseHeader``,
 # ``ViewMessageRequestHeader``, ``MQClientAPIImpl.queryMessage``.
 class QueryMessageReply(Reply, kw_only=True):
-    """Store time and commit-log offset of the newest message in the index."""
+    """Reply to QUERY_MESSAGE (12). The found messages are in the body.
+
+    The header has the store time and the commit-log offset of the newest message in the index.
+    """
 
     index_last_update_timestamp: Int64
     index_last_update_phyoffset: Int64
 
 
 class QueryMessage(Request[QueryMessageReply], kw_only=True):
-    """Ask for the newest ``max_num`` messages of ``topic`` with this key, stored between two times
-    (ms); 22 QUERY_NOT_FOUND if there are none."""
+    """Ask a broker for the newest messages of a topic that have a given key.
+
+    At most ``max_num`` messages are found, and only those stored between two times in ms. The code
+    of the answer is 22 QUERY_NOT_FOUND if there are none.
+    """
 
     code = RequestCode.QUERY_MESSAGE
     topic: str
@@ -95,8 +108,11 @@ class QueryMessage(Request[QueryMessageReply], kw_only=True):
 
 
 class ViewMessageById(Request[None], kw_only=True):
-    """Ask for the message at ``offset`` of the commit log; 1 SYSTEM_ERROR if there is none. An
-    offset message id contains this offset."""
+    """Ask a broker for the message at an offset of the commit log.
+
+    An offset message id contains this offset. The code of the answer is 1 SYSTEM_ERROR if there is
+    no such message.
+    """
 
     code = RequestCode.VIEW_MESSAGE_BY_ID
     topic: str | None = None
@@ -104,13 +120,14 @@ class ViewMessageById(Request[None], kw_only=True):
 
 
 class EarliestStoreTimeReply(Reply, kw_only=True):
-    """Store time in ms; −1 for a queue without messages."""
+    """Reply to GET_EARLIEST_MSG_STORETIME (32) with a time in ms, or −1 for a queue without
+    messages."""
 
     timestamp: Int64
 
 
 class GetEarliestMsgStoreTime(Request[EarliestStoreTimeReply], kw_only=True):
-    """Ask for the store time of the first message that a queue still has."""
+    """Ask a broker for the store time of the first message that a queue still has."""
 
     code = RequestCode.GET_EARLIEST_MSG_STORETIME
     topic: str

@@ -1,4 +1,4 @@
-"""Requests of slaves to a master, and of tools to both.
+"""Requests that slaves send to a master, and tools to both.
 
 - 43 GET_ALL_CONSUMER_OFFSET, 45 GET_ALL_DELAY_OFFSET, 402 GET_ALL_MESSAGE_REQUEST_MODE
 - 60 GET_TIMER_CHECK_POINT, 61 GET_TIMER_METRICS
@@ -36,43 +36,47 @@ LOG_END: Final = "logEnd"
 LOG_START: Final = "logStart"
 """Header field of an answer: first offset of the master's log."""
 DELETED: Final = "deletedUntil"
-"""Header field of an answer with all topics: JSON, topic -> log offset before which the topic's
-messages were deleted."""
+"""Header field of an answer with all topics. Its value is JSON: topic -> log offset before which
+the topic's messages were deleted."""
 PROVED: Final = "proved"
 NOT_PROVED: Final = "not proved"
 COMPARING: Final = "comparing"
 SLAVES: Final = "haSlaves"
-"""Key of the runtime table that shows a Turbopump master."""
+"""Key of the runtime table that only a Turbopump master has."""
 COMPARES: Final = "haCompares"
-"""Key of the runtime table that shows a master able to compare its log with a slave's. Older
-Turbopump masters lack this key; slaves compare with them as with Apache's."""
+"""Key of the runtime table of a master that can compare its log with a slave's. Older Turbopump
+masters lack this key. Slaves compare with them as with Apache's."""
 
 
 class GetTimerCheckpoint(Request[None], kw_only=True):
-    """Ask for the progress of the timers. The answer's body is seven longs."""
+    """Ask a broker how far its timers have progressed. The body of the answer is seven longs."""
 
     code = RequestCode.GET_TIMER_CHECK_POINT
 
 
 class TimerMetrics(msgspec.Struct, kw_only=True, rename="camel"):
-    """Reply to GET_TIMER_METRICS (61): number of waiting messages by topic. Turbopump does not
-    count by topic."""
+    """Reply to GET_TIMER_METRICS (61) with the number of waiting timer messages of each topic.
+
+    Turbopump's brokers do not count by topic and answer with an empty table.
+    """
 
     data_version: DataVersion = DataVersion()
     timing_count: dict[str, dict[str, Int64]] = {}
 
 
 class GetTimerMetrics(Request[TimerMetrics], kw_only=True):
-    """Ask for the number of waiting timer messages of each topic."""
+    """Ask a broker for the number of waiting timer messages of each topic."""
 
     code = RequestCode.GET_TIMER_METRICS
 
 
 class GetAllConsumerOffset(Request[None], kw_only=True):
-    """Ask for the offsets of all groups. The answer's body is a ``ConsumerOffsetTable``.
+    """Ask a broker for the offsets of all groups.
 
-    Two fields are ours. With ``order_info`` the body is an ``OrderInfoTable``, the messages held by
-    ordered pops. With ``locks`` the body is a ``HeldLocks``, the locked queues and their owners.
+    The body of the answer is a ``ConsumerOffsetTable``. Two fields that are ours ask for another
+    table. With ``order_info`` the body is an ``OrderInfoTable``, which lists the messages that wait
+    for ordered pops. With ``locks`` the body is a ``HeldLocks``, which lists the locked queues and
+    their owners.
     """
 
     code = RequestCode.GET_ALL_CONSUMER_OFFSET
@@ -83,13 +87,15 @@ class GetAllConsumerOffset(Request[None], kw_only=True):
 
 
 class GetAllDelayOffset(Request[None], kw_only=True):
-    """Ask for the progress of each delay level. The answer's body is a ``DelayOffsetTable``."""
+    """Ask a broker how far each delay level has progressed. The body of the answer is a
+    ``DelayOffsetTable``."""
 
     code = RequestCode.GET_ALL_DELAY_OFFSET
 
 
 class GetAllMessageRequestMode(Request[None], kw_only=True):
-    """Ask which groups pull and which pop. The answer's body is a ``MessageRequestModeTable``."""
+    """Ask a broker which groups pull and which pop. The body of the answer is a
+    ``MessageRequestModeTable``."""
 
     code = RequestCode.GET_ALL_MESSAGE_REQUEST_MODE
     known_version: str | None = None
@@ -97,8 +103,11 @@ class GetAllMessageRequestMode(Request[None], kw_only=True):
 
 
 class NotifyMinBrokerIdChange(Request[None], kw_only=True):
-    """Tell a broker which replica acts for a master that is gone (from a name server). The broker
-    ignores this, as Apache's does without `enableSlaveActingMaster`."""
+    """Tell a broker which replica acts for a master that is gone.
+
+    A name server sends this. Our broker ignores the request, as Apache's does without
+    `enableSlaveActingMaster`.
+    """
 
     code = RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE
     min_broker_id: Int64 | None = None
@@ -109,7 +118,12 @@ class NotifyMinBrokerIdChange(Request[None], kw_only=True):
 
 
 class ExchangeHAInfoReply(Reply, kw_only=True):
-    """Addresses of a master and of its HA port, and the end of its flushed log."""
+    """Reply to EXCHANGE_BROKER_HA_INFO (906) with the addresses of a master.
+
+    - ``master_address``, ``master_ha_address``: address for clients, and address of the replication
+      port.
+    - ``master_flush_offset``: offset up to which the master has flushed its log.
+    """
 
     master_ha_address: str | None = None
     master_flush_offset: Int64 | None = None
@@ -117,7 +131,11 @@ class ExchangeHAInfoReply(Reply, kw_only=True):
 
 
 class ExchangeHAInfo(Request[ExchangeHAInfoReply], kw_only=True):
-    """Ask a master for its HA port; with an address, tell a slave the address of its master."""
+    """Ask a master for the address of its replication port, or tell a slave the address of its
+    master.
+
+    A request with ``master_ha_address`` is for a slave.
+    """
 
     code = RequestCode.EXCHANGE_BROKER_HA_INFO
     master_ha_address: str | None = None
@@ -126,7 +144,8 @@ class ExchangeHAInfo(Request[ExchangeHAInfoReply], kw_only=True):
 
 
 class HAConnectionRuntimeInfo(msgspec.Struct, kw_only=True, rename="camel"):
-    """State of one slave, as its master sees it. Offsets are commit-log offsets."""
+    """State of the connection to one slave, as the master sees it. Offsets are commit-log
+    offsets."""
 
     addr: str | None = None
     slave_ack_offset: Int64 = 0
@@ -135,12 +154,12 @@ class HAConnectionRuntimeInfo(msgspec.Struct, kw_only=True, rename="camel"):
     transferred_byte_in_second: Int64 = 0
     transfer_from_where: Int64 = 0
     proof: str | None = None
-    """Ours: result of comparing the slave's log with the master's: ``PROVED`` if it is the
-    beginning of the master's log, ``NOT_PROVED`` or ``COMPARING``. None from an Apache master."""
+    """Ours: ``PROVED`` if the slave's log is the beginning of the master's log, else ``NOT_PROVED``
+    or ``COMPARING``. None from an Apache master."""
 
 
 class HAClientRuntimeInfo(msgspec.Struct, kw_only=True, rename="camel"):
-    """State of the master's connection, as its slave sees it. Times are epoch milliseconds."""
+    """State of the connection to the master, as a slave sees it. Times are in ms since 1970."""
 
     master_addr: str | None = None
     transferred_byte_in_second: Int64 = 0
@@ -149,11 +168,11 @@ class HAClientRuntimeInfo(msgspec.Struct, kw_only=True, rename="camel"):
     last_write_timestamp: Int64 = 0
     master_flush_offset: Int64 = 0
     fault: str | None = None
-    """Ours: reason why the slave does not copy."""
+    """Ours: reason why the slave does not copy the log, or None."""
 
 
 class HARuntimeInfo(msgspec.Struct, kw_only=True, rename="camel"):
-    """State of replication (907)."""
+    """Reply to GET_BROKER_HA_STATUS (907) with the state of replication of a broker."""
 
     master: bool = False
     master_commit_log_max_offset: Int64 = 0
@@ -165,14 +184,16 @@ class HARuntimeInfo(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class GetBrokerHaStatus(Request[HARuntimeInfo], kw_only=True):
-    """Ask for the state of replication."""
+    """Ask a broker for the state of its replication."""
 
     code = RequestCode.GET_BROKER_HA_STATUS
 
 
 class ResetMasterFlushOffset(Request[None], kw_only=True):
-    """Tell a slave the end of its master's flushed log. Our slave ignores this number; Apache's
-    slave shows it in its reply to 907."""
+    """Tell a slave the offset up to which the master has flushed its log.
+
+    Our slave ignores this number. Apache's slave shows it in its reply to 907.
+    """
 
     code = RequestCode.RESET_MASTER_FLUSH_OFFSET
     master_flush_offset: Int64

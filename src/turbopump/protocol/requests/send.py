@@ -1,7 +1,7 @@
-"""Requests that send messages: 10 SEND_MESSAGE, 310 SEND_MESSAGE_V2 (one-letter names), 320
-SEND_BATCH_MESSAGE.
+"""Requests that send messages, replies and outcomes of transactions.
 
-The body is the message body. With ``batch`` the body is the concatenated messages of
+The sends are 10 SEND_MESSAGE, 310 SEND_MESSAGE_V2 (one-letter names) and 320 SEND_BATCH_MESSAGE.
+Their body is the message body. With ``batch``, the body is the concatenated messages of
 ``message/batch.py``. Source: apache/rocketmq ``SendMessageRequestHeader``,
 ``SendMessageRequestHeaderV2``, ``SendMessageResponseHeader``.
 """
@@ -16,8 +16,10 @@ from turbopump.protocol.request import Reply, Request, with_field_names
 
 
 class SendMessageReply(Reply, kw_only=True):
-    """Position of the stored message. ``msg_id`` is the offset message id (a comma-separated list
-    for a batch)."""
+    """Reply to a send, with the position of the stored message.
+
+    ``msg_id`` is the offset message id. For a batch it is a comma-separated list of ids.
+    """
 
     msg_id: str
     queue_id: Int32
@@ -28,8 +30,10 @@ class SendMessageReply(Reply, kw_only=True):
 
 
 class SendMessage(Request[SendMessageReply], kw_only=True):
-    """Store one message, or a batch. Timestamps are in ms; ``properties`` has the form of
-    ``message/properties.py``."""
+    """Store one message, or a batch of messages.
+
+    Timestamps are in ms. ``properties`` has the form of ``message/properties.py``.
+    """
 
     code = RequestCode.SEND_MESSAGE
     producer_group: str | None = None
@@ -49,16 +53,20 @@ class SendMessage(Request[SendMessageReply], kw_only=True):
 
 @with_field_names("abcdefghijklmn")
 class SendMessageV2(SendMessage, kw_only=True):
-    """Store one message, or a batch, with one-letter field names. 5.x and most 4.x clients send
-    this."""
+    """Store one message, or a batch of messages, with one-letter field names.
+
+    5.x and most 4.x clients send this.
+    """
 
     code = RequestCode.SEND_MESSAGE_V2
     broker_name: str | None = None
 
 
 class SendBatchMessage(SendMessageV2, kw_only=True):
-    """Store a batch. Brokers decide by the header's ``batch`` flag, which any of the three codes
-    may carry."""
+    """Store a batch of messages.
+
+    Brokers look only at the ``batch`` field, which a request of any of the three codes may have.
+    """
 
     code = RequestCode.SEND_BATCH_MESSAGE
 
@@ -66,13 +74,14 @@ class SendBatchMessage(SendMessageV2, kw_only=True):
 # 36 CONSUMER_SEND_MSG_BACK: a consumer failed to handle a message and wants it again later. Source:
 # apache/rocketmq ``ConsumerSendMsgBackRequestHeader``.
 class ConsumerSendMsgBack(Request[None], kw_only=True):
-    """Return a message for a retry.
+    """Return a message that was not consumed, so that the broker delivers it again later.
 
     - ``offset``: position of the message in the log of the broker that receives this request.
-    - ``delay_level``: 0 lets the broker choose; below 0 makes the message a dead letter.
-    - ``max_reconsume_times``: retries before the message becomes a dead letter; absent (clients
-      before 3.4.9) means the group's setting.
-    - ``failure``: ours, the reason in one line; Apache's brokers ignore this field.
+    - ``delay_level``: delay of the retry. 0 lets the broker choose, and a negative level makes the
+      message a dead letter.
+    - ``max_reconsume_times``: retries before the message becomes a dead letter. If it is absent
+      (clients before 3.4.9), the group's setting counts.
+    - ``failure``: ours, the reason in one line. Apache's brokers ignore this field.
     """
 
     code = RequestCode.CONSUMER_SEND_MSG_BACK
@@ -89,14 +98,18 @@ class ConsumerSendMsgBack(Request[None], kw_only=True):
 # Recall of a timer message before its delivery (370). Source: apache/rocketmq
 # ``RecallMessageRequestHeader``, ``RecallMessageResponseHeader``.
 class RecallMessageReply(Reply, kw_only=True):
-    """Unique id of the recalled message, which will not be delivered."""
+    """Reply to RECALL_MESSAGE (370) with the unique id of the message that will not be
+    delivered."""
 
     msg_id: str
 
 
 class RecallMessage(Request[RecallMessageReply], kw_only=True):
-    """Recall the message that ``recall_handle`` (``message/handles.py``) names; ILLEGAL_OPERATION
-    if the message is already due."""
+    """Recall a timer message before its delivery.
+
+    ``recall_handle`` (``message/handles.py``) names the message. The code of the answer is 604
+    ILLEGAL_OPERATION if the message is already due.
+    """
 
     code = RequestCode.RECALL_MESSAGE
     producer_group: str | None = None
@@ -110,21 +123,25 @@ class RecallMessage(Request[RecallMessageReply], kw_only=True):
 # waiting client, CORRELATION_ID its request. Source: apache/rocketmq ``ReplyMessageProcessor``,
 # ``ReplyMessageRequestHeader``.
 class SendReplyMessage(SendMessage, kw_only=True):
-    """Send a reply to the producer that sent the request message. The fields are those of a send;
-    the topic is ``<cluster>_REPLY_TOPIC``."""
+    """Send a reply to the producer that sent a request message.
+
+    The fields are those of a send. The topic is ``<cluster>_REPLY_TOPIC``.
+    """
 
     code = RequestCode.SEND_REPLY_MESSAGE
 
 
 class SendReplyMessageV2(SendMessageV2, kw_only=True):
-    """Send a reply to the producer that sent the request message, with one-letter field names."""
+    """Send a reply to the producer that sent a request message, with one-letter field names."""
 
     code = RequestCode.SEND_REPLY_MESSAGE_V2
 
 
 class PushReplyMessageToClient(Request[None], kw_only=True):
-    """Push a reply to the producer that sent the request message (from a broker). Times are in ms;
-    hosts are ``ip:port``, without brackets around an IPv6 address."""
+    """Pass a reply to the producer that sent the request message. The broker sends this.
+
+    Times are in ms. Hosts are ``ip:port``, without brackets around an IPv6 address.
+    """
 
     code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
     producer_group: str
@@ -147,7 +164,8 @@ class PushReplyMessageToClient(Request[None], kw_only=True):
 # 323 RESUME_CHECK_HALF_MESSAGE. Source: apache/rocketmq ``EndTransactionRequestHeader``,
 # ``CheckTransactionStateRequestHeader``, ``ResumeCheckHalfMessageRequestHeader``.
 class TransactionOutcome(IntEnum):
-    """Values of ``commitOrRollback``: the transaction bits of a ``sysFlag``."""
+    """Outcome of a transaction, in the field ``commitOrRollback``. The values are the transaction
+    bits of a ``sysFlag``."""
 
     UNKNOWN = 0
     COMMIT = 8
@@ -155,8 +173,11 @@ class TransactionOutcome(IntEnum):
 
 
 class EndTransaction(Request[None], kw_only=True):
-    """Commit or roll back a transaction. ``tran_state_table_offset`` is the half message's offset
-    in the queue of half messages, ``commit_log_offset`` its offset in the log."""
+    """Commit or roll back a transaction.
+
+    - ``tran_state_table_offset``: offset of the half message in the queue of half messages.
+    - ``commit_log_offset``: offset of the half message in the log.
+    """
 
     code = RequestCode.END_TRANSACTION
     topic: str | None = None
@@ -170,11 +191,11 @@ class EndTransaction(Request[None], kw_only=True):
 
 
 class CheckTransactionState(Request[None], kw_only=True):
-    """Ask a producer of the group for the outcome of a transaction (oneway, from a broker). The
-    producer answers with an ``EndTransaction``.
+    """Ask a producer of the group for the outcome of a transaction.
 
-    The body is the half message as a log entry, with the topic and queue of its destination.
-    ``topic`` is the topic of half messages.
+    The broker sends this one-way, and the producer answers with an ``EndTransaction``. The body is
+    the half message as a log entry, with the topic and queue of its destination. ``topic`` is the
+    topic of half messages.
     """
 
     code = RequestCode.CHECK_TRANSACTION_STATE
@@ -187,8 +208,10 @@ class CheckTransactionState(Request[None], kw_only=True):
 
 
 class ResumeCheckHalfMessage(Request[None], kw_only=True):
-    """Resume the checks of a transaction that the broker gave up. ``msg_id`` is the current offset
-    message id of its half message."""
+    """Resume the checks of a transaction whose checks the broker has stopped.
+
+    ``msg_id`` is the current offset message id of its half message.
+    """
 
     code = RequestCode.RESUME_CHECK_HALF_MESSAGE
     topic: str | None = None

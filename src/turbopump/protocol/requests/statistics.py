@@ -1,5 +1,8 @@
-"""Requests for statistics of a broker: 28 GET_BROKER_RUNTIME_INFO, 315 VIEW_BROKER_STATS_DATA, 321
-QUERY_CONSUME_QUEUE."""
+"""Requests for statistics of a broker.
+
+- 28 GET_BROKER_RUNTIME_INFO, 315 VIEW_BROKER_STATS_DATA, 321 QUERY_CONSUME_QUEUE
+- 2001–2004: flow control for consumers that read old messages (below)
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,10 @@ class GetBrokerRuntimeInfo(Request[KVTable], kw_only=True):
 # Statistics of topics and groups (202, 208, 303, 308, 315, 317, 321). Offsets are indexes, times
 # are epoch milliseconds, rates are per second.
 class OffsetWrapper(msgspec.Struct, kw_only=True, rename="camel"):
-    """Offset of a group in a queue. `last_timestamp` is the store time of the last message before
-    that offset."""
+    """Offset of a group in one queue, and the end of the queue.
+
+    `last_timestamp` is the store time of the last message before the group's offset.
+    """
 
     broker_offset: Int64 = 0
     consumer_offset: Int64 = 0
@@ -32,19 +37,19 @@ class OffsetWrapper(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class ConsumeStats(msgspec.Struct, kw_only=True, rename="camel"):
-    """Offsets of a group in all its queues (208)."""
+    """Reply to GET_CONSUME_STATS (208) with the offsets of a group in all its queues."""
 
     offset_table: dict[MessageQueue, OffsetWrapper] = {}
     consume_tps: float = 0.0
 
     @property
     def total_diff(self) -> int:
-        """Number of messages before the end that the group has not consumed, in all queues."""
+        """Number of messages in all queues that the group has not consumed yet."""
         return sum(one.broker_offset - one.consumer_offset for one in self.offset_table.values())
 
 
 class ConsumeStatsList(msgspec.Struct, kw_only=True, rename="camel"):
-    """Offsets of every group of a broker (317)."""
+    """Reply to GET_BROKER_CONSUME_STATS (317) with the offsets of every group of a broker."""
 
     consume_stats_list: list[dict[str, list[ConsumeStats]]] = []
     broker_addr: str | None = None
@@ -53,9 +58,11 @@ class ConsumeStatsList(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class QueueTimeSpan(msgspec.Struct, kw_only=True, rename="camel"):
-    """Store times of a queue's first, last and next-consumed message. `delay_time` is the delay of
-    the consumer in ms. Apache's broker also sends each time as text in its own zone
-    (`2023-11-14#22:13:20:123`), for tools to show."""
+    """Store times of the first and last message of a queue, and of the group's next message.
+
+    `delay_time` is the delay of the consumer in ms. Apache's broker also sends each time as text in
+    its own zone (`2023-11-14#22:13:20:123`), for tools to show.
+    """
 
     message_queue: MessageQueue | None = None
     min_time_stamp: Int64 = 0
@@ -68,19 +75,19 @@ class QueueTimeSpan(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class QueryConsumeTimeSpanBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """Time spans of all queues of a topic (303)."""
+    """Reply to QUERY_CONSUME_TIME_SPAN (303) with the store times of all queues of a topic."""
 
     consume_time_span_set: list[QueueTimeSpan] = []
 
 
 class QueryCorrectionOffsetBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """Queue id -> the smallest offset among groups (308)."""
+    """Reply to QUERY_CORRECTION_OFFSET (308) with the lowest offset of any group in each queue."""
 
     correction_offsets: dict[int, Int64] = {}
 
 
 class BrokerStatsItem(msgspec.Struct, kw_only=True, rename="camel"):
-    """Sum, rate and average over one span."""
+    """Sum, rate and average of one statistic over one period."""
 
     sum: Int64 = 0
     tps: float = 0.0
@@ -88,7 +95,8 @@ class BrokerStatsItem(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class BrokerStatsData(msgspec.Struct, kw_only=True, rename="camel"):
-    """One statistic over the last minute, hour and day (315)."""
+    """Reply to VIEW_BROKER_STATS_DATA (315) with one statistic over the last minute, hour and
+    day."""
 
     stats_minute: BrokerStatsItem | None = None
     stats_hour: BrokerStatsItem | None = None
@@ -96,8 +104,11 @@ class BrokerStatsData(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class ViewBrokerStatsData(Request[BrokerStatsData], kw_only=True):
-    """Ask for one statistic. ``stats_name`` is for example ``TOPIC_PUT_NUMS``; ``stats_key`` is a
-    topic, ``topic@group`` or the cluster."""
+    """Ask a broker for one statistic.
+
+    ``stats_name`` is for example ``TOPIC_PUT_NUMS``. ``stats_key`` is a topic, ``topic@group`` or
+    the cluster.
+    """
 
     code = RequestCode.VIEW_BROKER_STATS_DATA
     stats_name: str
@@ -105,7 +116,7 @@ class ViewBrokerStatsData(Request[BrokerStatsData], kw_only=True):
 
 
 class ConsumeQueueData(msgspec.Struct, kw_only=True, rename="camel"):
-    """One ConsumeQueue unit, and the result of a filter for it."""
+    """Unit of a ConsumeQueue, and the result of a filter for this unit."""
 
     physic_offset: Int64 = 0
     physic_size: Int32 = 0
@@ -117,7 +128,7 @@ class ConsumeQueueData(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class QueryConsumeQueueResponseBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """Range of a ConsumeQueue (321)."""
+    """Reply to QUERY_CONSUME_QUEUE (321) with a range of a ConsumeQueue."""
 
     subscription_data: SubscriptionData | None = None
     filter_data: str | None = None
@@ -127,8 +138,10 @@ class QueryConsumeQueueResponseBody(msgspec.Struct, kw_only=True, rename="camel"
 
 
 class QueryConsumeQueue(Request[QueryConsumeQueueResponseBody], kw_only=True):
-    """Ask for ``count`` units of a queue from ``index`` on, and the subscription of
-    ``consumer_group`` to the topic."""
+    """Ask a broker for units of a ConsumeQueue, and for the subscription of a group to the topic.
+
+    ``count`` units are read from ``index`` on.
+    """
 
     code = RequestCode.QUERY_CONSUME_QUEUE
     topic: str
@@ -142,29 +155,38 @@ class QueryConsumeQueue(Request[QueryConsumeQueueResponseBody], kw_only=True):
 # REMOVE_COLD_DATA_FLOW_CTR_CONFIG, 2003 GET_COLD_DATA_FLOW_CTR_INFO; and the system's read-ahead:
 # 2004 SET_COMMITLOG_READ_MODE. Source: apache/rocketmq ``AdminBrokerProcessor``.
 class UpdateColdFlow(Request[None], kw_only=True):
-    """Set the cold-read thresholds of groups. The body is properties text: ``group=bytes in five
-    seconds``."""
+    """Set how many bytes of old messages each consumer group may read.
+
+    The body is properties text, ``group=bytes in five seconds``.
+    """
 
     code = RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG
 
 
 class RemoveColdFlow(Request[None], kw_only=True):
-    """Give a group the default cold-read threshold again. The body is its name."""
+    """Give a group the default limit for reading old messages again. The body is the name of the
+    group."""
 
     code = RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG
 
 
 class SetCommitLogReadMode(Request[None], kw_only=True):
-    """Set how the system reads the log's files: mode "0" allows read-ahead (``MADV_NORMAL``), "1"
-    prevents it (``MADV_RANDOM``)."""
+    """Set if the system reads ahead in the files of the log.
+
+    Mode "0" allows read-ahead (``MADV_NORMAL``), "1" prevents it (``MADV_RANDOM``).
+    """
 
     code = RequestCode.SET_COMMITLOG_READ_MODE
     mode: str | None = msgspec.field(default=None, name="READ_AHEAD_MODE")
 
 
 class ColdReading(msgspec.Struct, kw_only=True, rename="camel"):
-    """Cold reads of one group: bytes in the current five seconds, and the times of the first and
-    last read (ms)."""
+    """Old messages that one group has read.
+
+    - ``cold_acc``: bytes in the current five seconds.
+    - ``create_time_mills``, ``last_cold_read_time_mills``: times of the first and the last read, in
+      ms.
+    """
 
     cold_acc: Int64 = 0
     last_cold_read_time_mills: Int64 = 0
@@ -172,7 +194,10 @@ class ColdReading(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class ColdFlowInfo(msgspec.Struct, kw_only=True, rename="camel"):
-    """Cold reads of all groups. `config_table` has the thresholds of single groups."""
+    """Reply to GET_COLD_DATA_FLOW_CTR_INFO (2003) with the old messages that groups have read.
+
+    `config_table` has the limits of single groups, in bytes in five seconds.
+    """
 
     runtime_table: dict[str, ColdReading] = {}
     config_table: dict[str, Int64] = {}
@@ -182,6 +207,6 @@ class ColdFlowInfo(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class GetColdFlow(Request[ColdFlowInfo], kw_only=True):
-    """Ask which groups read cold data, and how many bytes."""
+    """Ask a broker which groups read old messages, and how many bytes."""
 
     code = RequestCode.GET_COLD_DATA_FLOW_CTR_INFO

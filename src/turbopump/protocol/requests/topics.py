@@ -20,12 +20,12 @@ from turbopump.struct_decoders import convert
 
 
 class CreateTopic(Request[None], kw_only=True):
-    """Create a topic on one broker, or change it. ``perm`` is a sum of bits: 4 read, 2 write, 1
-    inherit.
+    """Create a topic on one broker, or change its settings.
 
-    ``attributes`` is text of the form ``+key=value,-key``. ``if_absent`` is ours: create the topic
-    as a send to it would, and leave an existing topic unchanged. Apache's brokers ignore this
-    field.
+    - ``perm``: sum of bits, 4 read, 2 write, 1 inherit.
+    - ``attributes``: text of the form ``+key=value,-key``.
+    - ``if_absent``: ours. It creates the topic as a send to it would, and leaves an existing topic
+      unchanged. Apache's brokers ignore this field.
     """
 
     code = RequestCode.UPDATE_AND_CREATE_TOPIC
@@ -43,20 +43,23 @@ class CreateTopic(Request[None], kw_only=True):
 
 
 class DeleteTopic(Request[None], kw_only=True):
-    """Delete a topic on one broker: its settings, its queues, and the offsets of groups in it."""
+    """Delete a topic on one broker, with its settings, its queues and the offsets of groups."""
 
     code = RequestCode.DELETE_TOPIC_IN_BROKER
     topic: str
 
 
 class GetAllTopicConfigReply(Reply, kw_only=True):
-    """Paging fields of 5.3.4 and later; older brokers do not send them."""
+    """Reply to GET_ALL_TOPIC_CONFIG (21). The topics are in the body.
+
+    Brokers before 5.3.4 do not send the header field.
+    """
 
     total_topic_num: Int32 | None = None
 
 
 class GetAllTopicConfig(Request[GetAllTopicConfigReply], kw_only=True):
-    """Ask for all topics of a broker."""
+    """Ask a broker for the settings of all topics."""
 
     code = RequestCode.GET_ALL_TOPIC_CONFIG
     topic_seq: Int32 | None = None
@@ -75,36 +78,38 @@ PERM_WRITE = 2
 PERM_INHERIT = 1
 QUEUES_MAX = 65_535
 """Maximum number of a topic's read queues, or write queues, on one broker. Apache's brokers have no
-maximum: one number in a small body then makes a reader count to two billion."""
+maximum. One large number in a small body would then make a reader count to two billion."""
 FLAG_UNIT = 1
 FLAG_UNIT_SUB = 2
-"""Bits of `topicSysFlag`: created by a producer, or for a consumer, in unit mode (apache/rocketmq
-`TopicSysFlag`)."""
+"""``FLAG_UNIT`` and ``FLAG_UNIT_SUB`` are bits of `topicSysFlag`: the topic was created in unit
+mode by a producer, or for a consumer (apache/rocketmq `TopicSysFlag`)."""
 
 
 class DataVersion(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
-    """Version of a table. Two versions are equal only if all three fields are equal, as in
-    Apache's."""
+    """Version of a table of a broker. Two versions are equal only if all three fields are equal."""
 
     counter: Int64 = 0
     state_version: Int64 = 0
     timestamp: Int64 = 0
 
     def next(self, now_ms: int, state_version: int = 0) -> DataVersion:
-        """Return the version after one change at `now_ms` (epoch milliseconds)."""
+        """Return the version of the table after one change at `now_ms`, in ms since 1970."""
         return DataVersion(counter=self.counter + 1, state_version=state_version, timestamp=now_ms)
 
 
 class TopicFilterType(StrEnum):
-    """Filter type of a topic, left over from the filters of 3.x. Every topic is SINGLE_TAG."""
+    """Filter type of a topic, left over from RocketMQ 3.x. Every topic is SINGLE_TAG."""
 
     SINGLE_TAG = "SINGLE_TAG"
     MULTI_TAG = "MULTI_TAG"
 
 
 class TopicConfig(msgspec.Struct, kw_only=True, rename="camel", gc=False):
-    """One topic on one broker. `perm` is a sum of the PERM bits above; `attributes` contains
-    `message.type`, `queue.type`, `cleanup.policy` and others (5.x)."""
+    """Settings of one topic on one broker.
+
+    `perm` is a sum of the PERM bits above. `attributes` contains `message.type`, `queue.type`,
+    `cleanup.policy` and others (5.x).
+    """
 
     topic_name: str | None = None
     read_queue_nums: Int32 = 16
@@ -124,14 +129,16 @@ class TopicConfig(msgspec.Struct, kw_only=True, rename="camel", gc=False):
         return bool(self.perm & PERM_WRITE)
 
     def queues_fault(self) -> str | None:
-        """Return which number of queues is out of range, or None."""
+        """Return a text if a number of queues is out of range, else None."""
         return queues_fault(self.read_queue_nums, self.write_queue_nums)
 
     @classmethod
     def decode_line(cls, line: str) -> TopicConfig:
-        """Decode the five or six words of a compressed registration. Raise FastjsonError if there
-        are fewer than five, or if a number is invalid. Attributes that contain a space are dropped,
-        as in Apache's reader."""
+        """Decode a topic from its line in a compressed registration, which has five or six words.
+
+        Attributes that contain a space are dropped, as in Apache's reader. Raises FastjsonError if
+        there are fewer than five words, or if a number is invalid.
+        """
         words = line.split(" ")
         if len(words) < 5:
             raise fastjson.FastjsonError(
@@ -152,7 +159,10 @@ class TopicConfig(msgspec.Struct, kw_only=True, rename="camel", gc=False):
 
 
 def queues_fault(read: int, write: int) -> str | None:
-    """Return which of a topic's two numbers of queues is out of range, or None. Takes 0.2 µs."""
+    """Return a text if the number of read queues or of write queues is out of range, else None.
+
+    This takes 0.2 µs.
+    """
     if 0 <= read <= QUEUES_MAX and 0 <= write <= QUEUES_MAX:
         return None
     name, value = "readQueueNums", read
@@ -162,7 +172,7 @@ def queues_fault(read: int, write: int) -> str | None:
 
 
 class TopicConfigSerializeWrapper(msgspec.Struct, kw_only=True, rename="camel"):
-    """All topics of a broker: the file `topics.json`, and the reply to 21."""
+    """All topics of a broker, as in the file `topics.json` and the reply to 21."""
 
     data_version: DataVersion = DataVersion()
     topic_config_table: dict[str, TopicConfig] = {}
@@ -171,7 +181,7 @@ class TopicConfigSerializeWrapper(msgspec.Struct, kw_only=True, rename="camel"):
 class TopicConfigAndMappingSerializeWrapper(
     TopicConfigSerializeWrapper, kw_only=True, rename="camel"
 ):
-    """All topics of a broker and its static topics, as a 5.x broker registers them."""
+    """All topics of a broker and the mappings of static topics, as a 5.x broker registers them."""
 
     mapping_data_version: DataVersion = DataVersion()
     topic_queue_mapping_detail_map: dict[str, TopicQueueMappingDetail] = {}
@@ -179,39 +189,45 @@ class TopicConfigAndMappingSerializeWrapper(
 
 
 class TopicList(msgspec.Struct, kw_only=True, rename="camel"):
-    """Names of topics (206, 224, 304, …). `broker_addr` is set only if one broker was asked."""
+    """Reply with names of topics (206, 224, 304, …).
+
+    `broker_addr` is the address of one broker, in the reply to 304 only.
+    """
 
     topic_list: tuple[str, ...] = ()
     broker_addr: str | None = None
 
 
 class TopicConfigAndQueueMapping(TopicConfig, kw_only=True, rename="camel"):
-    """One topic, and its static mapping if it has one (351)."""
+    """Reply to GET_TOPIC_CONFIG (351) with one topic, and its mapping if the topic is static."""
 
     mapping_detail: TopicQueueMappingDetail | None = None
 
 
 class GetSystemTopicsOfBroker(Request[TopicList], kw_only=True):
-    """Ask for the names of a broker's system topics."""
+    """Ask a broker for the names of its system topics."""
 
     code = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER
 
 
 class GetTopicConfig(Request[TopicConfigAndQueueMapping], kw_only=True):
-    """Ask for one topic of a broker."""
+    """Ask a broker for the settings of one topic."""
 
     code = RequestCode.GET_TOPIC_CONFIG
     topic: str
 
 
 class CreateTopicListRequestBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """Topics to create or change in one request (18)."""
+    """Body of UPDATE_AND_CREATE_TOPIC_LIST (18) with the topics to create or change."""
 
     topic_config_list: list[TopicConfig] = []
 
 
 class CreateTopicList(Request[None], kw_only=True):
-    """Create or change several topics. Attributes have the form ``{"+name": "value"}``."""
+    """Create several topics on one broker, or change their settings.
+
+    Attributes have the form ``{"+name": "value"}``.
+    """
 
     code = RequestCode.UPDATE_AND_CREATE_TOPIC_LIST
     body = CreateTopicListRequestBody
@@ -220,8 +236,10 @@ class CreateTopicList(Request[None], kw_only=True):
 # Mapping of a static topic's logical queues to physical queues of brokers, a part of routes and
 # registrations.
 class TopicQueueMappingInfo(msgspec.Struct, kw_only=True, rename="camel"):
-    """One broker's part of a static topic. `curr_id_map` is logical queue id -> physical queue
-    id."""
+    """Part of a static topic that is on one broker.
+
+    `curr_id_map` is logical queue id -> physical queue id.
+    """
 
     topic: str | None = None
     scope: str | None = "__global__"
@@ -233,9 +251,11 @@ class TopicQueueMappingInfo(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class LogicQueueMappingItem(msgspec.Struct, kw_only=True, rename="camel"):
-    """One generation of a logical queue: the physical queue that contains its messages from
-    `logic_offset` on (-1: not yet decided). `end_offset` is exclusive, -1 while the generation is
-    open."""
+    """Physical queue that contains the messages of a logical queue from one offset on.
+
+    Each move of the logical queue begins a new generation, ``gen``. `logic_offset` is −1 until it
+    is decided. `end_offset` is exclusive, and −1 while the generation is open.
+    """
 
     gen: Int32 = 0
     queue_id: Int32 = 0
@@ -248,13 +268,14 @@ class LogicQueueMappingItem(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class TopicQueueMappingDetail(TopicQueueMappingInfo, kw_only=True, rename="camel"):
-    """One broker's part of a static topic, with the whole history of its queues."""
+    """Part of a static topic that is on one broker, with the whole history of its queues."""
 
     hosted_queues: dict[int, list[LogicQueueMappingItem]] | None = {}
 
 
 class TopicOffset(msgspec.Struct, kw_only=True, rename="camel"):
-    """First and next offset of a queue, and the store time of its last message."""
+    """Offsets of the first and the next message of a queue, and the store time of the last
+    message."""
 
     min_offset: Int64 = 0
     max_offset: Int64 = 0
@@ -262,14 +283,14 @@ class TopicOffset(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class TopicStatsTable(msgspec.Struct, kw_only=True, rename="camel"):
-    """Offsets of a topic's queues (202)."""
+    """Reply to GET_TOPIC_STATS_INFO (202) with the offsets of all queues of a topic."""
 
     topic_put_tps: float = 0.0
     offset_table: dict[MessageQueue, TopicOffset] = {}
 
 
 class GetTopicStatsInfo(Request[TopicStatsTable], kw_only=True):
-    """Ask a broker for the offsets of a topic's queues."""
+    """Ask a broker for the offsets of all queues of a topic."""
 
     code = RequestCode.GET_TOPIC_STATS_INFO
     topic: str

@@ -25,7 +25,7 @@ _pack_found = struct.Struct(">iqi").pack
 
 
 class IndexEntry(NamedTuple):
-    """Entry as stored in its file."""
+    """One entry of an index file, with its position."""
 
     key_hash: int
     offset: int
@@ -35,9 +35,10 @@ class IndexEntry(NamedTuple):
 
 
 class IndexCheck:
-    """Check of the entries of all index files, in log order.
+    """Check of all index files against the messages in the log.
 
-    ``expect_entries`` compares bytes. It examines single entries only if the bytes differ.
+    Messages must be passed in the order of the log. ``expect_entries`` compares bytes. It examines
+    single entries only if the bytes differ.
     """
 
     def __init__(
@@ -51,14 +52,14 @@ class IndexCheck:
         growing: bool = False,
         unfinished: bool = False,
     ) -> None:
-        """Create a check of the files with these ``headers``.
+        """Prepare the check of the files with these headers.
 
-        - ``log_start``: entries of messages before it count as good. Their segments were deleted,
-          but the index file was not yet.
+        - ``log_start``: start of the log. Entries of earlier messages count as valid: the segments
+          of these messages were deleted, but the index file was not yet.
         - ``name``: returns the name of a file in reports.
         - ``growing``: a broker is running, so headers may be half written.
-        - ``unfinished``: no broker has stopped cleanly, so the last messages may be missing in
-          the index.
+        - ``unfinished``: the last broker has not stopped cleanly, so the last messages may be
+          missing in the index.
         """
         self._growing = growing
         self._unindexed: list[tuple[Finding, int]] | None = [] if unfinished else None
@@ -72,7 +73,10 @@ class IndexCheck:
         self.matched = 0
 
     def expect_entries(self, offset: int, hashes: list[int], stored_ms: int, topic: str) -> None:
-        """Check that the next entries have the key hashes of the message at ``offset``."""
+        """Check that the index has an entry for each key of the message at this log offset.
+
+        ``hashes`` are the hashes of the message's keys.
+        """
         self._message += 1
         cursor = self._cursor
         at = cursor.at
@@ -91,7 +95,10 @@ class IndexCheck:
         self._expect_slowly(offset, hashes, stored_ms, topic)
 
     def report_rest(self, end: int) -> None:
-        """Report the remaining entries, which point behind ``end``, the end of the log."""
+        """Report the index entries that are left after the last message of the log.
+
+        ``end`` is the end of the log.
+        """
         while (entry := self._cursor.peek()) is not None:
             if 0 <= entry.offset < self._log_start:
                 self._cursor.advance()
@@ -105,8 +112,10 @@ class IndexCheck:
             self._cursor.advance()
 
     def _expect_slowly(self, offset: int, hashes: list[int], stored_ms: int, topic: str) -> None:
-        """Check the entries of a message one by one. Some crashes of Apache's broker leave entries
-        out of order, twice, or mixed with wrong ones."""
+        """Check the index entries of one message one by one.
+
+        Some crashes of Apache's broker leave entries out of order, twice, or mixed with wrong ones.
+        """
         # Both sides are in log order, so this is a merge: entries before ``offset`` are wrong,
         # those at it are compared, and those behind it belong to later messages. One entry out of
         # order must not make all later messages look unindexed. So an entry that points too far is
@@ -141,8 +150,10 @@ class IndexCheck:
             self._report_missing(Finding("index_missing", what, topic=topic, offset=offset))
 
     def _report_missing(self, finding: Finding) -> None:
-        """Report a missing entry, unless it is one of the last few. A broker that runs, or was
-        killed, may not have indexed those yet."""
+        """Report a missing index entry, unless it belongs to one of the last few messages.
+
+        A broker that runs, or was killed, may not have indexed those messages yet.
+        """
         unindexed = self._unindexed
         if unindexed is None or self._cursor.peek() is not None:
             self._findings.add_finding(finding, self._message)
@@ -193,11 +204,12 @@ class IndexCheck:
 
 
 class _Cursor:
-    """Position in the entries of a row of index files, which are read piece by piece.
+    """Position in the entries of all index files, which are read piece by piece.
 
-    ``data`` is the piece, ``at`` the position of the next entry in it. Entries before ``plain_end``
-    are neither a file's first nor its last. A file's first and last entry are also compared with
-    its header.
+    - ``data``: the bytes of the piece.
+    - ``at``: position of the next entry in the piece.
+    - ``plain_end``: end of the entries that are neither the first nor the last of a file. A file's
+      first and last entry are also compared with its header.
     """
 
     def __init__(
@@ -217,8 +229,10 @@ class _Cursor:
         self._fill()
 
     def peek(self, ahead: int = 0) -> IndexEntry | None:
-        """Return the next entry, or the one ``ahead`` places later in the same piece; None if there
-        is none."""
+        """Return the next index entry without moving on, or None if there is none.
+
+        ``ahead`` skips this many entries. They must be in the same piece.
+        """
         at = self.at + ahead * ENTRY_SIZE
         if at >= len(self.data):
             return None
@@ -228,7 +242,7 @@ class _Cursor:
         )
 
     def next_ones(self) -> Iterator[IndexEntry]:
-        """Yield a few entries after the next."""
+        """Yield a few index entries that follow the next one."""
         for ahead in range(1, 1 + _LOOK_AHEAD):
             entry = self.peek(ahead)
             if entry is not None:
@@ -291,8 +305,11 @@ _SEARCH_SIZE: Final = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class IndexHeader:
-    """Index file and its header. ``slots`` is 0 if unknown. ``count`` is the number of the next
-    entry (begins with 1)."""
+    """Header of an index file, with the size of the file and its number of slots.
+
+    - ``count``: number of the next entry. Numbers begin with 1.
+    - ``slots``: 0 if unknown.
+    """
 
     path: Path
     size: int
@@ -306,7 +323,7 @@ class IndexHeader:
 
     @property
     def entries(self) -> int:
-        """Number of entries that the file can hold, including the unused first one."""
+        """Number of entries for which the file has room, including the unused first one."""
         return (self.size - self._entries_at) // ENTRY_SIZE
 
     @property
@@ -314,13 +331,15 @@ class IndexHeader:
         return HEADER_SIZE + self.slots * SLOT_SIZE
 
     def entry_at(self, number: int) -> int:
-        """Return the position of an entry in the file."""
+        """Return the position in the file of the entry with this number."""
         return self._entries_at + number * ENTRY_SIZE
 
 
 def read_headers(disk: ReadOnlyDisk, paths: Sequence[Path]) -> list[IndexHeader]:
-    """Return the headers of index files, with the slot counts derived from their content. Files
-    shorter than a header are left out."""
+    """Return the headers of index files, with the number of slots in each file.
+
+    The number of slots is derived from the content. Files shorter than a header are left out.
+    """
     headers = []
     for path in paths:
         with disk.open_file(path) as file:
@@ -337,8 +356,10 @@ def read_headers(disk: ReadOnlyDisk, paths: Sequence[Path]) -> list[IndexHeader]
 
 
 def slot_count(disk: ReadOnlyDisk, header: IndexHeader) -> int:
-    """Return the number of slots of a file, or 0 if unknown. With the right number, the newest
-    entry is the head of its slot's chain."""
+    """Find the number of slots in an index file from its content, or return 0.
+
+    With the right number, the newest entry is the head of its slot's chain.
+    """
     newest = header.count - 1
     if newest < 1:
         return 0
@@ -386,8 +407,14 @@ def _occurrences(file: ReadOnlyFile, pattern: bytes) -> Iterator[int]:
 def check_chains(
     disk: ReadOnlyDisk, header: IndexHeader, findings: Findings, file: str, *, growing: bool = False
 ) -> None:
-    """Check the chains of one file, which reports call ``file``. ``growing``: entries may have been
-    added since the header was read, so the slots are not checked. About 0.3 µs an entry."""
+    """Check that the entries of an index file are linked correctly into the chains of their slots.
+
+    - ``file``: name of the file in reports.
+    - ``growing``: entries may have been added since the header was read, so the slots are not
+      checked.
+
+    Takes about 0.3 µs for each entry.
+    """
 
     def head_wrong(what: str) -> None:
         findings.add("index_header", what, file, run=-1)

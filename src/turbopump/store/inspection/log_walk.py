@@ -24,12 +24,12 @@ _MAGICS: Final = (MAGIC_V1, MAGIC_V2)
 
 
 class LogWalk(SegmentWalk[tuple[int, bytes]]):
-    """Walk over ``segments`` that yields (offset, entry) of each good entry. Unreadable parts count
-    as zeros and are reported.
+    """Walk over a log that yields the offset and the bytes of each valid entry.
 
-    - ``on_progress``: gets the offset that is read.
     - ``requires_crc``: returns True if the entry at an offset must have a whole-entry CRC.
-      None: no entry must have one.
+      None means that no entry must have one.
+    - ``on_bad``: gets each range without a valid entry. Unreadable parts count as zeros.
+    - ``on_progress``: gets the offset that is read.
     """
 
     def __init__(
@@ -67,7 +67,11 @@ class LogWalk(SegmentWalk[tuple[int, bytes]]):
         return found
 
     def _room_behind(self, segment: StoreFile) -> int:
-        """Return 0 for a last segment that lost its end, because recovery makes it longer again."""
+        """Return the space that must be free at the end of a segment.
+
+        It is 0 for a last segment that lost its end, because recovery makes that segment longer
+        again.
+        """
         cut_short = segment is self._segments[-1] and segment.size < self._segments[0].size
         return 0 if cut_short else BLANK_SIZE_MIN
 
@@ -114,7 +118,7 @@ def _head_fault(size: int, magic: int, left: int) -> str:
 
 
 def bad_finding(bad: BadRange, store: StoreFiles) -> Finding:
-    """Return the finding for a range without a good entry."""
+    """Return the finding to report for a range of the log without a valid entry."""
     kind = "log_damaged"
     if bad.unread:
         kind = "unreadable"

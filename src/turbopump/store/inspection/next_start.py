@@ -28,8 +28,10 @@ from turbopump.store.recovery.checkpoint import (
 
 
 def known_ends(disk: ReadOnlyDisk, paths: StorePaths, *, running: bool) -> NotedQueueEnds:
-    """Return Turbopump's record of the queue ends. It is empty if another broker has used the store
-    since, or the record is unreadable."""
+    """Return Turbopump's record of where each queue ended.
+
+    The record is empty if another broker has used the store since, or if the record is unreadable.
+    """
     # Our own lock file must not be opened: closing it would release the lock.
     if not running and (disk.read_file(paths.lock) or b"").startswith(APACHE_LOCK_MARK):
         return NotedQueueEnds()
@@ -44,7 +46,7 @@ def known_ends(disk: ReadOnlyDisk, paths: StorePaths, *, running: bool) -> Noted
 
 
 def replay_begins_at(disk: ReadOnlyDisk, store: StoreFiles) -> int:
-    """Return the log offset from which the next start reads, if the last broker was killed."""
+    """Return the log offset from which the next start of a broker reads after a crash."""
     data = disk.read_file(store.paths.checkpoint)
     if data is None or len(data) != CHECKPOINT_SIZE:
         return store.log_start
@@ -60,8 +62,10 @@ def replay_begins_at(disk: ReadOnlyDisk, store: StoreFiles) -> int:
 
 
 def topics_known(disk: ReadOnlyDisk, paths: StorePaths, read_table: ReadTable) -> dict[str, bool]:
-    """Return the topics in ``topics.json`` or its backup. The value is True for
-    ``queue.type=BatchCQ``."""
+    """Return the topics in ``topics.json`` or in its backup.
+
+    The value is True for a topic with ``queue.type=BatchCQ``.
+    """
     path = paths.table("topics")
     for one in (path, path.with_name(path.name + ".bak")):
         try:
@@ -83,11 +87,11 @@ def _is_batch_cq(topic: object) -> bool:
 
 
 class MissingUnits:
-    """Collection of missing and wrong units. Call ``claim_failed`` for each of them, and
-    ``judge_ends`` after the whole log is read.
+    """Collector of missing and wrong queue units, which decides whether they are damage.
 
-    After a crash, missing units at the end of a queue are no damage if the next start certainly
-    writes them again. ``known``: the last broker's record of its queues.
+    Call ``claim_failed`` for each of them, and ``judge_ends`` after the whole log is read. After a
+    crash, missing units at the end of a queue are no damage if the next start certainly writes them
+    again. ``known`` is the last broker's record of its queues.
     """
 
     def __init__(
@@ -100,14 +104,18 @@ class MissingUnits:
         self._behind: dict[tuple[str, int], Finding] = {}
         """Missing units at the end of each queue, after a crash."""
         self._first_at: dict[tuple[str, int], int] = {}
-        """Log offset of the first of these messages."""
+        """Log offset of the first message without a unit, for each queue in ``_behind``."""
         self._last_at: dict[tuple[str, int], int] = {}
-        """Log offset of the last of these messages."""
+        """Log offset of the last message without a unit, for each queue in ``_behind``."""
         self._lacking: set[tuple[str, int]] = set()
 
     def claim_failed(self, topic: str, queue_id: int, index: int, offset: int, fault: str) -> None:
-        """Record that the entry at ``offset`` lacks its unit ``index``. ``fault`` describes a wrong
-        unit, and is empty for a missing one."""
+        """Record that a message in the log has a wrong queue unit or none.
+
+        - ``index``: number of the unit in the queue.
+        - ``offset``: log offset of the message.
+        - ``fault``: description of a wrong unit, or empty for a missing one.
+        """
         key = topic, queue_id
         queue = self._now.queues.get(key)
         if not fault and self._now.state.crashed and (queue is None or index >= queue.end):
@@ -129,8 +137,11 @@ class MissingUnits:
         )
 
     def judge_ends(self, log_end: int) -> None:
-        """Report the queues that end too early after a crash, and those that only the record
-        knows."""
+        """Report the queues that end too early, after the whole log is read.
+
+        Units that are missing at the end of a queue after a crash are reported here. So are queues
+        that end before the end in the last broker's record.
+        """
         now = self._now
         known = self._known.since(now.store.log_start)
         noted = known.newest(log_end)
@@ -152,8 +163,10 @@ class MissingUnits:
             self._judge_noted(known.least_ends(noted), noted.at)
 
     def _rebuilt_from(self) -> int:
-        """Return the log offset from which the next start certainly writes missing units again, if
-        it has no record of the ends of queues."""
+        """Return the log offset from which the next start certainly writes missing units again.
+
+        This offset counts only if the store has no record of where the queues ended.
+        """
         # A start compares the log before this offset with the queues too, and writes everything
         # again if it misses a unit. But it cannot know a deleted topic from a lost queue in every
         # case, and this check does not repeat its judgement.
@@ -164,8 +177,7 @@ class MissingUnits:
         return begin
 
     def _judge_noted(self, ends: Mapping[tuple[str, int], int], noted_at: int) -> None:
-        """Report the queues that end before their recorded end, and that the log does not
-        explain."""
+        """Report the queues that end before their recorded end, if the log does not explain it."""
         found = {(queue.topic, queue.queue_id): queue.end for queue in self._now.all_queues}
         for key, end in ends.items():
             if found.get(key, 0) < end and key not in self._behind and key not in self._lacking:

@@ -22,8 +22,10 @@ _pack = UNIT.pack
 
 
 class QueueUnits:
-    """Units of a queue, read window by window. ``max_index`` is one past the last unit that is not
-    zero."""
+    """Units of a consume queue, read from its files window by window.
+
+    ``max_index`` is one past the last unit that is not zero.
+    """
 
     def __init__(self, disk: ReadOnlyDisk, queue: QueueFiles, window_units: int = 4096) -> None:
         self._disk = disk
@@ -33,25 +35,34 @@ class QueueUnits:
         """Units from the index ``first`` on."""
         self.first = self._end = 0
         self.unreadable: OSError | None = None
-        """Error because of which units could not be read. They count as missing."""
+        """First error of a read, or None. Units that cannot be read count as missing."""
         self.min_index = queue.files[0].start // UNIT_SIZE if queue.files else 0
         self.max_index = self._find_end()
 
     def read(self, index: int) -> bytes:
-        """Return the bytes of a unit; empty if no file holds it, or it cannot be read."""
+        """Return the bytes of one unit of the queue.
+
+        The bytes are empty if no file contains the unit, or if it cannot be read.
+        """
         if not self.first <= index < self._end:
             self._move_window(index)
         at = (index - self.first) * UNIT_SIZE
         return self.window[at : at + UNIT_SIZE]
 
     def target(self, index: int) -> tuple[int, int]:
-        """Return offset and size of the entry to which a unit points; zeros if there is no unit."""
+        """Return the log offset and the size of the message to which a unit points.
+
+        Both are 0 if there is no unit.
+        """
         offset, size, _ = UNIT.unpack_from(self.read(index) or bytes(UNIT.size))
         return offset, size
 
     def first_at(self, log_start: int) -> int:
-        """Return the index of the first unit whose message is at or after ``log_start``: the
-        queue's smallest offset (binary search)."""
+        """Return the index of the first unit whose message is at or after a log offset.
+
+        For the start of the log, this is the smallest offset that consumers can read. The search is
+        binary.
+        """
         low, high = self.min_index, self.max_index
         while low < high:
             middle = (low + high) // 2
@@ -86,7 +97,10 @@ class QueueUnits:
         return self.min_index
 
     def _bytes_used(self, file: StoreFile) -> int:
-        """Return the number of bytes up to the last one that is not zero. Holes are not read."""
+        """Return the position after the last byte of a file that is not zero.
+
+        Holes are not read.
+        """
         used = 0
         with self._disk.open_file(file.path) as opened:
             at = opened.data_from(0)
@@ -106,7 +120,7 @@ class QueueUnits:
 
 
 class IndexRuns:
-    """Set of indexes. Memory is small if they are added in order."""
+    """Set of unit indexes, which needs little memory if they are added in order."""
 
     def __init__(self) -> None:
         self._runs: list[tuple[int, int]] = []
@@ -125,7 +139,7 @@ class IndexRuns:
         self.first = index if self.first is None else min(self.first, index)
 
     def gaps(self, low: int, high: int) -> Iterator[range]:
-        """Yield the ranges of ``low`` … ``high`` that are not in the set."""
+        """Yield the ranges of indexes from ``low`` to before ``high`` that are not in the set."""
         runs = list(self._runs)
         if self.start >= 0:
             runs.append((self.start, self.next))
@@ -140,8 +154,10 @@ class IndexRuns:
 
 
 class QueueCheck:
-    """Queue under check. ``end`` is its max index when the check began; later units are not
-    checked."""
+    """Consume queue whose units are compared with the log.
+
+    ``end`` is the queue's max index at the start of the check. Later units are not checked.
+    """
 
     __slots__ = ("_delayed", "end", "matched", "queue_id", "runs", "topic", "units")
 
@@ -155,17 +171,17 @@ class QueueCheck:
         self.runs = IndexRuns()
 
     def first_index(self, log_start: int) -> int:
-        """Return the smallest index whose message is still in the log."""
+        """Return the smallest index in the queue whose message is still in the log."""
         return self.units.first_at(log_start)
 
     def claim_unit(
         self, index: int, offset: int, size: int, tags: int, stored_ms: int = 0
     ) -> str | None:
-        """Compare unit ``index`` with its log entry. Return the unit's fault, an empty text if it
-        is missing, or None if it is good.
+        """Compare a unit of the queue with the message in the log that it belongs to.
 
-        A unit of the schedule topic holds the time of delivery: some delay after ``stored_ms``.
-        Every delay is a whole number of seconds.
+        Return the fault of the unit, an empty text if the unit is missing, or None if it is
+        correct. A unit of the schedule topic has the time of delivery in place of the tags: some
+        delay after ``stored_ms``. Every delay is a whole number of seconds.
         """
         units, runs = self.units, self.runs
         at = (index - units.first) * UNIT_SIZE
@@ -201,6 +217,8 @@ class QueueCheck:
         )
 
     def unclaimed(self) -> Iterator[range]:
-        """Yield the index ranges of units that existed before the check and were not claimed by an
-        entry."""
+        """Yield the index ranges of units that no message in the log has claimed.
+
+        Only units that existed before the check are included.
+        """
         return self.runs.gaps(self.units.min_index, self.units.max_index)

@@ -10,7 +10,10 @@ from typing import Any, Final, NamedTuple
 
 @dataclass(slots=True)
 class Verification:
-    """Checked items and findings. ``log_end`` is the end of the last good message."""
+    """Result of checking a store: numbers of checked items, and the findings.
+
+    ``log_end`` is the end of the last valid message.
+    """
 
     root: Path
     findings: Findings
@@ -31,7 +34,7 @@ class Verification:
         return not self.findings.damaged
 
     def as_json(self) -> dict[str, Any]:
-        """Return the report for programs."""
+        """Return the report as a dict for JSON output."""
         return {
             "store": str(self.root),
             **{each.name: getattr(self, each.name) for each in fields(self)[2:]},
@@ -46,12 +49,15 @@ class Verification:
 # after unit of a lost queue file) become one, with a count.
 
 FINDINGS_MAX: Final = 1000
-"""Largest number of findings kept in full; further ones are only counted."""
+"""Largest number of findings kept in full. Further findings are only counted."""
 
 
 class Kind(NamedTuple):
-    """Kind of finding: ``damage`` is True if it is damage, and ``meaning`` explains it in a
-    report."""
+    """Kind of finding in a report.
+
+    - ``damage``: True if the finding is damage.
+    - ``meaning``: explanation for readers of the report.
+    """
 
     damage: bool
     meaning: str
@@ -128,12 +134,12 @@ KINDS: Final = {
 
 @dataclass(slots=True)
 class Finding:
-    """One finding, or several in a row.
+    """One fault in a store, or several adjacent faults of the same kind.
 
     - ``file``: path relative to the store.
-    - ``offset``, ``end``: bytes of the log; for files other than segments, bytes of the file.
+    - ``offset``, ``end``: bytes of the log, or of the file for files other than segments.
     - ``index``: number of a unit in a queue, or of an entry in an index.
-    - ``count``: number of faults in a row; ``index`` and ``offset`` belong to the first.
+    - ``count``: number of adjacent faults. ``index`` and ``offset`` belong to the first.
     """
 
     kind: str
@@ -155,8 +161,10 @@ class Finding:
 
     @property
     def where(self) -> str:
-        """Describe the place in words: topic and queue, file, index and offset, as far as they are
-        known."""
+        """Place of the fault in words, as far as it is known.
+
+        The words name topic and queue, file, index and offset.
+        """
         parts = []
         if self.topic is not None:
             parts.append(
@@ -174,7 +182,7 @@ class Finding:
         return " ".join(parts)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fields for a JSON report; absent ones are left out."""
+        """Return the finding as a dict for JSON output, without absent fields."""
         names = ("file", "offset", "end", "topic", "queue_id", "index")
         found = {name: getattr(self, name) for name in names}
         known = {name: value for name, value in found.items() if value is not None}
@@ -188,7 +196,10 @@ class Finding:
 
 
 class Findings:
-    """Findings of one inspection: the first ``limit`` are kept in full, and all are counted."""
+    """Collection of the findings of one inspection.
+
+    The first ``limit`` findings are kept in full, and all are counted.
+    """
 
     def __init__(self, limit: int = FINDINGS_MAX) -> None:
         self._limit = limit
@@ -202,7 +213,7 @@ class Findings:
 
     @property
     def dropped(self) -> int:
-        """Number of faults that are not part of a kept finding."""
+        """Number of faults that are counted but not kept in full."""
         return sum(self.counts.values()) - sum(finding.count for finding in self.kept)
 
     def add(
@@ -218,12 +229,19 @@ class Findings:
         index: int | None = None,
         run: int | None = None,
     ) -> None:
-        """Add a finding with these fields. See ``add_finding`` for ``run``."""
+        """Add a finding with these fields to the collection.
+
+        See ``add_finding`` for ``run``.
+        """
         self.add_finding(Finding(kind, what, file, offset, end, topic, queue_id, index), run)
 
     def add_finding(self, finding: Finding, run: int | None = None) -> None:
-        """Add a finding. If its number ``run`` follows the last one of the same kind in this file
-        or queue, extend that finding instead."""
+        """Add a finding to the collection, or extend an adjacent finding of the same kind.
+
+        ``run`` is a number of the finding. If the last finding of the same kind in this file or
+        queue had the number before, that finding is extended. None means that findings are not
+        joined.
+        """
         self.counts[finding.kind] = self.counts.get(finding.kind, 0) + finding.count
         if run is not None:
             queue = None if finding.queue_id is None else (finding.topic, finding.queue_id)

@@ -1,7 +1,7 @@
 """Selection of messages of a store, in log order.
 
-The log decides which messages exist. Units only give the begin of the walk, so that a damaged queue
-hides no message.
+The log decides which messages exist. Units only give the offset at which the walk begins, so that a
+damaged queue hides no message.
 """
 
 from __future__ import annotations
@@ -25,8 +25,12 @@ from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Selection of messages. ``start`` is a queue offset if a topic is given, else a log offset.
-    ``keys``: select messages with any of these keys or unique ids."""
+    """Condition that selects messages of a store.
+
+    - ``topic``, ``queue_id``: None selects all topics or all queues.
+    - ``start``: the smallest queue offset if a topic is given, else the smallest log offset.
+    - ``keys``: select messages with any of these keys or unique ids. Empty selects all.
+    """
 
     topic: str | None = None
     queue_id: int | None = None
@@ -37,8 +41,10 @@ class Selection:
 def select_messages(
     disk: ReadOnlyDisk, store: StoreFiles, wanted: Selection, on_bad: Callable[[BadRange], None]
 ) -> Iterator[ReceivedMessage]:
-    """Yield the selected messages, oldest first. ``on_bad`` gets every range on the way without a
-    good message."""
+    """Yield the messages of a store that a condition selects, oldest first.
+
+    ``on_bad`` gets every range of the log on the way that contains no valid message.
+    """
     topic = wanted.topic.encode() if wanted.topic is not None else None
     needles = [key.encode() for key in wanted.keys]
     wanted_keys = set(wanted.keys)
@@ -72,9 +78,11 @@ def select_messages(
 def read_raw(
     disk: ReadOnlyDisk, store: StoreFiles, offset: int, size_max: int
 ) -> tuple[bytes, str | None]:
-    """Return (bytes at a log offset, their fault as an entry). A damaged entry has its own length
-    if that is between 1 and ``size_max``, else ``size_max`` bytes. The bytes are empty if no
-    segment holds the offset."""
+    """Return the bytes at a log offset, and their fault if they are not a valid entry.
+
+    A damaged entry has the length in its first field if that is possible, else ``size_max`` bytes.
+    The bytes are empty if no segment contains the offset.
+    """
     for segment in store.segments:
         if segment.start <= offset < segment.end:
             at = offset - segment.start
@@ -91,8 +99,11 @@ def read_raw(
 
 
 def _begin(disk: ReadOnlyDisk, store: StoreFiles, wanted: Selection) -> int:
-    """Return the offset at which the walk must begin to meet every selected message: the smallest
-    offset in its queues, if an entry is there."""
+    """Return the log offset at which a walk must begin to meet every selected message.
+
+    This is the smallest offset in the selected queues. If a queue does not agree with the log
+    there, it is the start of the log.
+    """
     begins = []
     for (topic, queue_id), files in store.queues.items():
         if topic != wanted.topic or wanted.queue_id not in (None, queue_id):

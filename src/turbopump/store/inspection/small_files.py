@@ -19,8 +19,8 @@ from turbopump.store.provenance import LOCK_MARK, LastRun
 from turbopump.store.recovery.checkpoint import CHECKPOINT_SIZE, CheckpointFields
 
 ReadTable = Callable[[bytes], Any]
-"""Parses the text of a table into dicts, lists and plain values. Raises ValueError or a
-TurbopumpError for invalid text."""
+"""Function that parses the text of a table into dicts, lists and plain values. It raises ValueError
+or a TurbopumpError for invalid text."""
 
 _MAIN_MEMBERS: Final = {
     "topics": "topicConfigTable",
@@ -40,12 +40,12 @@ is counted."""
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """Present user of the store, and end of the last run.
+    """Present user of a store, and the way in which the last run ended.
 
     - ``abort``: there is an abort file.
-    - ``unfinished``: the last run did not stop cleanly, by the abort file or Turbopump's own
-      record.
-    - ``ours``: that run was Turbopump's.
+    - ``ours``: the last run was Turbopump's.
+    - ``unfinished``: the last run did not stop cleanly, according to the abort file or Turbopump's
+      own record.
     """
 
     abort: bool
@@ -64,7 +64,10 @@ class RunState:
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """JSON table and its number of entries, which is None if the table cannot be read."""
+    """JSON table of a store, with the number of its entries.
+
+    ``entries`` is None if the table cannot be read.
+    """
 
     path: Path
     size: int
@@ -73,8 +76,10 @@ class TableFile:
 
 
 def read_run_state(disk: ReadOnlyDisk, paths: StorePaths, findings: Findings) -> RunState:
-    """Return the state of the last run: a broker has the store open, or left it without a clean
-    stop, or stopped cleanly."""
+    """Return whether a broker has the store open, and how the last run ended.
+
+    A broker that is running, or did not stop cleanly, is reported to ``findings``.
+    """
     abort = disk.read_file(paths.abort)
     our_own = abort is not None and _process_id(abort) == os.getpid()
     # Our own lock is not queried: closing the lock file here would release it.
@@ -98,7 +103,10 @@ def read_run_state(disk: ReadOnlyDisk, paths: StorePaths, findings: Findings) ->
 def read_checkpoint(
     disk: ReadOnlyDisk, paths: StorePaths, findings: Findings
 ) -> CheckpointFields | None:
-    """Return the fields of the checkpoint; None if it is missing or unreadable."""
+    """Return the fields of the store's checkpoint, or None if it is missing or unreadable.
+
+    Faults are reported to ``findings``.
+    """
     data = disk.read_file(paths.checkpoint)
     if data is None:
         return None
@@ -125,7 +133,10 @@ def read_checkpoint(
 def judge_checkpoint(
     fields: CheckpointFields, newest_ms: int, log_end: int, findings: Findings
 ) -> None:
-    """Compare the checkpoint with the log's newest message and its end."""
+    """Compare the checkpoint with the newest message and the end of the log.
+
+    Differences are reported to ``findings``.
+    """
     for name in ("log_timestamp", "queues_timestamp"):
         value = getattr(fields, name)
         if newest_ms < value < 1 << 43:
@@ -140,7 +151,7 @@ def judge_checkpoint(
 def read_tables(
     disk: ReadOnlyDisk, store: StoreFiles, read: ReadTable, findings: Findings
 ) -> list[TableFile]:
-    """Read every JSON table below ``config``."""
+    """Read every JSON table of a store, and report tables that cannot be read."""
     tables = []
     for path in store.tables:
         data = disk.read_file(path)
@@ -161,7 +172,10 @@ def read_tables(
 def judge_offsets(
     table: TableFile, ends: Mapping[tuple[str, int], int], findings: Findings
 ) -> None:
-    """Compare the offsets of ``consumerOffset`` with the ends of the queues."""
+    """Report consumer offsets that lie beyond the end of their queue.
+
+    ``table`` is ``consumerOffset``, and ``ends`` has the ends of the queues.
+    """
     offsets = table.content.get("offsetTable") if isinstance(table.content, dict) else None
     for name, queues in (offsets or {}).items():
         topic, _, group = str(name).partition("@")
@@ -194,8 +208,11 @@ def _count(name: str, content: Any) -> int:
 def crc_rule(
     disk: ReadOnlyDisk, paths: StorePaths, state: RunState
 ) -> Callable[[int], bool] | None:
-    """Return a function that tells if the entry at a log offset was written with a CRC, so that its
-    absence is damage. None: no part of the log is known to be ours."""
+    """Return a function that tells if the entry at a log offset must have a CRC.
+
+    An entry that was written with a CRC is damaged if the CRC is missing. Return None if no part of
+    the log is known to be written by Turbopump.
+    """
     if disk.file_size(paths.provenance) is None:
         return None
     provenance = provenance_of(disk, paths)

@@ -27,8 +27,11 @@ _NO_END: Final = 1 << 62
 
 @dataclass(slots=True)
 class StoreSnapshot:
-    """Files of a store when its check began. ``end``: beside a running broker, the end of the
-    newest message in a queue; later messages are not checked."""
+    """Files of a store at the time when its check began.
+
+    Beside a running broker, ``end`` is the end of the newest message in any queue. Later messages
+    are not checked.
+    """
 
     state: RunState
     store: StoreFiles
@@ -42,7 +45,7 @@ class StoreSnapshot:
 
     @property
     def units_checked(self) -> bool:
-        """False for queues in RocksDB, which are not read."""
+        """False if the queues are in RocksDB, which is not read."""
         return not self.store.unit_files_elsewhere
 
     def segment_at(self, offset: int) -> StoreFile | None:
@@ -55,8 +58,10 @@ class StoreSnapshot:
 def take_snapshot(
     disk: ReadOnlyDisk, paths: StorePaths, log_roots: Sequence[Path], findings: Findings
 ) -> StoreSnapshot:
-    """List the files of a store, and report faults of the listing to ``findings``. Raises
-    StoreError for a directory that is no store."""
+    """List the files of a store, and read the headers of its index files.
+
+    Faults are reported to ``findings``. Raises StoreError for a directory that is no store.
+    """
     state = read_run_state(disk, paths, findings)
     end = (
         _dispatched(disk, list_store(disk, paths, Findings(), log_roots))
@@ -71,8 +76,10 @@ def take_snapshot(
 
 
 def _dispatched(disk: ReadOnlyDisk, store: StoreFiles) -> int:
-    """Return the end of the newest message in any queue. Everything before it has been
-    dispatched."""
+    """Return the end of the newest message that any queue points to.
+
+    Every message before this log offset has already got its unit.
+    """
     newest = store.log_start
     for files in store.queues.values():
         units = QueueUnits(disk, files, 1)

@@ -23,7 +23,7 @@ from turbopump.store.queues.consume_queue import UNIT_SIZE
 
 @dataclass(slots=True)
 class QueueFiles:
-    """Files of one queue, in order."""
+    """Files of one consume queue, in order."""
 
     topic: str
     queue_id: int
@@ -32,8 +32,10 @@ class QueueFiles:
 
 @dataclass(slots=True)
 class StoreFiles:
-    """Files found below a store's root. ``batch_topics`` have Apache's files of batch queues, which
-    are not examined."""
+    """Files found below the root directory of a store.
+
+    ``batch_topics`` have Apache's files of batch queues, which are not examined.
+    """
 
     paths: StorePaths
     segments: list[StoreFile] = field(default_factory=list)
@@ -44,7 +46,7 @@ class StoreFiles:
     unit_files_elsewhere: bool = False
 
     def relative(self, path: Path) -> str:
-        """Return a path in the form used in reports."""
+        """Return a path as reports show it, relative to the store."""
         if path.is_relative_to(self.paths.root):
             path = path.relative_to(self.paths.root)
         return str(path)
@@ -55,16 +57,19 @@ class StoreFiles:
 
     @property
     def log_size(self) -> int:
-        """Size of all segments in bytes."""
+        """Size of all segments of the log in bytes."""
         return sum(segment.size for segment in self.segments)
 
 
 def list_store(
     disk: ReadOnlyDisk, paths: StorePaths, findings: Findings, log_roots: Sequence[Path] = ()
 ) -> StoreFiles:
-    """List the files below ``paths.root``. ``log_roots`` are other directories with segments
-    (``storePathCommitLog``). Raises StoreError for a directory that is no store, OSError for one
-    that cannot be read."""
+    """List the files of a store.
+
+    ``log_roots`` are other directories with segments (``storePathCommitLog``). Faults are reported
+    to ``findings``. Raises StoreError for a directory that is no store, OSError for one that cannot
+    be read.
+    """
     roots = list(log_roots) or [paths.commit_log]
     _refuse_wrong_directory(disk, paths, roots)
     store = StoreFiles(paths)
@@ -133,7 +138,10 @@ def _refuse_wrong_directory(
 def _row(
     disk: ReadOnlyDisk, directory: Path, findings: Findings, store: StoreFiles
 ) -> list[StoreFile]:
-    """Return the files of a row, in order. Other files in its directory are reported as foreign."""
+    """Return the files in a directory whose names are offsets, in order.
+
+    Other files in the directory are reported as foreign.
+    """
     files = []
     for name in disk.list_directory(directory):
         path = directory / name
@@ -177,8 +185,11 @@ def _judge_segments(store: StoreFiles, findings: Findings) -> None:
 
 
 def _judge_roots(disk: ReadOnlyDisk, store: StoreFiles, findings: Findings) -> None:
-    """Report a directory of the log that was not listed. (A root may lack its recorded segment,
-    which retention deletes one day.)"""
+    """Report a recorded directory of the log that was not listed.
+
+    A listed directory may lack its recorded segment, because retention deletes each segment one
+    day.
+    """
     looked_at = {segment.path.parent for segment in store.segments}
     starts = {segment.start for segment in store.segments}
     for root, start in noted_roots(disk, store.paths).items():
@@ -214,12 +225,14 @@ def _judge_queue_files(store: StoreFiles, queue: QueueFiles, findings: Findings)
 
 
 def provenance_of(disk: ReadOnlyDisk, paths: StorePaths) -> Provenance:
-    """Return Turbopump's own record of a store, not loaded yet."""
+    """Return Turbopump's own record of who wrote a store, not loaded yet."""
     return Provenance(cast(Disk, disk), paths.provenance)  # only read, never saved
 
 
 def noted_roots(disk: ReadOnlyDisk, paths: StorePaths) -> dict[Path, int]:
-    """Return the recorded directories of the log, each with the offset of its newest segment at
-    that time."""
+    """Return the directories of the log that Turbopump has recorded.
+
+    Each has the offset of its newest segment at the time of the record.
+    """
     roots = provenance_of(disk, paths).read_roots()
     return {Path(root): start for root, start in roots.items()}

@@ -34,8 +34,11 @@ from turbopump.store.recovery.checkpoint import CheckpointFields
 
 
 class SegmentSummary(NamedTuple):
-    """Segment. ``first_stored_ms`` is the store time of its first message, or None if it has
-    none."""
+    """Segment of the log in a summary.
+
+    ``first_stored_ms`` is the time at which its first message was stored, or None without a
+    message.
+    """
 
     file: str
     start: int
@@ -44,8 +47,11 @@ class SegmentSummary(NamedTuple):
 
 
 class QueueSummary(NamedTuple):
-    """Queue. ``min_index`` and ``max_index`` are the offsets that clients see, without units that
-    point below the log's start."""
+    """Consume queue in a summary.
+
+    ``min_index`` and ``max_index`` are the offsets that clients see. Units that point to messages
+    before the start of the log are not counted.
+    """
 
     topic: str
     queue_id: int
@@ -56,8 +62,11 @@ class QueueSummary(NamedTuple):
 
 @dataclass(slots=True)
 class StoreSummary:
-    """Result of ``inspect_store``. ``log_end`` is the end of the last good message; ``log_size`` is
-    the number of bytes from the log's start to there."""
+    """Summary of a store, as ``inspect_store`` returns it.
+
+    - ``log_end``: end of the last valid message.
+    - ``log_size``: number of bytes from the start of the log to ``log_end``.
+    """
 
     root: Path
     segments: list[SegmentSummary]
@@ -71,7 +80,7 @@ class StoreSummary:
     findings: Findings
 
     def as_json(self) -> dict[str, Any]:
-        """Return the summary for programs."""
+        """Return the summary as a dict for JSON output."""
         checkpoint = self.checkpoint
         return {
             "store": str(self.root),
@@ -114,8 +123,10 @@ def inspect_store(
     log_roots: Sequence[Path] = (),
     disk: ReadOnlyDisk | None = None,
 ) -> StoreSummary:
-    """Summarise the store at ``paths``. Raises StoreError for a directory that is no store, OSError
-    for one that cannot be read."""
+    """Return a summary of the store at ``paths``, without reading all of its files.
+
+    Raises StoreError for a directory that is no store, OSError for one that cannot be read.
+    """
     disk = disk or ReadOnlyDisk()
     findings = Findings()
     state = read_run_state(disk, paths, findings)
@@ -141,7 +152,10 @@ def inspect_store(
 
 
 def _queues(disk: ReadOnlyDisk, store: StoreFiles) -> tuple[int, list[QueueSummary]]:
-    """Return the log offset of the newest message in any queue (−1 if none), and the queues."""
+    """Return summaries of all queues, and the log offset of the newest message in any of them.
+
+    The offset comes first. It is −1 if no queue has a message.
+    """
     newest, queues = -1, []
     for files in store.queues.values():
         check = QueueCheck(disk, files, window_units=64)
@@ -161,8 +175,11 @@ def _first_stored_ms(disk: ReadOnlyDisk, segment: StoreFile) -> int | None:
 def _log_end(
     disk: ReadOnlyDisk, store: StoreFiles, newest: int, findings: Findings, *, running: bool
 ) -> int:
-    """Return the end of the log. The walk starts at the newest message of any queue. If no good
-    entry is there, it starts at the newest segment that begins with one."""
+    """Return the end of the last valid message in the log.
+
+    The search starts at the newest message of any queue. If no valid entry is there, it starts at
+    the newest segment that begins with one.
+    """
     if next(LogWalk(disk, store.segments).entries(newest, newest + 1), None) is None:
         begun = [one for one in store.segments if _first_stored_ms(disk, one) is not None]
         newest = begun[-1].start if begun else store.log_start

@@ -50,10 +50,12 @@ def verify_store(
     findings_max: int = FINDINGS_MAX,
     on_progress: Callable[[int, int], None] = lambda _done, _size: None,
 ) -> Verification:
-    """Check the store at ``paths``. ``on_progress`` gets the bytes of the log done and their total.
+    """Check every file of the store at ``paths``, and return the findings.
 
-    Raises StoreError for a directory that is no store, OSError for files that cannot be opened. 7
-    to 9 µs a message. Memory: some pieces of files, whatever the size of the store.
+    ``on_progress`` gets the number of bytes of the log that are checked, and the total. Raises
+    StoreError for a directory that is no store, OSError for files that cannot be opened. Takes 7 to
+    9 µs for each message. The check needs memory for some pieces of files, whatever the size of the
+    store.
     """
     for attempt in range(ATTEMPTS_MAX):
         try:
@@ -71,7 +73,7 @@ def verify_store(
 
 
 class _Check:
-    """One check of a store. Its methods are the steps, in order."""
+    """One check of a whole store. The methods are called in order."""
 
     def __init__(
         self,
@@ -112,7 +114,7 @@ class _Check:
                 judge_offsets(table, ends, self._findings)
 
     def check_log(self, on_progress: Callable[[int, int], None]) -> None:
-        """Walk over the log, and check the unit and index entries of every entry."""
+        """Check every message of the log, together with its queue unit and its index entries."""
         now, result = self._now, self.result
         store = now.store
         size = store.log_size
@@ -187,7 +189,7 @@ class _Check:
         )
 
     def _judge_ends(self, index: IndexCheck | None, newest_ms: int) -> None:
-        """Check all records of the log's end, after the log has been read."""
+        """Compare the end of the log with all records of it, after the log has been read."""
         result, running = self.result, self._now.state.running
         self._missing.judge_ends(result.log_end)
         if index is not None:
@@ -205,7 +207,7 @@ class _Check:
             judge_checkpoint(checkpoint, newest_ms, result.log_end, self._findings)
 
     def check_unclaimed_units(self) -> None:
-        """Check the units that no log entry has claimed."""
+        """Check the queue units that no message in the log has claimed."""
         for queue in self._now.all_queues:
             self.result.units += queue.matched
             if queue.units.unreadable is not None:
@@ -229,7 +231,7 @@ class _Check:
             )
 
     def check_indexes(self) -> None:
-        """Check every index file by itself."""
+        """Check the header and the chains of every index file."""
         newest = self._now.headers[-1] if self._now.headers else None
         names = {header.path for header in self._now.headers}
         for path in self._now.store.indexes:
@@ -256,8 +258,11 @@ class _Check:
                 self._findings.add("unreadable", str(error), file)
 
     def _claim_light_queues(self, properties: str, offset: int, size: int, tags: int) -> None:
-        """Check the units of light queues (LMQ), which share the entries of other topics. Only
-        existing queues are checked, because brokers without LMQ write none."""
+        """Check the units of the light queues (LMQ) to which a message also belongs.
+
+        Light queues share the messages of other topics. Only existing queues are checked, because
+        brokers without LMQ write none.
+        """
         names = (property_value(properties, MULTI_DISPATCH) or "").split(",")
         indexes = (property_value(properties, MULTI_QUEUE_OFFSET) or "").split(",")
         for name, index in zip(names, indexes, strict=False):

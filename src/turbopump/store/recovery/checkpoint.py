@@ -4,11 +4,11 @@
 
     4096 bytes; 5 longs: physicMsgTimestamp  logicsMsgTimestamp  indexMsgTimestamp
                          masterFlushedOffset  confirmPhyOffset
-    at 4072, 3 longs of our own, which Apache's broker leaves alone: up to which offset log and
-    queues are on the disk (0: unknown),
-    and at a clean stop the end of the log and how many queue units there were
+    at 4072, 3 longs of our own, which Apache's broker leaves alone: the offset up to which log
+    and queues are on the disk (0: unknown),
+    and at a clean stop the end of the log and the number of queue units
 
-Times in ms. Source: apache/rocketmq ``StoreCheckpoint``.
+Times are in ms. Source: apache/rocketmq ``StoreCheckpoint``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from turbopump.disk.disk import Disk, Segment
 
 CHECKPOINT_SIZE: Final = 4096
 SAFETY_MS: Final = 3000
-"""Time in ms by which recovery goes back further than the checkpoint."""
+"""Time in ms that recovery subtracts from the times in the checkpoint, for safety."""
 
 _FIELDS: Final = struct.Struct(">qqqqq")
 _OWN: Final = struct.Struct(">qqq")
@@ -29,7 +29,10 @@ _OWN_AT: Final = CHECKPOINT_SIZE - _OWN.size
 
 
 class CheckpointFields(NamedTuple):
-    """Fields of Apache's broker. Times in ms, offsets in bytes of the log."""
+    """Fields of a checkpoint that Apache's broker writes too.
+
+    Times are in ms, offsets in bytes of the log.
+    """
 
     log_timestamp: int
     queues_timestamp: int
@@ -39,20 +42,24 @@ class CheckpointFields(NamedTuple):
 
     @classmethod
     def decode(cls, data: Any) -> CheckpointFields:
-        """Decode the fields at the start of a file."""
+        """Decode the fields at the start of a checkpoint file."""
         return cls(*_FIELDS.unpack_from(data))
 
 
 def safe_offset_of(data: bytes) -> int:
-    """Return the log offset up to which everything is on the disk, according to a whole checkpoint;
-    0 if unknown."""
+    """Return the log offset up to which everything is on the disk, according to a checkpoint.
+
+    Return 0 if the offset is unknown. ``data`` is the content of the whole file.
+    """
     offset: int = _OWN.unpack_from(data, _OWN_AT)[0]
     return offset
 
 
 class StoreCheckpoint:
-    """Checkpoint file at ``path``, mapped. A missing file, or one of the wrong size, is made
-    anew."""
+    """Checkpoint of a store in its memory-mapped file.
+
+    A file that is missing, or has the wrong size, is created again.
+    """
 
     def __init__(self, disk: Disk, path: Path) -> None:
         size = disk.file_size(path)
@@ -80,7 +87,8 @@ class StoreCheckpoint:
 
     @property
     def safe_timestamp(self) -> int:
-        """Time in ms: messages stored before it are on the disk, in the log and in the queues."""
+        """Store time in ms before which all messages are on the disk, in the log and in the
+        queues."""
         return max(min(self.log_timestamp, self.queues_timestamp) - SAFETY_MS, 0)
 
     @property
@@ -88,7 +96,10 @@ class StoreCheckpoint:
         return self._segment
 
     def write(self) -> None:
-        """Write the fields into the map. The flusher syncs it."""
+        """Write the fields into the memory map, without a sync.
+
+        The flusher syncs the file later.
+        """
         _FIELDS.pack_into(
             self._segment.buffer,
             0,

@@ -29,11 +29,13 @@ from turbopump.store.recovery.checkpoint import StoreCheckpoint
 
 @dataclass(frozen=True, slots=True)
 class KnownLogEnd:
-    """Recorded offsets of the log; 0: unknown.
+    """Offsets up to which the log is known to exist, from the records of earlier runs.
 
     - ``synced``: the log was on the disk up to this offset.
     - ``noted``: the log was written up to this offset.
     - ``needed``: if the segments do not reach this offset, some are missing.
+
+    An offset is 0 if it is unknown.
     """
 
     synced: int = 0
@@ -44,8 +46,11 @@ class KnownLogEnd:
     def of(
         cls, checkpoint: StoreCheckpoint, known: NotedQueueEnds, *, clean: bool, ours: bool
     ) -> KnownLogEnd:
-        """Derive the offsets from the records. ``clean``: the last run stopped cleanly. ``ours``:
-        the last run was ours, and no other program has used the store since."""
+        """Return the known offsets of the log, from the checkpoint and the record of queue ends.
+
+        - ``clean``: the last run stopped cleanly.
+        - ``ours``: the last run was Turbopump's, and no other program has used the store since.
+        """
         if not ours:
             return cls()
         noted = known.snapshots[-1].at if known.snapshots else 0
@@ -57,7 +62,7 @@ class KnownLogEnd:
         )
 
     def refuse_missing(self, log: CommitLog) -> None:
-        """Raise StoreDamagedError if segments are missing at the end of the loaded log."""
+        """Raise StoreDamagedError if segments are missing at the end of the log."""
         files = log.files.files
         there = files[-1].end if files else 0
         if self.needed <= there:
@@ -79,9 +84,10 @@ class KnownLogEnd:
     def describe_loss(
         self, log: CommitLog, end: int, torn: str | None, queued: tuple[int, int] = (0, 0)
     ) -> str | None:
-        """Return a report about a log that ends at ``end``; None if it lost nothing.
+        """Describe what the log has lost at its end, or return None if it lost nothing.
 
-        - ``torn``: the fault at the end.
+        - ``end``: the end of the log.
+        - ``torn``: the fault at the end, or None.
         - ``queued``: the log offset up to which the queues pointed, and the number of missing
           messages.
         """

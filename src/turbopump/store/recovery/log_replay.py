@@ -26,16 +26,21 @@ PREPARED: Final = int(SysFlag.TRANSACTION_PREPARED)
 
 
 class QueueHoleError(Exception):
-    """Raised if a queue lacks units and no damage explains it. The text names the queue."""
+    """Raised when a queue lacks units and no damage explains it.
+
+    The text names the queue.
+    """
 
 
 @dataclass(slots=True)
 class LogReplay:
-    """Replay of the log from ``begin`` on, one entry at a time.
+    """Replay of the log into queues and indexes, one entry at a time.
 
+    - ``begin``: log offset of the first entry.
     - ``rebuilding``: the queues were empty at the start.
-    - ``queues_agree``: cut at ``begin``, all queues ended as the snapshot there says.
-    - ``known``: recorded ends; deletions that the entries reveal are added.
+    - ``queues_agree``: the queues were cut at ``begin``, and all of them ended as the snapshot
+      there says.
+    - ``known``: recorded ends of the queues. Deletions that the entries reveal are added.
     """
 
     log: CommitLog
@@ -43,13 +48,13 @@ class LogReplay:
     dispatcher: Dispatcher
     known: NotedQueueEnds
     first_units: dict[tuple[str, int], tuple[int, int]]
-    """Log offset and size of the first message of each queue that still has it, read from its files
-    before the cut."""
+    """Log offset and size of the first message of each queue that has not lost it. They are read
+    from the queue's files before the cut."""
     begin: int
     rebuilding: bool
     queues_agree: bool
     damages: list[Damage] = field(default_factory=list)
-    """Damaged ranges so far."""
+    """Damaged ranges of the log that were found so far."""
     entries: int = 0
     """Number of dispatched entries."""
     end: int = 0
@@ -57,18 +62,19 @@ class LogReplay:
     fault: str | None = None
     """Fault at the end of the log."""
     restarted_at: dict[tuple[str, int], int] = field(default_factory=dict)
-    """Former ends of the queues whose offsets were seen to restart at 0."""
+    """Former end of each queue whose offsets restarted at 0 during the replay."""
 
     def end_log(self, end: int, fault: str | None) -> None:
-        """Set the end of the log, and the fault there."""
+        """Set the end of the log, and the fault that ends it."""
         self.end = end
         self.fault = fault
 
     def dispatch_entry(self, parsed: ParsedEntry) -> None:
-        """Dispatch an entry. An entry with an impossible queue offset counts as damage.
+        """Add an entry of the log to its queue and to the index.
 
-        Raises QueueHoleError if its queue lacks units and no damage explains it. If ``rebuilding``,
-        the entry counts as damaged instead.
+        An entry with an impossible queue offset counts as damage. Raises QueueHoleError if the
+        queue lacks units and no damage explains it. If ``rebuilding`` is set, such an entry counts
+        as damage instead.
         """
         queue, fault = self.place_entry(parsed)
         if fault is not None:
@@ -78,9 +84,12 @@ class LogReplay:
         self.dispatcher.dispatch_parsed(parsed, queue)
 
     def place_entry(self, parsed: ParsedEntry) -> tuple[ConsumeQueue | None, str | None]:
-        """Return the queue of an entry, prepared for it, and the fault of the entry's queue offset.
-        The queue is None if the topic was deleted or is a BatchCQ topic. Raises the errors of
-        ``dispatch_entry``."""
+        """Return the queue to which an entry of the log is to be added, or the entry's fault.
+
+        The queue is prepared for the entry, for example by a gap. The queue is None if the topic
+        was deleted or is a BatchCQ topic. The fault is a wrong queue offset, or None. Raises the
+        errors of ``dispatch_entry``.
+        """
         if parsed.topic in self.known.deleted and parsed.offset < self.known.deleted[parsed.topic]:
             return None, None
         if is_in_no_queue(parsed, self.queues):
@@ -93,9 +102,10 @@ class LogReplay:
     def _queue_for(
         self, queue: ConsumeQueue, parsed: ParsedEntry
     ) -> tuple[ConsumeQueue | None, str | None]:
-        """Find the reason why an entry does not follow the last unit of its queue. Return the
-        queue, prepared for the entry, and the entry's fault. The queue is None if it was deleted
-        with its topic."""
+        """Return the queue of an entry that does not follow the last unit of the queue.
+
+        Several causes are examined in turn. The results are those of ``place_entry``.
+        """
         # The order of the cases matters, from what is certain to what is only likely:
         # 1. An empty queue whose own first unit points behind this entry: the topic was deleted and
         #    made again, and this entry is older than that.
@@ -133,13 +143,19 @@ class LogReplay:
         return queue, None
 
     def gap_offset(self, topic: str) -> int:
-        """Return the log offset for new gaps: that of the last damage, but behind the deleted
-        messages of the topic. Otherwise the gaps would pass for units of deleted messages."""
+        """Return the log offset to write into gaps of the queues of a topic.
+
+        This is the offset of the last damage, but not before the deleted messages of the topic.
+        Otherwise the gaps would pass for units of deleted messages.
+        """
         return max(self.damages[-1].start, self.known.deleted.get(topic, 0))
 
     def damage_explains(self, queue: ConsumeQueue, missing: int) -> bool:
-        """Return True if the damaged ranges behind the queue's last message can hold ``missing``
-        messages."""
+        """Return True if the damaged ranges of the log are large enough for the missing messages of
+        a queue.
+
+        Only ranges behind the last message of the queue count.
+        """
         # A message needs at least ``FIXED_SIZE`` bytes. If the damaged bytes behind the queue's
         # last message are too few for the missing messages, only their units are lost. They must
         # not become gaps, because the log has the messages.
@@ -163,26 +179,30 @@ class LogReplay:
         return room <= 0
 
     def belongs_to_deleted_topic(self, queue: ConsumeQueue, parsed: ParsedEntry) -> bool:
-        """Return True if the first message of the queue, according to its files, lies behind this
-        entry and is good. Then the topic was deleted after this entry and made again, even if no
-        deletion is recorded."""
+        """Return True if the topic of an entry was deleted after the entry, and made again.
+
+        The proof is a valid first message of the queue, according to its files, that lies behind
+        this entry. No recorded deletion is needed.
+        """
         offset, size = self.first_units.get((queue.topic, queue.queue_id), (0, 0))
         return offset > parsed.offset and has_entry(self.log, queue, 0, offset, size)
 
     def _came_while_deleting(self, parsed: ParsedEntry) -> bool:
-        """Return True if the first entry in an empty queue, with an index above 0, was stored while
-        its topic was being deleted.
+        """Return True if an entry was stored while its topic was being deleted.
 
-        If the topic had been made again instead, an entry with index 0 would lie between the
-        deletion and this one. All of that part was read, undamaged.
+        The entry is the first in an empty queue, and has an index above 0. If the topic had been
+        made again instead, an entry with index 0 would lie between the deletion and this one. All
+        of that part was read, undamaged.
         """
         deleted = self.known.deleted.get(parsed.topic, -1)
         return self.begin <= deleted and all(damage.end <= deleted for damage in self.damages)
 
     def _starts_over(self, queue: ConsumeQueue, parsed: ParsedEntry) -> bool:
-        """Return True if the queue may continue with this entry although it does not follow the
-        last unit. Either the entry is the first that is left in the log, or its topic was deleted
-        and made again, so that its offsets restarted at 0."""
+        """Return True if a queue may continue with an entry that does not follow the last unit.
+
+        Either the entry is the first that is left in the log, or its topic was deleted and made
+        again, so that its offsets restarted at 0.
+        """
         index = parsed.queue_offset
         if not queue.max_index:
             return self.begin == self.log.start
@@ -193,13 +213,18 @@ class LogReplay:
 
 
 def is_in_no_queue(parsed: ParsedEntry, queues: ConsumeQueueTable) -> bool:
-    """Return True for a message of a BatchCQ topic, also if the type of the topic is unknown."""
+    """Return True for a message of a BatchCQ topic, which belongs to no queue.
+
+    The message shows this even if the type of the topic is unknown.
+    """
     return queues.is_unserved(parsed.topic) or is_apaches_batch(parsed.sys_flag, parsed.topic)
 
 
 def has_entry(log: CommitLog, queue: ConsumeQueue, index: int, offset: int, size: int) -> bool:
-    """Return True if the log has the entry for unit ``index`` of the queue at ``offset``. Also True
-    if the segment was deleted: then the unit had been on the disk before."""
+    """Return True if the log has the message to which a unit of a queue points.
+
+    Also return True if the segment was deleted, because the unit had been on the disk before.
+    """
     if offset < log.start:
         return True
     file = log.files.at(offset)

@@ -30,13 +30,16 @@ def first_and_last_messages(
     begun: Mapping[tuple[str, int], tuple[int, int]],
     on_progress: Callable[[int, int], None],
 ) -> tuple[Messages, Messages, Messages]:
-    """Return three messages of each queue, from the log before the offset ``end``. They are the
-    first good one, the last good one, and the last one before the queue's present start.
+    """Return the first and the last message of each queue, from the log before an offset.
 
+    A third value is the last message before the present start of the queue. Only valid messages
+    count.
+
+    - ``end``: the log offset.
     - ``deleted``: log offset up to which the messages of a topic belong to no queue.
     - ``begun``: present starts of the queues, as far as they are known.
 
-    Reads all of that part: about 3 µs a message, or the disk's speed.
+    All of that part of the log is read, in about 3 µs for each message or at the speed of the disk.
     """
     first: Messages = {}
     last: Messages = {}
@@ -56,8 +59,10 @@ def first_and_last_messages(
 
 
 def queue_that_begins_late(first: Messages, queues: ConsumeQueueTable) -> str | None:
-    """Describe the first queue with units that begins behind the first of its messages; None if
-    there is none."""
+    """Describe the first queue whose units begin behind the first message of the queue.
+
+    Return None if there is no such queue.
+    """
     for (topic, queue_id), parsed in first.items():
         queue = queues.find(topic, queue_id)
         if queue is None or not queue.max_index or parsed.queue_offset >= queue.min_index:
@@ -74,8 +79,11 @@ def queue_that_begins_late(first: Messages, queues: ConsumeQueueTable) -> str | 
 def queue_that_ends_early(
     last: Messages, queues: ConsumeQueueTable, old: Mapping[str, int]
 ) -> str | None:
-    """Describe the first queue that lacks the last of its messages; None if there is none. ``old``
-    has the log offset of the last message of each topic before it was deleted and made again."""
+    """Describe the first queue that lacks a unit for the last message of the queue.
+
+    Return None if there is no such queue. ``old`` has the log offset of the last message of each
+    topic before the topic was deleted and made again.
+    """
     begun = _begun(queues)
     for (topic, queue_id), parsed in last.items():
         queue = queues.find(topic, queue_id)
@@ -112,12 +120,14 @@ def lacks_message(
     begun_at: int | None,
     old_at: int = -1,
 ) -> bool:
-    """Return True if a queue lacks one of its messages, which is in the log. A queue that has it
-    ends with the unit of this message, or of a later one.
+    """Return True if a queue lacks the unit of a message that is in the log.
 
-    Arguments are offsets of the log.
+    A queue that has this unit ends with the unit, or with that of a later message. Arguments are
+    offsets of the log.
 
-    - ``last_unit_at``: None if the files show that the queue has never had a unit.
+    - ``message_at``: offset of the message.
+    - ``last_unit_at``: offset in the last unit of the queue. None if the files show that the queue
+      has never had a unit.
     - ``known``: the topic exists.
     - ``begun_at``: offset in the oldest unit of any queue of the topic.
     - ``old_at``: offset of a message that is older than the first unit of another queue of
@@ -131,7 +141,7 @@ def lacks_message(
 
 
 def _begun(queues: ConsumeQueueTable) -> dict[str, int]:
-    """Return the log offset in the oldest unit of each topic."""
+    """Return for each topic the log offset in the oldest unit of its queues."""
     begun: dict[str, int] = {}
     for queue in queues:
         unit = queue.unit(queue.min_index) if queue.max_index else None

@@ -65,14 +65,14 @@ _ENDS_IN_ZEROS: Final = "its properties end in zeros"
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """Result of recovery. Offsets are bytes of the log.
+    """Result of recovering a store. Offsets are bytes of the log.
 
     - ``torn``: the fault at the new end of the log, or None.
-    - ``mismatch``: the queue that was not as recorded, so that more of the log was read; or
+    - ``mismatch``: the queue that was not as recorded, so that more of the log was read, or
       None.
-    - ``compared``: offset up to which the log was read only to compare it with the queues; or
+    - ``compared``: offset up to which the log was read only to compare it with the queues, or
       None.
-    - ``queued``: the offset up to which queues pointed behind the log's end, and the number
+    - ``queued``: the offset up to which queues pointed behind the end of the log, and the number
       of these messages.
     """
 
@@ -90,18 +90,20 @@ class RecoveryReport:
 
 @dataclass(slots=True)
 class Recovery:
-    """Recovery of a loaded store. ``index`` None: messages are not indexed.
+    """Recovery of a store after its files are loaded and before it is opened.
 
+    - ``index``: None if messages are not indexed.
+    - ``clean``: the last run stopped cleanly.
     - ``derived_complete``: False if index files are known to be missing, so that the whole
       log must be read.
     - ``index_synced``: False if the crashed program does not sync its index with the
       checkpoint (Apache's only syncs full files).
-    - ``on_progress``: gets (offset reached, approximate end of the log) at the start, every
-      few MiB, and at the end.
-    - ``known``: recorded ends of the queues.
     - ``stopped_here``: the clean stop was ours.
     - ``copied_again``: the log is a slave's, which acknowledges messages only after they are
       on the disk. If a power cut has torn it, it ends there, and the rest is copied again.
+    - ``on_progress``: gets (offset reached, approximate end of the log) at the start, every
+      few MiB, and at the end.
+    - ``known``: recorded ends of the queues.
     """
 
     log: CommitLog
@@ -118,17 +120,19 @@ class Recovery:
     known: NotedQueueEnds = field(default_factory=NotedQueueEnds)
     mismatch: str | None = None
     queues_agree: bool = False
-    """True if all queues end at the start of reading as a snapshot says."""
+    """True if all queues ended as a snapshot says, at the offset where reading starts."""
     compared: int | None = None
     _cut_to: int | None = None
     """Log offset at which the queues were last cut, if no unit was written since."""
     first_units: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
-    """Log offset and size of the first message of each queue that still has it, read from its files
-    before the cut."""
+    """Log offset and size of the first message of each queue that has not lost it. They are read
+    from the queue's files before the cut."""
 
     def run(self) -> RecoveryReport:
-        """Bring log, queues and indexes to one consistent end. Raises OSError and
-        StoreDamagedError."""
+        """Bring the log, the queues and the indexes to one consistent end.
+
+        Raises OSError, and StoreDamagedError if the store cannot be recovered.
+        """
         # The order of these steps matters:
         # 1. Recorded deletions are finished first. A deleted queue must not pass for a lost one.
         # 2. The first units and the ends of the queues are read before the cut, which removes them.
@@ -190,8 +194,10 @@ class Recovery:
         )
 
     def _end_all_at(self, end: int, begin: int) -> None:
-        """Set the end of the log, the queues and the indexes to ``end``. The log was read from
-        ``begin`` on."""
+        """Set the end of the log, the queues and the indexes to one offset.
+
+        The log was read from ``begin`` on. After a crash, its files from there on must be synced.
+        """
         log, index = self.log, self.index
         log.open_at(end)
         if not self.clean:
@@ -208,8 +214,10 @@ class Recovery:
             index.check_headers()
 
     def _queue_ends(self) -> dict[tuple[str, int], tuple[int, int]]:
-        """Return, for each queue whose last unit has a message, its next index and the end of that
-        message in the log."""
+        """Return for each queue the next index and the end of its last message in the log.
+
+        Queues whose last unit has no message are left out.
+        """
         return {
             (queue.topic, queue.queue_id): (queue.max_index, unit[0] + unit[1])
             for queue in self.queues
@@ -219,7 +227,10 @@ class Recovery:
     def _queued_behind(
         self, end: int, found: Mapping[tuple[str, int], tuple[int, int]]
     ) -> tuple[int, int]:
-        """Return ``queued`` of the report. ``found`` has the ends of the queues before recovery."""
+        """Return how far the queues pointed behind the end of the log, and to how many messages.
+
+        ``found`` has the ends of the queues before recovery.
+        """
         furthest = missing = 0
         for (topic, queue_id), (index, message_end) in found.items():
             if end < message_end < OFFSET_MAX:
@@ -229,10 +240,10 @@ class Recovery:
         return furthest, missing
 
     def _offset_where_queues_agree(self, begin: int) -> int:
-        """Return the offset, at or before ``begin``, from which on the units of all queues must be
-        written again. The queues are cut there.
+        """Return the log offset from which on the units of all queues must be written again.
 
-        Raises QueueHoleError if there are snapshots, and the queues agree with none of them.
+        The offset is ``begin`` or earlier, and the queues are cut there. Raises QueueHoleError if
+        there are snapshots, and the queues agree with none of them.
         """
         # A start after a crash trusts a queue only up to an offset at which a snapshot records its
         # end. The queue's own files are no proof: after a power cut a unit in the middle may be
@@ -261,11 +272,11 @@ class Recovery:
         return begin
 
     def _restore_ends(self, replay: LogReplay, emptied: dict[tuple[str, int], int]) -> None:
-        """Extend each queue that ends before its end in the newest snapshot: the missing messages
-        were damaged, or are no longer in the log.
+        """Extend each queue that ends before its end in the newest snapshot.
 
-        ``emptied`` has the ends of queues without messages in the log. Raises QueueHoleError unless
-        the queues are rebuilt: then the log is right.
+        The missing messages were damaged, or are no longer in the log. ``emptied`` has the ends of
+        queues without messages in the log. Raises QueueHoleError if the log may still have the
+        missing messages. In a rebuild, the log has already shown that it does not.
         """
         # A queue offset is never given twice, or consumers would take a new message for an old one.
         # So a queue that comes out shorter than it was is made as long again. Damage in the log
@@ -313,8 +324,10 @@ class Recovery:
             raise QueueHoleError(text)
 
     def _compare_queues(self, replay: LogReplay) -> None:
-        """Compare the queues with the part of the log that was not read. No queue may end before
-        its last message there, or begin behind its first. Raises QueueHoleError.
+        """Compare the queues with the part of the log that was not read.
+
+        No queue may end before its last message there, or begin behind its first. Raises
+        QueueHoleError otherwise.
 
         This is needed without a snapshot after a crash, or after a clean stop of ours whose
         checkpoint is lost. It reads that part of the log once, because afterwards there is a
@@ -343,7 +356,10 @@ class Recovery:
             raise QueueHoleError(fault)
 
     def _emptied_queues(self) -> dict[tuple[str, int], int]:
-        """Return the ends of queues without messages in the log, according to their own files."""
+        """Return the ends of the queues whose messages are no longer in the log.
+
+        The queues' own files show these ends.
+        """
         start = self.log.start
         ends: dict[tuple[str, int], int] = {}
         if not start:
@@ -363,8 +379,8 @@ class Recovery:
         self._cut_to = offset
 
     def _rewind_index(self, begin: int) -> int:
-        """Cut the index after a crash. Return the offset from which on the log must be read for
-        it."""
+        """Cut the index after a crash, and return the log offset from which it must be filled
+        again."""
         index = self.index
         if index is None or self.clean:
             return begin
@@ -377,7 +393,10 @@ class Recovery:
         return begin
 
     def _redispatch(self, begin: int, *, rebuilding: bool) -> LogReplay:
-        """Dispatch every good entry from ``begin`` on. Raises QueueHoleError."""
+        """Add every valid entry of the log from ``begin`` on to the queues and the index.
+
+        Raises QueueHoleError if a queue lacks units and no damage explains it.
+        """
         replay = LogReplay(
             self.log,
             self.queues,
@@ -414,12 +433,17 @@ class Recovery:
         return replay
 
     def _may_be_torn(self, parsed: ParsedEntry) -> bool:
-        """Return True if a power cut may have zeroed the end of the entry. Only a whole-entry CRC
-        covers the properties, and a copied entry may lack it."""
+        """Return True if a power cut may have replaced the end of an entry by zeros.
+
+        Only a whole-entry CRC covers the properties, and a copied entry may lack this CRC.
+        """
         return not self.clean and parsed.offset >= self.checkpoint.safe_offset
 
     def _torn_at(self, replay: LogReplay) -> Damage | None:
-        """Return the first damage behind the part that was surely on the disk, or None."""
+        """Return the first damage that a power cut may have caused, or None.
+
+        This is the first damage behind the part of the log that was surely on the disk.
+        """
         safe = self.checkpoint.safe_offset
         return next((damage for damage in replay.damages if damage.start >= safe), None)
 
@@ -431,7 +455,7 @@ class Recovery:
         return self.log.start
 
     def _lower_index_time(self, index: KeyIndex) -> None:
-        """Lower the index time in the checkpoint, because rewritten files may end elsewhere.
+        """Lower the index time in the checkpoint, because rewritten index files may end elsewhere.
 
         RocketMQ: after a kill ``IndexService.load`` removes each file that ends later than this
         time, and fills it again from the last segment that began before it. Keys of earlier
@@ -442,8 +466,10 @@ class Recovery:
             self.checkpoint.write()
 
     def _derived_reach(self, begin: int) -> bool:
-        """Return True if queues and indexes cover the log before ``begin``, where reading
-        starts."""
+        """Return True if the queues and indexes cover the part of the log that is not read.
+
+        This is the part before ``begin``.
+        """
         if self.log.start == 0 and any(queue.min_index for queue in self.queues):
             return False
         if begin <= self.log.start:
@@ -453,8 +479,11 @@ class Recovery:
         )
 
     def _begin_after_clean_stop(self) -> int:
-        """Return the end of the last entry in any queue, if that entry is good. Otherwise return
-        the start of its segment, or of the newest earlier segment with a good first entry."""
+        """Return the log offset at which reading begins after a clean stop.
+
+        It is the end of the last message in any queue, if that message is valid. Otherwise it is
+        the start of the newest segment, up to that of the message, that begins with a valid entry.
+        """
         last = max(
             (unit for queue in self.queues if (unit := queue.last_unit) is not None), default=None
         )
@@ -481,15 +510,18 @@ class Recovery:
 
 
 _SAMPLED_MAX: Final = 16
-"""Number of messages examined, each the newest of its queue. Most messages have a key, and one key
-is enough."""
+"""Maximum number of messages examined, each the newest of its queue. Most messages have a key, and
+one key is enough."""
 
 
 def begin_for_index(
     log: CommitLog, queues: Iterable[ConsumeQueue], index: KeyIndex, begin: int
 ) -> int:
-    """Return ``begin``, or an earlier offset from which on the index must be filled because it
-    lacks keys. The index is cut there. Cost: a few entries are read."""
+    """Return the log offset from which the index must be filled, ``begin`` or earlier.
+
+    The offset is earlier if the index lacks keys, and the index is cut there. A few entries of the
+    log are read.
+    """
     ends = (
         unit[0]
         for queue in queues

@@ -4,10 +4,10 @@ A file is marked as damaged by a start that finds an impossible header, and by a
 an impossible entry. It is no longer searched, and a new file is filled from the same part of the
 log. That part reaches from the last message of the file before to the first message of the file
 behind. The new file is built beside the directory. When it is complete and on the disk, it gets the
-name of the damaged one. So a crash meanwhile leaves the old file.
+name of the damaged one. A crash during the rebuild leaves the old file.
 
 Damage that no search meets, like a slot of zeros, is not noticed here: ``turbopump store verify``
-finds it. The steps are driven by ``scrub.py``, and block no other work.
+finds it. ``scrub.py`` runs the rebuild in small parts, which block no other work.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from turbopump.store.log.parsed_entry import parse_entry
 from turbopump.store.log.stepped_walk import SteppedWalk
 
 ENTRIES_AT_ONCE: Final = 1000
-"""Number of entries written to a new file in one step: about 0.4 ms."""
+"""Number of entries written to a new file at a time, which takes about 0.4 ms."""
 LOG_AT_ONCE: Final = 1 << 20
 """Number of bytes of the log whose keys are put into a new file at a time."""
 
 
 @dataclass(slots=True, eq=False)
 class IndexRebuild:
-    """Rebuild of the damaged files of ``index``.
+    """Rebuild of the damaged files of a key index from the log.
 
-    - ``log_error``: gets a line for each file that cannot be filled now.
-    - ``log_info``: gets a line for each filled file.
+    - ``log_error``: gets a line for each file that cannot be rebuilt now.
+    - ``log_info``: gets a line for each rebuilt file.
     """
 
     disk: Disk
@@ -45,21 +45,21 @@ class IndexRebuild:
     log_error: Callable[[str], None]
     log_info: Callable[[str], None]
     _failed: set[IndexFile] = field(default_factory=set)
-    """Files that could not be filled since ``retry_failed``."""
+    """Files whose rebuild has failed since ``retry_failed`` was called."""
 
     @property
     def is_due(self) -> bool:
-        """True if a damaged file has not been tried yet."""
+        """True if there is a damaged index file whose rebuild was not tried yet."""
         return not self.index.failed and any(
             file.damaged and file not in self._failed for file in self.index.files
         )
 
     def retry_failed(self) -> None:
-        """Let the next ``fill_damaged`` try again the files that could not be filled."""
+        """Let the next ``fill_damaged`` try again the files whose rebuild has failed."""
         self._failed.clear()
 
     def fill_damaged(self) -> ReadSteps[None]:
-        """Fill every damaged file again, oldest first."""
+        """Rebuild every damaged index file from the log, oldest first."""
         index = self.index
         while self.is_due:
             file = next(one for one in index.files if one.damaged and one not in self._failed)
@@ -73,7 +73,7 @@ class IndexRebuild:
             yield from self._fill_file(file)
 
     def _fill_file(self, damaged: IndexFile) -> ReadSteps[None]:
-        """Fill a new file from the log, and replace the damaged one by it."""
+        """Fill a new index file from the log, and replace the damaged file by it."""
         # New messages never go into this file: the index has begun another one behind it. So its
         # part of the log is fixed, and filling may take minutes. The new file lies beside the
         # directory, because a broker reads every file in there as an index. It is synced before it
@@ -112,9 +112,11 @@ class IndexRebuild:
         self.log_error(f"index file {file.segment.path} cannot be filled again now ({fault})")
 
     def _part_of_log(self, damaged: IndexFile) -> ReadSteps[tuple[int, int, int]]:
-        """Return the damaged file's part of the log: its start and its end, according to the intact
-        files on both sides. Also return the number of keys of the first message that the file
-        before already has."""
+        """Return the start and the end of the part of the log that a damaged index file covers.
+
+        The intact files on both sides show the part. The third value is the number of keys of the
+        first message that the file before already has.
+        """
         index = self.index
         log = self.log
         at = index.files.index(damaged)
@@ -138,8 +140,11 @@ class IndexRebuild:
     def _fill_from_log(
         self, fresh: IndexFile, start: int, end: int, skip: int
     ) -> ReadSteps[str | None]:
-        """Index the messages between two log offsets until the file is full, but skip ``skip`` keys
-        of the first message. Return the fault, or None."""
+        """Add the keys of the messages between two log offsets to a new index file.
+
+        The first ``skip`` keys are left out, because another file has them. Filling stops when the
+        file is full. Return the fault, or None.
+        """
         waiting: list[tuple[int, int, int]] = []
 
         def index_entry(entry: bytes, offset: int) -> None:
@@ -164,8 +169,10 @@ class IndexRebuild:
         return None
 
     def _keys_of_last(self, file: IndexFile) -> ReadSteps[int]:
-        """Return the number of keys of its last message in a file. The keys of a message may be
-        divided between two files."""
+        """Return the number of keys that an index file has of its last message.
+
+        The keys of a message may be divided between two files.
+        """
         number = file.count
         while number > 1:
             (entry,) = yield [file.entries_piece(number - 1, 1)]
@@ -175,7 +182,7 @@ class IndexRebuild:
         return file.count - number
 
     def _in_thread(self, operation: Callable[[], None]) -> ReadSteps[str | None]:
-        """Run an operation in a thread. Return the fault, or None."""
+        """Run an operation in a thread, and return the fault or None."""
         outcome: list[OSError | None] = []
         self.disk.start(operation, outcome.append)
         while not outcome:
@@ -187,7 +194,11 @@ class IndexRebuild:
 
 
 def _make_ready(file: IndexFile, count: int) -> None:
-    """Make ``count`` entries writable without waiting for the disk. Raises OSError."""
+    """Prepare an index file for ``count`` more entries, so that writing them never waits for the
+    disk.
+
+    Raises OSError.
+    """
     file.make_room(count)
     _populate(file.entries_piece(file.count, count))
 

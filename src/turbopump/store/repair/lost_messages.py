@@ -25,7 +25,10 @@ from turbopump.store.repair.unreadable_sectors import UnreadableRange, read_with
 
 
 class LostMessages(NamedTuple):
-    """Lost messages ``first`` to before ``end`` of a queue."""
+    """Range of messages of one queue that are lost.
+
+    The queue offsets are ``first`` to before ``end``.
+    """
 
     topic: str
     queue_id: int
@@ -36,11 +39,11 @@ class LostMessages(NamedTuple):
 def lost_messages(
     disk: Disk, paths: StorePaths, segments: Sequence[StoreFile], ranges: Sequence[UnreadableRange]
 ) -> tuple[list[LostMessages], int, list[Path]]:
-    """Find the messages that were in ``ranges``. Walks over all of the log, 7 to 9 µs a message.
-    Raises OSError.
+    """Find the messages that were in the unreadable ranges of a log.
 
-    Return the messages queue by queue, the end of the last good message of the log, and the queue
-    files that are not fully readable.
+    Return the lost messages queue by queue, the end of the last valid message in the log, and the
+    queue files that are not fully readable. The whole log is read, which takes 7 to 9 µs for each
+    message. Raises OSError.
     """
     walk = _Walk(disk, segments, ranges)
     between = list(_between(walk, segments[0].start, ranges))
@@ -49,7 +52,10 @@ def lost_messages(
 
 
 def list_row(disk: Disk, directories: Iterable[Path], *, empty: bool = False) -> list[StoreFile]:
-    """Return every non-empty file of a row, in order. ``empty``: include empty ones."""
+    """Return the files in these directories whose names are offsets, in order.
+
+    Empty files are left out unless ``empty`` is set.
+    """
     found = []
     for directory in directories:
         for name in disk.list_directory(directory):
@@ -62,8 +68,11 @@ def list_row(disk: Disk, directories: Iterable[Path], *, empty: bool = False) ->
 def _between(
     walk: _Walk, log_start: int, ranges: Sequence[UnreadableRange]
 ) -> Iterator[LostMessages]:
-    """Yield the lost messages according to the queue offsets before and behind an unreadable
-    range."""
+    """Yield the lost messages that the queue offsets of other messages reveal.
+
+    If the messages before and behind an unreadable range skip some offsets of a queue, these
+    messages were in the range.
+    """
     # by queue: its next offset, and the end of its last message in the log
     known: dict[tuple[str, int], tuple[int, int]] = {}
     for parsed in walk.entries():
@@ -83,7 +92,7 @@ def _between(
 def _by_units(
     disk: Disk, paths: StorePaths, ranges: Sequence[UnreadableRange], unread: list[Path]
 ) -> Iterator[LostMessages]:
-    """Yield the lost messages according to the units that point into an unreadable range."""
+    """Yield the lost messages whose queue units point into an unreadable range."""
     low, high = ranges[0].start, ranges[-1].end
     for lost, offset, size in _units(disk, paths, unread):
         if (
@@ -97,7 +106,7 @@ def _by_units(
 def _units(
     disk: Disk, paths: StorePaths, unread: list[Path]
 ) -> Iterator[tuple[LostMessages, int, int]]:
-    """Yield (messages, log offset, size) of each unit of each queue."""
+    """Yield each unit of each queue as a range of one message, with the log offset and the size."""
     root = paths.consume_queues
     for topic in disk.list_directory(root):
         for name in disk.list_directory(root / topic):
@@ -113,7 +122,7 @@ def _units(
 
 
 def _whole(disk: Disk, path: Path, unread: list[Path]) -> bytes:
-    """Return a queue's file, with zeros for unreadable parts."""
+    """Return the content of a queue file, with zeros in place of unreadable parts."""
     bad: list[UnreadableRange] = []
     with closing(disk.open_segment(path)) as segment:
         steps = range(0, segment.size, STEP)
@@ -135,7 +144,10 @@ def _merged(lost: Iterable[LostMessages]) -> list[LostMessages]:
 
 
 class _Walk(SegmentWalk[ParsedEntry]):
-    """Walk in which known unreadable sectors count as zeros and are not read again."""
+    """Walk over a log in which known unreadable sectors count as zeros.
+
+    These sectors are not read again.
+    """
 
     def __init__(
         self, disk: Disk, segments: Sequence[StoreFile], ranges: Sequence[UnreadableRange]
@@ -153,7 +165,7 @@ class _Walk(SegmentWalk[ParsedEntry]):
 
 
 class _ZeroedFile:
-    """Segment that is read except for its unreadable parts."""
+    """Segment that is read except for its unreadable parts, which appear as zeros."""
 
     def __init__(self, segment: Segment, start: int, ranges: Sequence[UnreadableRange]) -> None:
         self._segment = segment

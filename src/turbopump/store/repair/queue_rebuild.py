@@ -1,20 +1,20 @@
 """Rebuild of damaged parts of consume queues from the log, while the store is in use.
 
-Units are derived data: a damaged one must not hide a good message. A reader that meets an
-impossible unit marks it, and is told to ask again. Then one walk over the log writes the units of
+Units are derived data: a damaged unit must not hide a valid message. A reader that meets an
+impossible unit marks it, and must ask again later. Then one walk over the log writes the units of
 all marked queues again:
 
-1. The damaged part of a queue lies between the nearest good units on both sides of the marked one.
-   The search doubles its distance at each step: a damaged sector has 204 adjacent units, a damaged
-   file all of its units.
+1. The damaged part of a queue lies between the nearest valid units on both sides of the marked
+   one. The search doubles its distance each time: a damaged sector has 204 adjacent units, a
+   damaged file all of its units.
 2. The messages of a queue lie in the log in the order of the queue. So the log is walked between
    the messages of these two units, and each unit is written from its entry.
 3. A unit without an entry in the log stays as it is: its message is damaged too. Readers pass over
-   it. There is one exception: if the log has lost its front, and no good unit lies before, the
+   it. There is one exception: if the log has lost its front, and no valid unit lies before, the
    queue begins with the first message found.
 
-The walk runs in turns like cold reads (``cold_reads.py``), so that it blocks no other work. It has
-a share of time of its own, so that readers of a backlog do not delay the rebuild.
+The walk runs in small parts like cold reads (``cold_reads.py``), so that it blocks no other work.
+It has a share of time of its own, so that readers of a backlog do not delay the rebuild.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from turbopump.store.queues.consume_queue import (
 from turbopump.store.queues.consume_queue_table import ConsumeQueueTable
 
 READ_SIZE: Final = 256 * 1024
-"""Number of bytes of the log walked in one step: about 0.2 ms for messages of 1 KiB."""
+"""Number of bytes of the log walked at a time, which takes about 0.2 ms for messages of 1 KiB."""
 REBUILD_SHARE_PERCENT: Final = 16
 """Share of the broker's time for the walk while messages are sent. Sends then lose less than 20 %
 of their rate."""
@@ -56,9 +56,13 @@ WITHOUT_MESSAGE_MAX: Final = 10_000
 
 @dataclass(slots=True)
 class DamagedPart:
-    """Part of a queue with damaged units: units ``first`` to before ``end``. Their messages lie in
-    the log from ``start`` to before ``stop``. ``found`` has a byte for each unit: 1 after the walk
-    has met its entry."""
+    """Part of a consume queue that contains damaged units, between two valid units.
+
+    - ``marked``: index of the unit that a reader found damaged.
+    - ``first``, ``end``: indexes of the first unit, and of the unit after the last.
+    - ``start``, ``stop``: log offsets between which the messages of these units lie.
+    - ``found``: one byte for each unit, which is 1 after the walk has found the unit's message.
+    """
 
     queue: ConsumeQueue
     marked: int
@@ -67,13 +71,16 @@ class DamagedPart:
     start: int
     stop: int
     at_front: bool
-    """True if no good unit lies before the part."""
+    """True if no valid unit lies before the part."""
     found: bytearray
     rewritten: int = 0
 
     def put_units(self, index: int, units: bytes) -> None:
-        """Overwrite the units from ``index`` on that differ from these packed ones. Raises
-        OSError."""
+        """Overwrite the units of the damaged part that differ from these correct ones.
+
+        ``units`` are packed, and the first has the number ``index``. Units outside of the part are
+        ignored. Raises OSError.
+        """
         # One walk serves the parts of all queues, so it passes entries on both sides of this part:
         # messages of a deleted topic of the same name before it, and units behind its good end.
         # Neither may be written. Good units are compared first: an unchanged page is not made
@@ -100,8 +107,10 @@ class DamagedPart:
             index += count
 
     def without_message(self) -> Iterator[int]:
-        """Yield the units whose entries the walk has not met. Begin with the marked one and those
-        behind it."""
+        """Yield the indexes of units whose messages the walk has not found in the log.
+
+        The marked unit and those behind it come first.
+        """
         middle = self.marked - self.first
         for begin, end in ((middle, len(self.found)), (0, middle)):
             at = self.found.find(0, begin, end)
@@ -116,10 +125,10 @@ def _differing(units: bytes, others: bytes) -> int:
 
 @dataclass(slots=True, eq=False)
 class QueueRebuild:
-    """Rebuild of the ``queues`` from ``log``.
+    """Rebuild of the damaged parts of consume queues from the log.
 
-    - ``reads``: runs the walk, and nothing else.
-    - ``tags_of``: returns the tagsCode for an entry's unit.
+    - ``reads``: runs the walk over the log, and nothing else.
+    - ``tags_of``: returns the tags code for the unit of a message.
     - ``log_error``: gets a line for each queue with rewritten units.
     """
 
@@ -129,24 +138,27 @@ class QueueRebuild:
     tags_of: Callable[[ParsedEntry], int]
     log_error: Callable[[str], None]
     without_message: set[tuple[ConsumeQueue, int]] = field(default_factory=set)
-    """Units for which a walk has found no message in the log."""
+    """Units whose messages a walk has not found in the log."""
     _marked: dict[ConsumeQueue, int] = field(default_factory=dict)
     """One damaged unit of each queue that waits for the next walk."""
     _parts: dict[tuple[str, int], DamagedPart] = field(default_factory=dict)
     """Parts that the present walk rebuilds."""
     _walking: bool = False
     _waiting: dict[Callable[[], object], None] = field(default_factory=dict)
-    """Calls that are due at the end of the present walk, in order."""
+    """Functions to call at the end of the present walk, in order."""
     _topics: dict[bytes, str] = field(default_factory=dict)
     """Names of all topics, by their bytes in entries."""
     _unread: OSError | None = None
-    """Error because of which the present walk has not read everything."""
+    """Error that kept the present walk from reading everything, or None."""
     _error: OSError | None = None
-    """Error because of which the last walk has not read everything."""
+    """Error that kept the last walk from reading everything, or None."""
 
     def mark_unit(self, queue: ConsumeQueue, index: int) -> str | None:
-        """Mark a damaged unit. Return the reason why its message is not available now; None if the
-        log has no message for it."""
+        """Mark a unit of a queue as damaged, so that it is rebuilt from the log.
+
+        Return the reason why the message of the unit is not available now, or None if the log has
+        no message for it.
+        """
         if (queue, index) in self.without_message or queue.topic.startswith(LMQ_PREFIX):
             return None
         if (queue.topic, queue.queue_id) not in self._parts:
@@ -161,22 +173,29 @@ class QueueRebuild:
         return REBUILDING
 
     def when_over(self, then: Callable[[], object]) -> bool:
-        """Call ``then`` at the end of the present walk; return False if there is none."""
+        """Call a function at the end of the present walk over the log.
+
+        Return False, without calling it, if there is no walk.
+        """
         if self._walking:
             self._waiting[then] = None
         return self._walking
 
     def stop_waiting(self, then: Callable[[], object]) -> None:
-        """Forget a call that ``when_over`` has accepted, if it was not made yet."""
+        """Forget a function that was passed to ``when_over`` and was not called yet."""
         self._waiting.pop(then, None)
 
     def write_unit(self, queue: ConsumeQueue, index: int, unit: bytes) -> None:
-        """Overwrite one unit from its entry. Raises OSError."""
+        """Overwrite one unit of a queue with a correct one.
+
+        Raises OSError.
+        """
         queue.overwrite(index, unit)
         self.without_message.discard((queue, index))
 
     def unit_of(self, entry: bytes, offset: int) -> bytes | None:
-        """Return the packed unit of a good entry at this log offset; None if it has none."""
+        """Return the packed unit of a valid entry at a log offset, or None for an entry without a
+        unit."""
         parsed = parse_entry(entry, offset)
         if parsed is None or parsed.sys_flag & SysFlag.TRANSACTION_PREPARED:
             return None
@@ -202,7 +221,7 @@ class QueueRebuild:
         self._end_walk(None)
 
     def _rebuild_marked(self) -> ReadSteps[None]:
-        """Rebuild the marked queues, until no mark is left."""
+        """Rebuild the marked queues until none is marked."""
         # A queue that is marked during a walk waits for the next one: this walk may have passed its
         # messages already. A queue of this walk is not marked again, because its part reaches from
         # good unit to good unit. So the loop ends, although readers meet the same damage meanwhile.
@@ -253,7 +272,7 @@ class QueueRebuild:
             self._unread = error
 
     def _finish_part(self, part: DamagedPart, log_start: int) -> None:
-        """Log the result for a part, and remember its units without a message."""
+        """Log the result for a rebuilt part, and remember its units without a message."""
         # A unit without an entry counts as "no message" for ever, and readers pass over it. This
         # needs proof: every byte between the two good units was read, and retention has not moved
         # the start of the log since the walk began.
@@ -277,9 +296,11 @@ class QueueRebuild:
             self.without_message.add((queue, index))
 
     def _damaged_part(self, queue: ConsumeQueue, index: int) -> ReadSteps[DamagedPart]:
-        """Return the part between two good units on both sides of ``index``, each about the
-        nearest. The good unit before is included, because zeros behind it may have overwritten the
-        end of its tags."""
+        """Return the part of a queue between two valid units on both sides of a damaged unit.
+
+        Each valid unit is about the nearest. The one before is included, because zeros behind it
+        may have overwritten the end of its tags.
+        """
         log = self.log
         before = yield from self._good_neighbour(queue, index, -1)
         behind = yield from self._good_neighbour(queue, index, 1)
@@ -291,8 +312,10 @@ class QueueRebuild:
     def _good_neighbour(
         self, queue: ConsumeQueue, index: int, direction: int
     ) -> ReadSteps[tuple[int, int] | None]:
-        """Return (index, log offset) of a good unit before or behind ``index`` (``direction`` −1 or
-        1), or None."""
+        """Return the index and the log offset of a valid unit near a damaged unit, or None.
+
+        ``direction`` is −1 to search before the damaged unit, and 1 to search behind it.
+        """
         distance = 1
         while True:
             border = queue.min_index if direction < 0 else queue.max_index - 1
@@ -308,7 +331,10 @@ class QueueRebuild:
             distance *= 2
 
     def good_unit(self, queue: ConsumeQueue, index: int) -> ReadSteps[int | None]:
-        """Return the log offset in a unit; None if the unit or its message is damaged."""
+        """Return the log offset in a unit of a queue, or None if the unit is not valid.
+
+        A unit whose message is damaged is not valid.
+        """
         log, piece = self.log, queue.piece(index, 1)
         if piece is None:
             return None

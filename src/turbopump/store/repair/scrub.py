@@ -3,8 +3,8 @@ may still exist.
 
 Every entry gets the check of recovery and cold reads. Its unit in the consume queue is compared
 with it, and rewritten if it is wrong. The log is not changed. The check blocks no other work:
-``step`` checks a slice of the bytes in memory, or starts a read in a thread. It returns the time
-until its next call. Pages that were not in memory before are released again.
+``Scrub.step`` checks a slice of the bytes in memory, or starts a read in a thread. It returns the
+time until its next call. Pages that were not in memory before are released again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ REPORTED_MAX: Final = 1000
 """Largest number of findings that are reported and counted. ``turbopump store verify`` finds all of
 them."""
 FIRST_REST_S: Final = 60.0
-"""Time from a start to the first pass, in seconds."""
+"""Time from the start of the broker to the first pass, in seconds."""
 
 _LOOK_AGAIN_S: Final = 60.0
 _UNITS_AT_ONCE: Final = 200
@@ -48,10 +48,10 @@ _TAGS: Final = b"TAGS\x01"
 
 @dataclass(slots=True)
 class ScrubNumbers(WalkNumbers):
-    """Numbers since the start: checked data, whole passes, and findings.
+    """Numbers of one broker's scrub since its start: checked data, whole passes, and findings.
 
     - ``damaged_bytes``: size of the damaged ranges, each counted once.
-    - ``wrong_units``: number of wrong units; they are repaired if they can be read.
+    - ``wrong_units``: number of wrong queue units, which are repaired if they can be read.
     """
 
     passes: int = 0
@@ -61,10 +61,11 @@ class ScrubNumbers(WalkNumbers):
 
 
 class Scrub:
-    """Check of ``log`` at ``bytes_per_second`` (more than 0).
+    """Endless check of a log and its queue units at a limited speed.
 
+    - ``durable``: returns the offset before which the log no longer changes.
+    - ``bytes_per_second``: the speed, which must be more than 0.
     - ``log_error``: gets a line for each finding, once.
-    - ``durable``: offset before which the log no longer changes.
     - ``on_damage``: gets each damaged range of the log, in each pass.
     """
 
@@ -104,8 +105,10 @@ class Scrub:
             self._indexes = IndexRebuild(disk, log, index, log_error, log_info or log_error)
 
     def step(self, now: float) -> float:
-        """Check a slice at ``now``, in monotonic seconds. Return the seconds until the next
-        call."""
+        """Check the next slice of the log, and return the seconds until the next call.
+
+        ``now`` is the monotonic time in seconds. A slice that is not in memory is read in a thread.
+        """
         if self._work is None:
             if self._next_pass is None:
                 self._next_pass = now + FIRST_REST_S
@@ -160,11 +163,11 @@ class Scrub:
         self._units.clear()
 
     def check_range(self, start: int, end: int) -> ReadSteps[None]:
-        """Check only this range of the log, and the units of its messages."""
+        """Check only a range of the log, and the queue units of the messages in it."""
         yield from self._walk.entries(start, end)
 
     def _check_unit(self, entry: bytes, position: int) -> ReadSteps[None]:
-        """Check that the entry's unit points to it."""
+        """Check that the queue unit of an entry points to the entry, and repair a wrong unit."""
         # A unit is rewritten only if nothing explains its difference: the entry is in no queue, its
         # topic was deleted and made anew, the unit was trimmed, or it points to another good entry
         # of this very queue offset. The read may have taken a while. So the unit is compared again
@@ -248,7 +251,8 @@ class Scrub:
             )
 
     def _is_new(self, topic: str, queue_id: int, at: int) -> bool:
-        """Return True if a finding was not reported before, and record it."""
+        """Return True if a finding was not reported before, and remember that it is reported
+        now."""
         if (topic, queue_id, at) in self._reported or len(self._reported) >= REPORTED_MAX:
             return False
         self._reported.add((topic, queue_id, at))

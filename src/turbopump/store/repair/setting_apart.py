@@ -37,13 +37,15 @@ OnProgress = Callable[[int, int], None]
 
 @dataclass(slots=True)
 class SettingApart:
-    """Findings and results.
+    """Report about the unreadable parts of a log and the messages that are lost with them.
 
-    - ``missing``: parts of the log that are in no file. Copies do not restore them; brokers
+    - ``missing``: parts of the log that are in no file. Copies do not restore them. Brokers
       refuse the store, or end its log there.
+    - ``ranges``: the unreadable parts.
+    - ``lost``: the lost messages.
     - ``readable_end``: end of the last readable message.
-    - ``unread_queues``: queue files that are not fully readable, so that more than ``lost``
-      may be lost.
+    - ``unread_queues``: queue files that are not fully readable, so that more messages than those
+      in ``lost`` may be lost.
     - ``kept``: path of the original of each replaced segment.
     """
 
@@ -57,12 +59,17 @@ class SettingApart:
 
     @property
     def at_the_end(self) -> bool:
-        """True if no message follows an unreadable range. The next start then ends the log before
-        it."""
+        """True if no message follows one of the unreadable ranges.
+
+        The next start of a broker then ends the log before that range.
+        """
         return any(self.readable_end <= found.start for found in self.ranges)
 
     def as_json(self) -> dict[str, Any]:
-        """Return values for ``json.dumps``; ``end`` is one past the last byte or message."""
+        """Return the report as a dict for JSON output.
+
+        Each ``end`` is one past the last byte or message.
+        """
         return {
             "log_size": self.log_size,
             "missing": self.missing,
@@ -91,9 +98,9 @@ def set_apart(
     dry_run: bool = False,
     on_progress: OnProgress = lambda _done, _size: None,
 ) -> SettingApart:
-    """Replace each segment of the store at ``paths`` that is not fully readable by a copy with
-    zeros.
+    """Replace each segment with unreadable sectors by a copy that has zeros in their place.
 
+    - ``paths``: the store.
     - ``dry_run``: only report the loss.
     - ``on_progress``: gets the bytes of segments read and their total, after each segment.
 
@@ -136,14 +143,16 @@ def _locked(paths: StorePaths, disk: Disk) -> Iterator[None]:
 
 
 def _safe_offset(disk: Disk, paths: StorePaths) -> int:
-    """Return the offset up to which the log was on the disk; 0 if unknown."""
+    """Return the offset up to which the log was on the disk, or 0 if that is unknown."""
     checkpoint = disk.read_file(paths.checkpoint) or b""
     return safe_offset_of(checkpoint) if len(checkpoint) == CHECKPOINT_SIZE else 0
 
 
 def _missing(files: Sequence[StoreFile], safe_offset: int) -> Iterator[str]:
-    """Yield descriptions of the parts of the log that are in no file, between the segments or
-    behind the last."""
+    """Yield a description of each part of the log that is in no file.
+
+    Such a part lies between two segments, or behind the last.
+    """
     for file, following in pairwise(files):
         if file.end != following.start:
             yield (
@@ -171,8 +180,10 @@ def _find_lost(
 def _scan(
     disk: Disk, segments: Sequence[StoreFile], found: SettingApart, on_progress: OnProgress
 ) -> list[StoreFile]:
-    """Return the segments that are not fully readable. Their unreadable ranges are added to
-    ``found``."""
+    """Return the segments that are not fully readable.
+
+    Their unreadable ranges are added to ``found``.
+    """
     found.log_size = sum(file.size for file in segments)
     done = 0
     bad: list[StoreFile] = []
@@ -193,8 +204,10 @@ def _scan(
 def _copies(
     disk: Disk, segments: Iterable[StoreFile], found: list[UnreadableRange]
 ) -> Iterator[list[tuple[Path, Segment]]]:
-    """Make a synced copy of each segment. Copies that have not got their segment's name at the end
-    of the block are removed."""
+    """Make a synced copy of each segment for the time of a ``with`` block.
+
+    Copies that are not renamed by the end of the block are removed.
+    """
     copies: list[tuple[Path, Segment]] = []
     made: list[Path] = []
     try:
@@ -215,8 +228,10 @@ def _copies(
 def _copied(
     disk: Disk, start: int, path: Path, directory: Path
 ) -> tuple[list[UnreadableRange], Segment]:
-    """Return the unreadable ranges of a segment, and a synced copy of it in ``directory`` with
-    zeros there."""
+    """Make a synced copy of a segment in ``directory``, with zeros in place of unreadable parts.
+
+    Return the unreadable ranges and the copy.
+    """
     disk.make_directory(directory)
     target = directory / f"{path.name}.copy"
     disk.remove(target)  # left by an attempt that was killed
@@ -242,15 +257,18 @@ def _copied(
 
 
 def _beside(disk: Disk, directory: Path) -> Path:
-    """Return the directory for originals: beside the directory of the log, or the log's own if that
-    is a file system of its own."""
+    """Return the directory for the original segments.
+
+    It lies beside the directory of the log, or inside if that directory is a file system of its
+    own.
+    """
     if disk.same_file_system(directory, directory.parent):
         return directory.with_name(directory.name + ".unreadable")
     return directory / "unreadable"
 
 
 def _replace(disk: Disk, path: Path, copy: Segment) -> Path:
-    """Give a segment's name to its copy; return the new path of the original."""
+    """Give the name of a segment to its copy, and return the new path of the original."""
     directory = copy.path.parent
     taken = set(disk.list_directory(directory))
     kept = path.name

@@ -17,8 +17,12 @@ _TRIES: Final = 3
 
 
 class UnreadableRange(NamedTuple):
-    """Unreadable bytes ``start`` to ``end`` of a row of files, in the file ``path``; ``cause`` is
-    the error."""
+    """Range of bytes of the log, or of a queue file, that cannot be read.
+
+    - ``start``, ``end``: offsets in the log, or positions in the queue file.
+    - ``path``: the file that contains the bytes.
+    - ``cause``: the error of the system.
+    """
 
     start: int
     end: int
@@ -29,8 +33,11 @@ class UnreadableRange(NamedTuple):
 def read_with_zeros(
     segment: Segment, at: int, size: int, start: int, found: list[UnreadableRange]
 ) -> bytes:
-    """Return bytes of a segment, with zeros for unreadable parts. These are added to ``found``, and
-    adjacent ones are merged. ``start`` is the offset of the segment's first byte."""
+    """Return bytes of a segment, with zeros in place of unreadable parts.
+
+    The unreadable parts are added to ``found``, where adjacent ones are merged. ``start`` is the
+    offset of the first byte of the segment.
+    """
     try:
         return segment.read_cold(at, size)
     except OSError:

@@ -72,6 +72,16 @@ def write_at(at: int, value: bytes, data: bytearray) -> None:
     data[at : at + len(value)] = value
 
 
+def point_slot_elsewhere(data: bytearray) -> None:
+    """Let slot 1 point to an entry of another slot. An older entry of its own would be possible."""
+    number = next(
+        number
+        for number in range(1, ENTRIES)
+        if int.from_bytes(data[entry_at(number) : entry_at(number) + 4]) % SLOTS != 1
+    )
+    write_at(HEADER_SIZE + SLOT_SIZE, number.to_bytes(4), data)
+
+
 def set_bytes(at: int, value: bytes) -> Damage:
     return partial(write_at, at, value)
 
@@ -89,7 +99,7 @@ HEADERS = {
     "everything": lambda data: set_bytes(0, random.Random(4).randbytes(len(data)))(data),
 }
 WITHIN = {
-    "a slot": set_bytes(HEADER_SIZE + SLOT_SIZE, (3).to_bytes(4)),
+    "a slot": point_slot_elsewhere,
     "a hash": set_bytes(entry_at(4), b"\x01\x02\x03\x04"),
     "a negative hash": set_bytes(entry_at(4), b"\xff"),
     "an offset": set_bytes(entry_at(4) + 4, (1 << 50).to_bytes(8)),
