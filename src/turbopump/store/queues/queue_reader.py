@@ -247,8 +247,7 @@ def _read_hot(
     """
     high = queue.end.value
     limits = context.limits
-    first = max(queue.opened_at, queue.min_index, queue.max_index - _UNITS_HOT)
-    if not first <= index < high:
+    if not max(_hot_index(queue), queue.min_index) <= index < high:
         return None
     count = min(max(count_max, 1), limits.count_hot)
     units = queue.units(index, min(count, high - index))
@@ -322,11 +321,12 @@ def _neighbours(
     if count > _NEIGHBOURS:
         count = _within_a_piece(units, count, first)
     # The read ends before the first hot message, because the next read gets that from the map. If
-    # the first message is hot itself, ``_read_hot`` has not returned it: its bytes in the map did
-    # not fit its unit, or more than ``_UNITS_HOT`` units follow. Then it is read here, alone.
+    # the first message is hot itself, ``_read_hot`` has not returned it, because its bytes in the
+    # map did not fit its unit. Then it is read here, alone.
+    hot_index = _hot_index(queue)
     while True:
         last, size, _ = UNIT.unpack_from(units, (count - 1) * UNIT_SIZE)
-        if count == 1 or last < context.hot_from or index + count <= queue.opened_at:
+        if count == 1 or last < context.hot_from or index + count <= hot_index:
             break
         count -= 1
     span = last + size - first
@@ -411,10 +411,15 @@ def _is_hot(queue: ConsumeQueue, index: int, hot_from: int) -> bool:
 
     Then it also wrote all later messages of the queue.
     """
-    if index < queue.opened_at or index < queue.max_index - _UNITS_HOT:
+    if index < _hot_index(queue):
         return False
     unit = queue.unit(index)
     return unit is not None and unit[0] >= hot_from
+
+
+def _hot_index(queue: ConsumeQueue) -> int:
+    """Return the first index of the units that this process wrote and that count as in memory."""
+    return max(queue.opened_at, queue.max_index - _UNITS_HOT)
 
 
 def _units(queue: ConsumeQueue, context: ReadContext, index: int, count: int) -> ReadSteps[Found]:
@@ -469,7 +474,7 @@ def _select(
     log_end = context.log.end
     in_memory_from = log_end - limits.hot_size
     hot_from = context.hot_from
-    opened_at = queue.opened_at
+    hot_index = _hot_index(queue)
     # a local is faster
     size_min = FIXED_SIZE
     entry_size_max = ENTRY_SIZE_MAX
@@ -492,7 +497,7 @@ def _select(
         else:
             count, size_max = limits.count_cold, limits.bytes_cold
         if chosen and (
-            (not hot and offset >= hot_from and index >= opened_at)
+            (not hot and offset >= hot_from and index >= hot_index)
             or (can_be and taken + size > size_max)
             or len(chosen) >= count
         ):

@@ -87,3 +87,17 @@ def test_what_fits_is_given_from_memory(
     assert read(store) == BODIES
     assert read(store, filtered=True) == BODIES
     store.close()
+
+
+def test_a_reader_far_behind_the_units_in_memory_gets_full_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("turbopump.store.queues.queue_reader._UNITS_HOT", 100)
+    store = Directory(tmp_path, segment_size=1 << 20, queue_file_size=20_000).open()
+    for number in range(300):
+        put(store, b"%d" % number)
+
+    counts = [store.get("T", 0, offset, 32).count for offset in (0, 100, 199, 200, 250)]
+
+    assert counts == [32, 32, 1, 32, 32], "only the read that ends at the units in memory is short"
+    store.close()
