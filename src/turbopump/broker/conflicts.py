@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable
 from typing import Final, TypeVar
 
-from turbopump.broker.consumers import Member
+from turbopump.broker.client_table import Member
 from turbopump.protocol.requests.clients import ConsumeFromWhere, ConsumeType, MessageModel
 
 SHOWN_MAX: Final = 3

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from turbopump.broker.waiting import Again, Line, WaitingRequest, WaitingRequests
-from turbopump.remoting.served import Served
+from turbopump.remoting.served_requests import ServedRequests
 from turbopump.remoting.turns import Turns
 from turbopump.store.queues.consume_queue import ConsumeQueue
 
@@ -44,7 +44,7 @@ class HeldPulls(WaitingRequests[_PullLine]):
         super().__init__(turns, PULL_SIZE)
 
     def hold_pull(
-        self, queue: ConsumeQueue, offset: int, seconds: float, again: Again, served: Served
+        self, queue: ConsumeQueue, offset: int, seconds: float, again: Again, served: ServedRequests
     ) -> None:
         """Let a pull wait until ``queue`` has a message at ``offset``.
 

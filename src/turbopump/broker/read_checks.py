@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from turbopump.broker.consumers import (
+from turbopump.broker.client_table import ClientTable
+from turbopump.broker.groups import GroupTable
+from turbopump.broker.subscriptions import (
     TAG,
-    ClientTable,
     SubscriptionFilter,
     no_property_filter,
     read_subscription,
 )
-from turbopump.broker.groups import GroupTable
 from turbopump.broker.topics import TopicTable, unserved_refusal
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.filtering.tag import ALL, code_filter

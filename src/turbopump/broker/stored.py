@@ -11,7 +11,7 @@ import random
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from turbopump.broker.consumers import ClientTable
+from turbopump.broker.client_table import ClientTable
 from turbopump.broker.groups import RequestModes
 from turbopump.broker.runtime_info import RuntimeInfo
 from turbopump.broker.send_queue import SendQueue

@@ -16,7 +16,7 @@ from collections.abc import Callable, Hashable
 from operator import attrgetter
 from typing import Any, Final, Generic, TypeVar
 
-from turbopump.remoting.served import Keeper, Served
+from turbopump.remoting.served_requests import Keeper, ServedRequests
 from turbopump.remoting.turns import Steps, Turns
 
 ANSWERED_KEPT: Final = 1000
@@ -64,12 +64,12 @@ class WaitingRequest:
     __slots__ = ("again", "deadline", "expired", "kind", "line", "served")
 
     def __init__(
-        self, line: Line, deadline: float, again: Again, served: Served, kind: Any = None
+        self, line: Line, deadline: float, again: Again, served: ServedRequests, kind: Any = None
     ) -> None:
         self.line = line
         self.deadline = deadline
         self.again: Again | None = again
-        self.served: Served | None = served
+        self.served: ServedRequests | None = served
         self.kind = kind
         self.expired = False
 
@@ -137,7 +137,7 @@ class WaitingRequests(Generic[LineT]):
             while self._due:
                 self._due.popleft().answer()
 
-    def _add_request(self, line: LineT, request: WaitingRequest, served: Served) -> None:
+    def _add_request(self, line: LineT, request: WaitingRequest, served: ServedRequests) -> None:
         line.requests[request] = None
         self._count += 1
         self._forget_answered()

@@ -11,8 +11,8 @@ import click
 
 from turbopump.admin.cluster import Servers
 from turbopump.admin.groups import group_members, group_names, group_offsets, running_info
+from turbopump.broker.client_table import Member, MemberInfo, member_info
 from turbopump.broker.conflicts import find_conflicts
-from turbopump.broker.consumers import Member, MemberInfo, member_info
 from turbopump.cli.entry import command_group, complain
 from turbopump.cli.frame import NOT_FOUND, client_command, show
 from turbopump.message.rules import RETRY_PREFIX, did_you_mean

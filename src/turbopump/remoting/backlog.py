@@ -12,8 +12,9 @@ could do. While the backlog is empty, the clock is read once per ``CREDIT`` byte
 
 Requests that may not go into the backlog wait in their connection, unhandled and in order. They
 wait when the time of this run is used up, or when the peer does not read. They also wait behind a
-request that takes as long as hundreds of usual ones (``Served.took_long``), which would delay the
-whole backlog. The connection continues with them as long work (``turns.py``), one request per step.
+request that takes as long as hundreds of usual ones (``ServedRequests.took_long``), which would
+delay the whole backlog. The connection continues with them as long work (``turns.py``), one request
+per step.
 
 Reading is limited too (``may_read_on``). A connection that has filled the read buffers of one run
 of the loop is read again in a later one. The meaning of requests is unknown here.
@@ -76,7 +77,7 @@ class WaitingRules(Protocol):
 
 
 class PeerRequests(Protocol):
-    """Methods and fields of ``Served`` that the backlog uses for the requests of one connection.
+    """Methods and fields of ``ServedRequests`` that the backlog uses.
 
     - ``in_line``: number of the connection's requests in the backlog.
     - ``interrupted``: True if the remaining frames must not be handled at once.

@@ -25,7 +25,7 @@ from turbopump.protocol.frame import JSON
 from turbopump.protocol.request import ReplyT, Request
 from turbopump.remoting.permits import PERMITS, Permits
 from turbopump.remoting.router import Router
-from turbopump.remoting.served import Served
+from turbopump.remoting.served_requests import ServedRequests
 from turbopump.remoting.tls import ClientContext, failure_words
 from turbopump.remoting.wire import Wire
 
@@ -254,7 +254,11 @@ class RemotingClient:
     async def _open_at(self, peer: str, port: int, address: str, host: str) -> Wire:
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(
-            lambda: Served(self.router, on_close=lambda closed: self._closed(address, closed)).wire,
+            lambda: (
+                ServedRequests(
+                    self.router, on_close=lambda closed: self._closed(address, closed)
+                ).wire
+            ),
             peer,
             port,
             ssl=None if self._tls is None else self._tls.context_at(loop.time()),

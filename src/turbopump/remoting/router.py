@@ -42,7 +42,7 @@ from turbopump.protocol.frame import JSON, Frame
 from turbopump.protocol.request import ReplyT, Request, header_from_ext
 from turbopump.remoting.backlog import PeerRequests
 from turbopump.remoting.response import Refusal, Response, encode_response, refusal, response_steps
-from turbopump.remoting.served import Served, size_of
+from turbopump.remoting.served_requests import ServedRequests, size_of
 from turbopump.remoting.turns import Steps
 from turbopump.remoting.wire import Wire
 from turbopump.repeated_line import RepeatedLine
@@ -109,7 +109,7 @@ class RequestContext(msgspec.Struct, gc=False):
     """
 
     peer: Wire
-    served: Served
+    served: ServedRequests
     frame: Frame
     code: int
     opaque: int
@@ -321,7 +321,7 @@ class Router:
         """Request codes that have a handler."""
         return frozenset(self.routes)
 
-    def handle(self, frame: Frame, served: Served) -> None:
+    def handle(self, frame: Frame, served: ServedRequests) -> None:
         """Call the handler of a received request, or pass a received answer to its call."""
         found = None
         if frame.serialize_type == JSON:
@@ -355,7 +355,7 @@ class Router:
         context.settle(outcome)
 
     def _read_tolerantly(
-        self, frame: Frame, served: Served
+        self, frame: Frame, served: ServedRequests
     ) -> tuple[TypedJsonHeader[Any], RequestHandler] | None:
         """Decode a request in any header form, and return its typed header with its handler.
 

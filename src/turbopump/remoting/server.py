@@ -26,7 +26,7 @@ from turbopump.remoting.listening_port import (
     room_for_connections,
 )
 from turbopump.remoting.router import Router
-from turbopump.remoting.served import Served
+from turbopump.remoting.served_requests import ServedRequests
 from turbopump.remoting.tls import trim_heap
 from turbopump.remoting.turns import Turns
 from turbopump.remoting.wire import Wire
@@ -151,7 +151,7 @@ class RemotingServer:
             await self._all_gone.wait()
 
     def _connection(self, router: Router) -> Wire:
-        return Served(
+        return ServedRequests(
             router,
             on_open=self._opened,
             on_close=self._closed,

@@ -2,7 +2,7 @@
 
 Everything sent during one ``data_received``, or in one run of the event loop, goes out in one write
 of up to ``WRITE_SIZE``. Calls to the peer wait for their answers in ``calls.py``. Received frames
-go to a ``Receiver`` (``served.py``). The meaning of frames is unknown here.
+go to a ``Receiver`` (``served_requests.py``). The meaning of frames is unknown here.
 """
 
 from __future__ import annotations

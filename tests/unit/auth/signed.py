@@ -28,7 +28,7 @@ from turbopump.protocol.request import Request
 from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.response import Response
 from turbopump.remoting.router import Authorise, RequestContext, Router
-from turbopump.remoting.served import Served
+from turbopump.remoting.served_requests import ServedRequests
 
 ADMIN, INNER, ANN, BOB = "admin", "broker", "ann", "bob"
 USERS = {
@@ -82,7 +82,7 @@ class Door:
         router = Router(authorise)
         for declared in requests:
             router.add(declared, self._handle)
-        self.connection = Served(router).wire
+        self.connection = ServedRequests(router).wire
         self.connection.connection_made(self._transport)
 
     def _handle(self, request: Request[Any], context: RequestContext) -> Response[None]:

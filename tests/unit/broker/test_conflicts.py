@@ -17,8 +17,8 @@ from tests.unit.broker.talking import (
     subscription,
 )
 
+from turbopump.broker.client_table import ClientTable
 from turbopump.broker.conflicts import find_conflicts
-from turbopump.broker.consumers import ClientTable
 from turbopump.broker.membership import CHECK_PAUSE_S, SMALL_GROUP
 from turbopump.protocol import fastjson
 from turbopump.protocol.requests.clients import (

@@ -13,7 +13,7 @@ from tests.stand_ins import does_nothing
 
 from turbopump.broker.held_pulls import HeldPulls
 from turbopump.remoting.router import Router
-from turbopump.remoting.served import Served
+from turbopump.remoting.served_requests import ServedRequests
 from turbopump.remoting.turns import Turns
 from turbopump.store.queues.consume_queue import ConsumeQueue
 from turbopump.store.watermark import Watermark
@@ -26,8 +26,8 @@ class Queue:
         self.end = Watermark()
 
 
-def peer() -> Served:
-    return Served(Router())
+def peer() -> ServedRequests:
+    return ServedRequests(Router())
 
 
 @pytest.mark.parametrize(("read_s", "most"), [(0.0, 100), (0.0004, 3), (0.005, 1)])

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from turbopump.broker.store_opening import LOGGER, RecoveryProgress
+from turbopump.broker.recovery_progress import LOGGER, RecoveryProgress
 
 MIB = 1 << 20
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from turbopump.broker.store_opening import LOGGER
+from turbopump.broker.recovery_progress import LOGGER
 from turbopump.cli.serving import WAITED_FOR
 
 SCRIPT = """

@@ -24,7 +24,7 @@ from turbopump.remoting.connection_memory import ConnectionMemory
 from turbopump.remoting.listening_port import ACCEPTED_A_TURN, LEFT_FOR_FILES_MIN
 from turbopump.remoting.response import Response
 from turbopump.remoting.router import RequestContext, Router
-from turbopump.remoting.served import Served
+from turbopump.remoting.served_requests import ServedRequests
 from turbopump.remoting.server import RemotingServer
 from turbopump.remoting.turns import SLICE_MIN_S, Turns
 
@@ -162,7 +162,7 @@ async def test_peers_that_end_at_the_same_time_are_closed_a_few_in_a_turn(
     loop: HandClock, /
 ) -> None:
     shared = {"memory": ConnectionMemory(), "backlog": Backlog.never_busy(), "turns": Turns()}
-    connections = [Served(answering(), **shared).wire for _ in range(20)]
+    connections = [ServedRequests(answering(), **shared).wire for _ in range(20)]
     transports = [CostlyTransport(connection) for connection in connections]
     assert all(connection.eof_received() for connection in connections)
     closed = 0

@@ -26,7 +26,7 @@ from turbopump.protocol.requests.pull import PullMessage
 from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.response import Response
 from turbopump.remoting.router import RequestContext, Router
-from turbopump.remoting.served import Served
+from turbopump.remoting.served_requests import ServedRequests
 from turbopump.remoting.wire import Wire
 
 SIGNED = {"AccessKey": "billing", "Signature": "c2lnbmVk"}
@@ -80,7 +80,7 @@ async def test_a_refusal_stops_every_request_in_every_form(form: str) -> None:
     router, transport = Router(partial(refuse, asked)), KeptTransport()
     for declared in REQUESTS:
         router.add(declared, partial(note, handled))
-    connection = Served(router).wire
+    connection = ServedRequests(router).wire
     connection.connection_made(transport)
     # The binary header has 16 bits for the code: Apache's own cannot carry POP's either.
     sendable = [each for each in REQUESTS if form != "binary" or each.code < 1 << 15]
@@ -110,7 +110,7 @@ async def test_what_is_permitted_is_handled_and_an_error_of_the_policy_is_an_ans
 
     router, transport = Router(judge), KeptTransport()
     router.add(REQUESTS[0], lambda _request, context: Response(body=context.body))
-    connection = Served(router).wire
+    connection = ServedRequests(router).wire
     connection.connection_made(transport)
     for body, code in ((b"well", ResponseCode.SUCCESS), (b"fail", ResponseCode.SYSTEM_ERROR)):
         command = Command(int(REQUESTS[0].code), ext=filled(REQUESTS[0]).to_ext(), body=body)
@@ -139,7 +139,7 @@ async def test_a_header_with_two_codes_is_judged_and_handled_as_one_and_the_same
     two = [PullMessage, GetRouteInfo]
     for declared in two:
         router.add(declared, partial(handle, handled))
-    connection = Served(router).wire
+    connection = ServedRequests(router).wire
     connection.connection_made(transport)
     first, last = (int(each.code) for each in (two[::-1] if flip else two))
     fields = filled(GetRouteInfo).to_ext() | filled(PullMessage).to_ext()

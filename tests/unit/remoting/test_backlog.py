@@ -30,7 +30,7 @@ from turbopump.remoting.backlog import (
 )
 from turbopump.remoting.response import Response, encode_response, encoder_of, refusal
 from turbopump.remoting.router import NO_ROOM, Outcome, RequestContext, Router
-from turbopump.remoting.served import Served
+from turbopump.remoting.served_requests import ServedRequests
 from turbopump.remoting.turns import Turns
 from turbopump.remoting.wire import Wire
 
@@ -89,7 +89,7 @@ class Stage:
 
     def connect(self) -> tuple[Wire, KeptAnswers]:
         connection, transport = (
-            Served(self.router, backlog=self.backlog, turns=self.turns).wire,
+            ServedRequests(self.router, backlog=self.backlog, turns=self.turns).wire,
             KeptAnswers(),
         )
         connection.connection_made(transport)

@@ -22,7 +22,7 @@ from turbopump.protocol.requests.clients import UnregisterClient
 from turbopump.protocol.requests.offsets import GetMaxOffset, GetMinOffset, OffsetReply
 from turbopump.remoting.response import Response
 from turbopump.remoting.router import HELD, Ready, RequestContext, Router
-from turbopump.remoting.served import Served
+from turbopump.remoting.served_requests import ServedRequests
 from turbopump.remoting.server import RemotingServer
 from turbopump.repeated_line import report_all
 
@@ -55,7 +55,7 @@ async def test_a_request_in_either_form_is_answered_under_its_number(form: int) 
 async def test_all_requests_of_one_read_are_answered_with_one_write() -> None:
     writes: list[bytes] = []
     loop = asyncio.get_running_loop()
-    connection = Served(answering()).wire
+    connection = ServedRequests(answering()).wire
 
     class Transport(asyncio.Transport):
         def write(self, data: Any) -> None:

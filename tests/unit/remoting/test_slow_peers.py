@@ -16,7 +16,7 @@ from turbopump.remoting.backlog import FULL_READ, READ_A_TURN, TURN_S, Backlog
 from turbopump.remoting.connection_memory import ConnectionMemory
 from turbopump.remoting.response import Response
 from turbopump.remoting.router import RequestContext, Router
-from turbopump.remoting.served import Served
+from turbopump.remoting.served_requests import ServedRequests
 from turbopump.remoting.turns import SLICE_MIN_S, Turns
 from turbopump.remoting.wire import WAITING_MAX, WRITE_SIZE, Wire
 
@@ -40,7 +40,7 @@ class Stage:
         self.router.add(GetMaxOffset, self._answer_later)
 
     def connect(self, *, room: int = 0, reading: bool = False) -> tuple[Wire, SlowTransport]:
-        self.served = Served(
+        self.served = ServedRequests(
             self.router, memory=self.memory, backlog=self.backlog, turns=self.turns
         )
         connection = self.served.wire

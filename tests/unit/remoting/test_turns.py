@@ -12,7 +12,7 @@ from turbopump.protocol.requests.topics import DeleteTopic
 from turbopump.remoting.connection_memory import ConnectionMemory
 from turbopump.remoting.response import Response, refusal
 from turbopump.remoting.router import RequestContext, Router
-from turbopump.remoting.served import LONG_WORK_MAX, Served
+from turbopump.remoting.served_requests import LONG_WORK_MAX, ServedRequests
 from turbopump.remoting.turns import SLICE_MAX_S, SLICE_MIN_S, Turns
 
 
@@ -27,8 +27,8 @@ class SlowWork:
         self._router = Router()
         self._router.add(DeleteTopic, self._handle)
 
-    def connect(self) -> tuple[Served, SlowTransport]:
-        served = Served(self._router, memory=ConnectionMemory(), turns=self.turns)
+    def connect(self) -> tuple[ServedRequests, SlowTransport]:
+        served = ServedRequests(self._router, memory=ConnectionMemory(), turns=self.turns)
         transport = SlowTransport(served.wire)
         transport.reading = True
         return served, transport

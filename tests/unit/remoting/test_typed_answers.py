@@ -13,14 +13,14 @@ from turbopump.protocol.codes import FLAG_RESPONSE
 from turbopump.protocol.command import Command, TypedJsonHeader, encode_command
 from turbopump.protocol.frame import ROCKETMQ, frame_head
 from turbopump.remoting.router import Router
-from turbopump.remoting.served import Served
+from turbopump.remoting.served_requests import ServedRequests
 from turbopump.remoting.wire import Wire
 
 GOOD = {"msgId": "AB", "queueId": "3", "queueOffset": "7", "MSG_REGION": "north"}
 
 
 def connection() -> Wire:
-    made = Served(Router()).wire
+    made = ServedRequests(Router()).wire
     made.connection_made(KeptTransport())
     return made
 

@@ -14,7 +14,7 @@ from turbopump.protocol.requests.offsets import GetMaxOffset, GetMinOffset, Offs
 from turbopump.remoting.connection_memory import ConnectionMemory
 from turbopump.remoting.response import Response
 from turbopump.remoting.router import HELD, Outcome, RequestContext, Router
-from turbopump.remoting.served import DUE_SIZE, Keeper, Served
+from turbopump.remoting.served_requests import DUE_SIZE, Keeper, ServedRequests
 from turbopump.remoting.turns import SLICE_MIN_S
 
 MIB = 1 << 20
@@ -28,7 +28,7 @@ class Keeping:
         self.loop = loop
         self.memory = ConnectionMemory(memory_max)
         self.there = asyncio.Event()
-        self.kept: list[tuple[Served, int]] = []
+        self.kept: list[tuple[ServedRequests, int]] = []
         self.dropped: list[Hashable] = []
         self.drop_s = 0.0
         self._keeper = Keeper(1000, self._drop)
@@ -36,8 +36,8 @@ class Keeping:
         self._router.add(GetMinOffset, self._keep)
         self._router.add(GetMaxOffset, self._wait)
 
-    def connect(self) -> tuple[Served, SlowTransport]:
-        served = Served(self._router, memory=self.memory)
+    def connect(self) -> tuple[ServedRequests, SlowTransport]:
+        served = ServedRequests(self._router, memory=self.memory)
         return served, SlowTransport(served.wire)
 
     def _drop(self, request: Hashable) -> None:

@@ -11,15 +11,15 @@ from typing import TypeVar, cast
 
 import msgspec
 
-from turbopump.broker.consumers import (
+from turbopump.broker.dead_letters import retry_topic
+from turbopump.broker.membership import Membership
+from turbopump.broker.stored import Stored
+from turbopump.broker.subscriptions import (
     TAG,
     no_property_filter,
     read_subscription,
     read_subscriptions,
 )
-from turbopump.broker.dead_letters import retry_topic
-from turbopump.broker.membership import Membership
-from turbopump.broker.stored import Stored
 from turbopump.errors import BodyError, ProtocolError
 from turbopump.message.rules import group_fault
 from turbopump.protocol import fastjson

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from turbopump.broker.consumers import Member
+from turbopump.broker.client_table import Member
 from turbopump.broker.membership import Membership
 from turbopump.broker.reading import answer
 from turbopump.broker.stored import Stored

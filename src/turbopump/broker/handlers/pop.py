@@ -11,12 +11,6 @@ import asyncio
 from functools import partial
 from typing import Final, TypeVar
 
-from turbopump.broker.consumers import (
-    TAG,
-    SubscriptionFilter,
-    no_property_filter,
-    read_subscription,
-)
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.pop.group_queue import ANY_QUEUE, GroupQueue, TopicGroup
 from turbopump.broker.pop.pop import Pop
@@ -29,6 +23,12 @@ from turbopump.broker.read_checks import (
     no_topic_remark,
 )
 from turbopump.broker.stored import Stored
+from turbopump.broker.subscriptions import (
+    TAG,
+    SubscriptionFilter,
+    no_property_filter,
+    read_subscription,
+)
 from turbopump.broker.topic_attributes import is_batch_cq
 from turbopump.errors import StoreError
 from turbopump.message.handles import ORDER_REVIVE_QUEUE, encode_numbers, encode_offsets

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from turbopump.broker.pop.group_queue import GroupQueue, TopicGroup
 from turbopump.broker.pop.view import PopView
 from turbopump.broker.waiting import Again, Line, WaitingRequest, WaitingRequests
-from turbopump.remoting.served import Served
+from turbopump.remoting.served_requests import ServedRequests
 from turbopump.remoting.turns import Turns
 from turbopump.store.watermark import Waiter
 
@@ -87,7 +87,7 @@ class HeldPops(WaitingRequests[_PopLine]):
         queue_id: int,
         seconds: float,
         again: Again,
-        served: Served,
+        served: ServedRequests,
         *,
         takes: bool = True,
         ordered: bool = False,

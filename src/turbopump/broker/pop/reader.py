@@ -15,7 +15,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from turbopump.broker.consumers import SubscriptionFilter
 from turbopump.broker.log_repair import LogRepair, damaged_ranges
 from turbopump.broker.pop.group_queue import GroupQueue
 from turbopump.broker.pop.offsets import PopOffsets
@@ -24,6 +23,7 @@ from turbopump.broker.pop.records import Checkpoint, ReviveLog
 from turbopump.broker.pop.view import PopView
 from turbopump.broker.reading import read_queue
 from turbopump.broker.statistics import Statistics
+from turbopump.broker.subscriptions import SubscriptionFilter
 from turbopump.errors import TurbopumpError
 from turbopump.message.codec import decode_entries, encode_copy
 from turbopump.message.entry import SIZE_AND_QUEUE_OFFSET

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from turbopump.broker.background import wait_for
-from turbopump.broker.consumers import ClientTable
+from turbopump.broker.client_table import ClientTable
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.reading import ask
 from turbopump.broker.topics import TopicTable

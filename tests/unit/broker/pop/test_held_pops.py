@@ -12,7 +12,7 @@ from turbopump.broker.pop.group_queue import TopicGroup
 from turbopump.broker.pop.held_pops import HeldPops
 from turbopump.broker.pop.view import PopView
 from turbopump.remoting.router import Router
-from turbopump.remoting.served import Served
+from turbopump.remoting.served_requests import ServedRequests
 from turbopump.remoting.turns import STARTS_A_TURN, Turns
 
 
@@ -39,7 +39,9 @@ async def test_when_users_may_less_all_are_answered_in_order_a_few_in_each_turn(
 
     for number in range(100):
         line = TopicGroup("orders", f"group-{number // 10}")
-        held.hold_pop(line, 0, 60, partial(partial(note_again, turns), number), Served(Router()))
+        held.hold_pop(
+            line, 0, 60, partial(partial(note_again, turns), number), ServedRequests(Router())
+        )
     held.revoke_all()
     held.revoke_all()
     assert (held.revocations, turns) == (2, [[]])
@@ -58,7 +60,7 @@ async def test_whose_time_is_up_meanwhile_is_answered_once() -> None:
     lines = [TopicGroup("orders", name) for name in ("a", "b", "c")]
     for line in lines:
         again = lambda _expired, name=line.group: answered.append(name)  # noqa: E731
-        held.hold_pop(line, 0, 60, again, Served(Router()))
+        held.hold_pop(line, 0, 60, again, ServedRequests(Router()))
     held.revoke_all()
     held.expire_group(lines[2])
     while len(answered) < 3:

@@ -66,13 +66,13 @@ class Keeper(NamedTuple):
 
 
 class RequestTable(WaitingRules, Protocol):
-    """Methods of the router that ``Served`` calls."""
+    """Methods of the router that ``ServedRequests`` calls."""
 
-    def handle(self, frame: Frame, served: Served) -> None:
+    def handle(self, frame: Frame, served: ServedRequests) -> None:
         """Call the handler of a request, or pass an answer to the call that waits for it."""
 
 
-class Served:
+class ServedRequests:
     """Requests that one peer sends over a connection, handled in order.
 
     - ``memory``: counter of the bytes that the connections of a server use. None for a client,

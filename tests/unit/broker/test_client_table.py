@@ -2,7 +2,8 @@
 
 import gc
 
-from turbopump.broker.consumers import ClientTable, read_subscriptions
+from turbopump.broker.client_table import ClientTable
+from turbopump.broker.subscriptions import read_subscriptions
 from turbopump.protocol.requests.clients import (
     ConsumeFromWhere,
     ConsumerData,
