@@ -1,8 +1,8 @@
-"""Entry point for Spark's ``format("rocketmq")``. Spark imports every top-level ``pyspark_*``
-module and uses its ``DefaultSource``.
+"""Entry point for Spark's ``format("rocketmq")``.
 
-Nothing else is imported until Spark reads that name, because every PySpark session in this
-environment imports this module.
+Spark imports every top-level ``pyspark_*`` module and uses its ``DefaultSource``. Nothing else is
+imported until Spark reads that name, because every PySpark session in this environment imports this
+module.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""Entry point for Spark's ``format("rocketmqCommitlog")``, like ``pyspark_rocketmq``. A second
-module is needed, because Spark uses one ``DefaultSource`` of a module."""
+"""Entry point for Spark's ``format("rocketmqCommitlog")``, like ``pyspark_rocketmq``.
+
+A second module is needed, because Spark uses one ``DefaultSource`` of a module.
+"""
 
 from __future__ import annotations
 

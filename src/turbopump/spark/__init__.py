@@ -1,5 +1,7 @@
-"""RocketMQ topics in Spark: ``format("rocketmq")``. The public names are imported on first use,
-because they import pyspark."""
+"""RocketMQ topics in Spark, as ``format("rocketmq")``.
+
+The public names are imported on first use, because they import pyspark.
+"""
 
 from __future__ import annotations
 

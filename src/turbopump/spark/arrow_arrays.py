@@ -1,7 +1,7 @@
 """Arrow arrays from NumPy and Python values.
 
-``pa.array`` is not used, because it imports pandas to check the type of its argument: 0.4 s of CPU
-in each new worker of Spark.
+``pa.array`` is not used, because it imports pandas to check the type of its argument. This import
+takes 0.4 s of CPU in each new worker of Spark.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Batch reads, ``spark.read.format("rocketmq")``: planning, pushed filters, and tasks.
+"""Batch reads of RocketMQ topics with ``spark.read.format("rocketmq")``.
 
-The offsets of all queues are looked up once, when the query is planned. Spark's filters limit the
+This module plans a read, applies Spark's filters to the plan, and divides it into tasks. The
+offsets of all queues are looked up once, when the query is planned. Spark's filters limit the
 messages that are read. Streams are unknown here.
 """
 
@@ -121,7 +122,8 @@ class PushingBatchReader(BatchReader):
 # left to Spark.
 CLOCK_SLACK_MS: Final = 3_600_000
 """Milliseconds by which a broker's clock may have been set back. Store times are then out of order.
-So the search in a queue begins this much before the filter's range, and ends this much after it."""
+So the search in a queue begins this much before the range of the filter, and ends this much after
+it."""
 
 _NEVER_NULL: Final = frozenset(("topic", "brokerName", "queueId", "queueOffset", "storeTimestamp"))
 _INT64: Final = 1 << 63

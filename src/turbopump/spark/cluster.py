@@ -1,8 +1,8 @@
-"""Client of a cluster for a Spark process: the queues of a topic, their first and last offsets, and
-pulls. All calls block.
+"""Blocking client of a RocketMQ cluster for a Spark process.
 
-Only requests that may be repeated are sent (105, 106, 206, 351, 11, 14, 15, 29, 30, 31). A failed
-call is repeated on a new connection, after the name servers were asked for the route again.
+The client finds the queues of a topic and their first and last offsets, and pulls messages. Only
+requests that may be repeated are sent (105, 106, 206, 351, 11, 14, 15, 29, 30, 31). A failed call
+is repeated on a new connection, after the name servers were asked for the route again.
 ``client/topic_route.py`` has the rules of routes. The use of the messages is unknown here.
 """
 
@@ -45,20 +45,20 @@ if TYPE_CHECKING:
     from turbopump.remoting.tls import ClientContext
 
 GROUP: Final = "TURBOPUMP_SPARK"
-"""Consumer group in pulls. Offsets are never stored for this group."""
+"""Consumer group that pulls name. Offsets are never stored for this group."""
 
 PULL_SIZE_MAX: Final = 1 << 20
-"""Maximum bytes of messages in one answer. Turbopump's broker sends this much on request; Apache's
-broker has its own limit (32 messages)."""
+"""Maximum bytes of messages in one answer. Turbopump's broker sends this much on request. Apache's
+broker has its own limit of 32 messages."""
 
 OFFLINE_ERRORS: Final = (ConnectError, ConnectionLostError, CallTimeoutError, RouteNotFoundError)
 """Errors of a call to a broker that stays offline for longer than the caller waits."""
 
 PLANNING_PATIENCE_S: Final = 3.0
-"""Seconds that planning waits for a broker. Short, because the user waits for the plan, and a
-mistyped address should fail fast."""
+"""Seconds that planning waits for a broker. This is short, because the user waits for the plan, and
+a mistyped address should fail fast."""
 READING_PATIENCE_S: Final = 30.0
-"""Seconds that a read waits for a broker; long enough for a restart."""
+"""Seconds that a read waits for a broker. This is long enough for the restart of a broker."""
 
 _PAUSES_S: Final = (0.05, 0.1, 0.2, 0.4, 0.8)
 

@@ -1,8 +1,9 @@
-"""Spark source ``format("rocketmqCommitlog")``: the files of a CommitLog as rows, without a broker.
-Its options, and the division into tasks.
+"""Spark source ``format("rocketmqCommitlog")``, which reads the files of a CommitLog without a
+broker.
 
-The files may be a backup, the disk of a dead broker, or the store of a running one. The rule:
-nothing in the directory is changed, locked or created. ``log_scan.scan`` reads one task.
+This module has the options of the source, and divides a log into tasks. The files may be a backup,
+the disk of a dead broker, or the store of a running one. The rule: nothing in the directory is
+changed, locked or created. ``log_scan.scan`` reads one task.
 """
 
 from __future__ import annotations

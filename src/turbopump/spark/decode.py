@@ -1,9 +1,9 @@
-"""Decoder of stored messages, from a pull's answer or a segment of the CommitLog, into Arrow record
-batches.
+"""Decoder of stored messages into Arrow record batches.
 
-``entries.py`` finds the positions and cuts of all entries, and ``inner_batches.py`` expands inner
-batches. Here each column is one gather over them. Only bytes of the requested columns are read, and
-no Python object is made per message, except if a body must be decompressed.
+The messages are bytes of a pull's answer or of a segment of the CommitLog. ``entries.py`` finds the
+positions and cuts of all entries, and ``inner_batches.py`` expands inner batches. Here each column
+is one gather over them. Only bytes of the requested columns are read, and no Python object is made
+per message, except if a body must be decompressed.
 
 tests/spark/plain_twin.py decodes the same bytes one by one and must agree. Sockets, files and Spark
 are unknown here.
@@ -38,8 +38,8 @@ from turbopump.spark.inner_batches import expand_batches
 from turbopump.spark.options import BODY_FAULT, COLUMN_NAMES, READ_SCHEMA, arrow_schema
 
 BATCH_BODY_SIZE_MAX: Final = 64 << 20
-"""Approximate maximum bytes of decompressed bodies in one batch; at this size the next batch
-begins."""
+"""Approximate maximum bytes of decompressed bodies in one batch. The next batch begins at this
+size."""
 
 
 def decode(
@@ -166,8 +166,8 @@ def _body_crcs(entries: Entries) -> pa.Array:
 
 _INSTANT: Final = READ_SCHEMA.field("storeTimestamp").type
 _INSTANT_END: Final = 253_402_300_800_000
-"""First time (ms) that becomes null: the year 10000. Spark and Python cannot show later times;
-damaged entries may contain them."""
+"""First time (ms) that becomes null, at the start of the year 10000. Spark and Python cannot show
+later times, which damaged entries may contain."""
 
 
 def _instants(milliseconds: Ints) -> pa.Array:

@@ -30,8 +30,8 @@ from turbopump.spark.write_options import Layout
 
 MARK: Final = "SPARK_WRITE"
 KEY: Final = "SPARK_KEY"
-"""Names of the properties of rows written with an idempotency key: the key of the row, and the
-write that sent it."""
+"""Names of the properties of rows written with an idempotency key. One has the key of the row, and
+the other the write that sent the row."""
 
 _EARLIEST_MS: Final = 10**11
 _LATEST_MS: Final = 2**62

@@ -1,4 +1,4 @@
-"""Positions of many stored entries, and gathers over them.
+"""Table of the stored entries in a buffer, which reads each field of all entries at once.
 
 No Python object is made per message. A walk over the sizes (or a ConsumeQueue) gives the positions
 of entries. Every fixed field is then one gather through an array view that has a number at *every*

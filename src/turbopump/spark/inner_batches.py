@@ -1,7 +1,8 @@
-"""Expansion of inner batches: entries that contain several messages become one row per message.
+"""Expansion of inner batches into one row per message.
 
-Fields that a message lacks are the batch's. Its queue offset is the batch's plus its number in the
-batch. The plain twin is ``turbopump.message.batch.inner_entries``. Arrow columns are unknown here.
+An inner batch is an entry that contains several messages. Fields that a message lacks are the
+batch's. Its queue offset is the batch's plus its number in the batch. The plain twin is
+``turbopump.message.batch.inner_entries``. Arrow columns are unknown here.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from turbopump.spark.arrow_arrays import Ints, Mask
 from turbopump.spark.entries import Entries
 
 INFLATED_SIZE_MAX: Final = 1 << 30
-"""Maximum decompressed bytes of inner batches that are read together; some MiB as stored."""
+"""Maximum decompressed bytes of inner batches that are read together. They are some MiB as
+stored."""
 
 _COMPRESSION: Final = int(SysFlag.COMPRESSED | COMPRESSION_MASK)
 _WRAPPED: Final = int(SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP)

@@ -1,14 +1,15 @@
-"""Scan of a CommitLog segment's range into Arrow record batches, from the file alone.
+"""Scan of a part of a CommitLog segment into Arrow record batches, from the files alone.
 
-Every byte of the range is accounted for. It belongs to a good entry, to a damaged entry (a row with
+Every byte of the part is accounted for. It belongs to a valid entry, to a damaged entry (a row with
 a ``status``), to the blank at the end of a segment, or to space after the log's end. Spark and
 brokers are unknown here. Files are opened for reading only.
 
-One compiled function finds and checks adjacent good entries. ConsumeQueues help with the rest, but
-are not trusted alone. Units without a gap between their entries give the starts of entries. So the
-scan can skip unwanted entries, and knows the topic, queue and size of a damaged one. Elsewhere the
-scan walks by the sizes of the entries. At a position without an entry, it searches for the next
-magic number whose entry is good and contains its own position.
+One compiled function finds and checks adjacent valid entries. ConsumeQueues help with the rest, but
+are not trusted alone. A unit is the record of one entry in a ConsumeQueue. Units without a gap
+between their entries give the starts of entries. So the scan can skip unwanted entries, and knows
+the topic, queue and size of a damaged one. Elsewhere the scan walks by the sizes of the entries. At
+a position without an entry, it searches for the next magic number whose entry is valid and contains
+its own position.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ from turbopump.message.message import MessageQueue
 VERSION: Final = 1
 EARLIEST: Final = -2
 LATEST: Final = -1
-"""Symbols for the end (-1) and the start (-2) of a queue in a user's offsets, as in Spark's Kafka
-source and rocketmq-spark. A checkpoint never has them."""
+"""Symbols for the end (-1) and the start (-2) of a queue in offsets that a user gives, as in
+Spark's Kafka source and rocketmq-spark. A checkpoint never has them."""
 
 Offsets = dict[MessageQueue, int]
 
@@ -93,8 +93,8 @@ def _object(value: Any, what: str, where: str) -> Mapping[str, Any]:
 # The rule: pure arithmetic, with the same result for the same input on every machine, so that a
 # repeated micro-batch reads the same messages.
 TASKS_MAX: Final = 1_000_000
-"""Maximum number of tasks of one read with ``maxRecordsPerPartition``; Spark takes minutes for this
-many."""
+"""Maximum number of tasks of one read with ``maxRecordsPerPartition``. Spark takes minutes for this
+many tasks."""
 TASK_ROWS_MIN: Final = 1000
 """Minimum number of rows for which a further task is started. A task costs about 10 ms, as much as
 reading a few thousand messages."""

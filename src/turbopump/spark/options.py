@@ -1,4 +1,4 @@
-"""Options of ``format("rocketmq")``: one table of names, and their typed values.
+"""Options of ``format("rocketmq")``, as a table of names and as typed values.
 
 Every accepted name is in the table with its meaning (docs/reference/spark.md lists them; a test
 compares). Any other name is refused with the nearest known one, because an option that is silently
@@ -46,8 +46,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 # another type.
 _INSTANT: Final = pa.timestamp("us", tz="UTC")
 BODY_FAULT: Final = "bodyFault"
-"""Column with the reason why ``body`` is returned as stored: it cannot be decompressed, or its
-batch cannot be split."""
+"""Column with the reason why ``body`` has the stored bytes. Either the body cannot be decompressed,
+or its batch cannot be split."""
 
 READ_SCHEMA: Final = pa.schema(
     [

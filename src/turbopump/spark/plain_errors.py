@@ -1,5 +1,7 @@
-"""Output of Spark's Python workers: errors as sentences without a traceback, all warnings, and no
-errors of pipes that Spark has closed.
+"""Readable output of Spark's Python workers.
+
+Errors become sentences without a traceback, warnings are shown, and errors of pipes that Spark has
+closed are not.
 
 Spark shows an error of a data source as the traceback of its process, with the helpful sentence as
 the last line. PySpark leaves the traceback out if the environment of that process has

@@ -1,4 +1,4 @@
-"""Plan of a read: its queues, the offsets of each, and the tasks.
+"""Plan of a read, with its queues, the offsets of each queue, and the tasks.
 
 The plan asks the cluster once, so that tasks get plain numbers. A topic or queue that the user
 names and the cluster lacks is an error here, never a smaller read. Spark is unknown here.

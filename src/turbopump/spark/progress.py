@@ -27,7 +27,7 @@ from turbopump.message.message import MessageQueue
 from turbopump.spark.offsets import VERSION, Offsets, decode_offsets
 
 QueryProgress = StreamingQueryProgress | Mapping[str, Any] | str
-"""Progress from a listener or ``query.lastProgress``, or its JSON."""
+"""Progress of a streaming query from a listener or ``query.lastProgress``, or the JSON of that."""
 
 
 def lag(progress: QueryProgress | None) -> dict[MessageQueue, int]:

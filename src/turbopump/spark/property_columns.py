@@ -1,4 +1,4 @@
-"""Properties of many messages at once: the map column, and columns of single properties.
+"""Properties of many messages at once, as a map column and as columns of single properties.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Work of a reading task: read the given ranges of queues.
+"""Work of a reading task, which reads the given ranges of queues.
 
 A task needs only its ranges and options, and leaves only open connections behind. Spark's classes
 are unknown here, except for ``InputPartition``.
@@ -70,8 +70,8 @@ def connected(
 
 
 KEPT_S: Final = 30.0
-"""Seconds for which connections stay open between tasks. Brokers and name servers close idle ones
-after two minutes."""
+"""Seconds for which connections stay open between tasks. Brokers and name servers close idle
+connections after two minutes."""
 _kept_clusters: dict[Hashable, tuple[Cluster, float]] = {}
 
 

@@ -34,8 +34,8 @@ from turbopump.spark.source import CommitLogDataSource, RocketMQDataSource
 JVM_IS_AWAY: Final = (Py4JNetworkError, ConnectionError)
 """Errors of a call to a JVM that has ended or does not answer."""
 FILTER_PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
-"""Spark setting for pushed filters. PySpark rejects the option ``filterPushdown`` where this is
-off, its default."""
+"""Spark setting for pushed filters. PySpark rejects the option ``filterPushdown`` while this
+setting is off, which is its default."""
 
 
 def rocketmq_session(

@@ -1,4 +1,4 @@
-"""Writes, ``df.write.format("rocketmq")`` and ``writeStream``: rows to topics.
+"""Writes of rows to topics with ``df.write.format("rocketmq")`` and ``writeStream``.
 
 The main thread of a task receives record batches from Spark and encodes them. The event loop of the
 blocking clients sends many requests at a time. The main thread waits when too many requests are
@@ -65,11 +65,11 @@ _log = logging.getLogger(__name__)
 PARCEL_SIZE_MAX: Final = 512 << 10
 """Maximum bytes of a batch with several rows. Brokers accept 4 MiB."""
 ENCODED_SIZE_MAX: Final = 64 << 20
-"""Bytes of a record batch above which it is encoded in parts."""
+"""Maximum bytes of a record batch that is encoded at once. A larger batch is encoded in parts."""
 ATTEMPT_S: Final = 10.0
 ROUTE_PATIENCE_S: Final = 10.0
 SETTLE_S: Final = 3.0
-"""Seconds after a lost answer, after which a message that is not in its queue will not be stored
+"""Seconds to wait after a lost answer. A message that is not in its queue then will not be stored
 any more."""
 PAUSES_S: Final = (0.1, 0.2, 0.4, 0.8, 1.6)
 

@@ -1,8 +1,8 @@
-"""Entry points of Spark's ``format("rocketmq")`` and ``format("rocketmqCommitlog")``. They check
-options before planning, and set the schema.
+"""Entry points of Spark's ``format("rocketmq")`` and ``format("rocketmqCommitlog")``.
 
-This module is fast to import, because Spark imports it in every session on the machine; the rest is
-imported on use. It has no connections or threads, because Spark pickles it into each process.
+They check the options before Spark plans a query, and set the schema. This module is fast to
+import, because Spark imports it in every session on the machine; the rest is imported on use. It
+has no connections or threads, because Spark pickles it into each process.
 """
 
 from __future__ import annotations

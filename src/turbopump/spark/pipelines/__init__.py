@@ -1,5 +1,7 @@
-"""Pipelines of `turbopump pipeline NAME`, as functions for notebooks and schedulers. The public
-names are imported on first use, because they import pyspark."""
+"""Pipelines of `turbopump pipeline NAME`, as functions for notebooks and schedulers.
+
+The public names are imported on first use, because they import pyspark.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Archive of topics in a lake, exactly once.
+"""Archive of topics in a lake, with each message exactly once.
 
 The table is the checkpoint. Each batch begins at the offsets in the table, reads up to offsets
 chosen in advance, and is committed together with its end offsets. So a batch that was killed was
@@ -68,17 +68,17 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS_PER_BATCH: Final = 500_000
-"""Maximum rows of a batch: about ten seconds of work, which is repeated after a kill."""
+"""Maximum rows of a batch. A batch takes about ten seconds, and is repeated after a kill."""
 COMPACT_FROM: Final = 16
 COMPACT_TARGET: Final = 128 << 20
 """Target size of a compacted file in bytes. A partition is compacted when it has ``COMPACT_FROM``
 files smaller than half of this."""
 COMPACT_EVERY_S: Final = 3600
-"""Seconds between two compactions in a run that follows its topics; other runs compact at their
+"""Seconds between two compactions in a run that follows its topics. Other runs compact at their
 end."""
 ATTEMPTS: Final = 4
-"""Attempts of a batch while brokers cannot be reached; each attempt waits for them as the source
-does."""
+"""Number of attempts of a batch while brokers cannot be reached. Each attempt waits for them as the
+source does."""
 
 _CHOOSING: Final = (
     "assigned",

@@ -1,4 +1,4 @@
-"""Message bodies as columns: JSON by a Spark schema, Avro by an Avro schema.
+"""Message bodies as columns, for JSON with a Spark schema and Avro with an Avro schema.
 
 No row is dropped. A row whose body does not fit the schema is stored in the table ``_rejected``,
 with the reason. ``turbopump.spark.pipelines.json_values`` decodes JSON, and fastavro decodes Avro.

@@ -1,4 +1,4 @@
-"""SQL over topics and lakes. Each becomes a table when a query names it.
+"""SQL over topics and lakes, each of which becomes a table when a query names it.
 
 Only tables that the query names are opened. When Spark reports an unknown table, this module
 creates the table and runs the query again. The display of rows is unknown here.

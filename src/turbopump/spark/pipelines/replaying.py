@@ -1,10 +1,10 @@
-"""Replay of a lake's messages into a topic: selected by time, key or condition, at a limited rate,
-and each message once.
+"""Replay of messages of a lake into a topic, each message once.
 
-The rule: a replay has a name, and every message that it sends has the name and its origin as
-properties (``REPLAY_ID``, ``REPLAYED_FROM``). So a stopped or killed replay can continue. Completed
-batches are recorded in ``LAKE/_replays``. For the batch that was interrupted, the target topic is
-searched. The sending of messages is unknown here.
+Messages are selected by time, key or condition, and sent at a limited rate. The rule: a replay has
+a name, and every message that it sends has the name and its origin as properties (``REPLAY_ID``,
+``REPLAYED_FROM``). So a stopped or killed replay can continue. Completed batches are recorded in
+``LAKE/_replays``. For the batch that was interrupted, the target topic is searched. The sending of
+messages is unknown here.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 REPLAY_ID: Final = "REPLAY_ID"
 REPLAYED_FROM: Final = "REPLAYED_FROM"
-"""Name of the property with a message's origin, ``broker/topic/queue/offset``. ``REPLAY_ID`` has
-the replay's name."""
+"""Name of the property with the origin of a message, ``broker/topic/queue/offset``. ``REPLAY_ID``
+has the name of the replay."""
 
 ROWS_PER_BATCH: Final = 50_000
 PACED_S: Final = 5

@@ -1,8 +1,8 @@
-"""Common parts of the command line's pipelines: the session, a line of progress, stop requests, and
-error sentences.
+"""Common parts of the pipelines of the command line.
 
-A pipeline checks ``stop`` between two complete pieces of work, so a stop leaves nothing to repair.
-The work itself is unknown here.
+These are the Spark session, a line of progress, stop requests, and error sentences. A pipeline
+checks ``stop`` between two complete pieces of work, so a stop leaves nothing to repair. The work
+itself is unknown here.
 """
 
 from __future__ import annotations

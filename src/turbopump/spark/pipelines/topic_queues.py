@@ -1,9 +1,9 @@
-"""Queues of an archive's topics at the brokers, compared with the lake.
+"""Queues of the topics of an archive, compared with the lake.
 
 A queue may be new, unreachable, or read from a slave. It may have been deleted and made again, and
-its broker may have been renamed. Each look at the brokers decides which queues can be read, and up
-to which offset. A topic or queue that cannot be read is a fault; the others continue. Reading and
-writing messages is unknown here.
+its broker may have been renamed. Each time the brokers are asked, this module decides which queues
+can be read, and up to which offset. A topic or queue that cannot be read is a fault; the others
+continue. Reading and writing messages is unknown here.
 """
 
 from __future__ import annotations
@@ -45,15 +45,16 @@ class TopicQueues:
     _faults: dict[str, TurbopumpError] = field(default_factory=dict)
     """Faults of topics and queues that are left out, by name."""
     _changed: set[MessageQueue] = field(default_factory=set)
-    """Queues that were made again, so the lake's rows are of other messages."""
+    """Queues that were made again, so that the lake has rows of other messages."""
     _absent: frozenset[MessageQueue] = frozenset()
     _behind: set[MessageQueue] = field(default_factory=set)
-    """Queues whose slave has less than the lake, after the warning about it."""
+    """Queues whose slave has less than the lake, after a warning was logged."""
     _compared: set[MessageQueue] = field(default_factory=set)
-    """Queues whose newest row matches the broker's message. A queue that disappears is compared
-    again when it returns."""
+    """Queues whose newest row in the lake matches the broker's message. A queue that disappears is
+    compared again when it returns."""
     _renamed: dict[MessageQueue, int | None] = field(default_factory=dict)
-    """First offsets of queues that are in the lake under another broker's name."""
+    """Offset at which a queue begins if the lake has its messages under the name of another broker,
+    otherwise None."""
 
     def readable_ends(self, snapshot: Snapshot) -> tuple[Snapshot, Offsets]:
         """Return the newest version of the lake, and the present end of each queue that can be

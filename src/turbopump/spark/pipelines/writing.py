@@ -1,8 +1,8 @@
-"""Work of an executor: write messages into staged Parquet files, one for each topic and hour.
+"""Work of an executor, which writes messages into staged Parquet files.
 
-Staged files do not count until the driver commits them, so a task may run twice or be killed. Each
-file has a unique name, and is durable before it is reported. The lake's state is unknown here, and
-so is Spark beyond the batches of ``mapInArrow``.
+There is one file for each topic and hour. Staged files do not count until the driver commits them,
+so a task may run twice or be killed. Each file has a unique name, and is durable before it is
+reported. The lake's state is unknown here, and so is Spark beyond the batches of ``mapInArrow``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NEEDED_COLUMNS: Final = ("topic", "brokerName", "queueId", "queueOffset", "store
 """Columns that every table needs, for its partitions and to identify a row."""
 
 PARTITIONS: Final = pa.schema([("topic", pa.string()), ("date", pa.date32()), ("hour", pa.int32())])
-"""Columns whose values are in a file's path, not in the file."""
+"""Columns whose values are in the path of a file, not in the file."""
 
 REPORT_COLUMN: Final = "file"
 GROUP_ROWS: Final = 131_072
