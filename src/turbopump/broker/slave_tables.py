@@ -411,7 +411,7 @@ class SlaveTables:
     def _judge_by(self, answer: Command, end: int, had: int) -> TopicConfigSerializeWrapper:
         """Record what an answer about topics says of the log and of deletions.
 
-        Returns all topics of the master, or none if no topic has changed.
+        Returns the topics in the answer, or none if no topic has changed.
         """
         self._topics_at = end
         self._has_less = end < had
