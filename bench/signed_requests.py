@@ -27,7 +27,7 @@ from turbopump.compiled import KIND
 from turbopump.protocol.frame import frame_head
 from turbopump.protocol.requests.send import SendMessageReply, SendMessageV2
 from turbopump.remoting.router import HELD, Authorise, Outcome, RequestContext, Router
-from turbopump.remoting.served import Served
+from turbopump.remoting.served_requests import ServedRequests
 from turbopump.remoting.wire import Wire
 
 GOAL = 2.0
@@ -78,7 +78,7 @@ def connection(access: Authorise | None) -> Wire:
     answer = frame_head(2, 0) + b"{}"
     router = Router(access)
     router.add(SendMessageV2, lambda _request, _context: answer)
-    made = Served(router).wire
+    made = ServedRequests(router).wire
     made.connection_made(_Wire())
     return made
 
@@ -93,7 +93,7 @@ def asked(frame: bytes) -> tuple[SendMessageV2, RequestContext]:
         return HELD
 
     router.add(SendMessageV2, note)
-    made = Served(router).wire
+    made = ServedRequests(router).wire
     made.connection_made(_Wire())
     made.data_received(frame)
     return seen[0]
