@@ -14,9 +14,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from turbopump.client.push_consumer import ConsumeFrom, Delivery, PushConsumer, RunningPush
 
@@ -45,17 +43,21 @@ async def handle(journal: Journal, rng: random.Random, message: Delivery) -> Non
     journal.write("end", place)
 
 
-def noticed(changed: Callable[..., Any], journal: Journal, running: RunningPush) -> None:
-    journal.write("notice")
-    changed(running)
+def journal_notices(journal: Journal) -> None:
+    """Write each notice of the broker that the group has changed, before the consumer acts on
+    it."""
+    act = RunningPush._group_changed
+
+    def write_and_act(running: RunningPush) -> None:
+        journal.write("notice")
+        act(running)
+
+    RunningPush._group_changed = write_and_act  # type: ignore[method-assign]
 
 
 async def live(namesrv: str, group: str, topic: str, kind: str, journal: Journal) -> None:
     rng = random.Random()
-    changed = RunningPush._group_changed
-
-    RunningPush._group_changed = partial(noticed, changed, journal)  # type: ignore[method-assign]
-
+    journal_notices(journal)
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     async with PushConsumer(

@@ -190,6 +190,8 @@ def test_nothing_is_lost_and_order_is_kept_while_members_join_leave_and_are_kill
                     int(event.words[1]),
                     bytes.fromhex(event.words[2]),
                 )
+        notices = [event for event in group.events if event.what == "notice"]
+        assert len(notices) >= len(group.changes) - 1, "members do not journal the broker's notices"
         settling, inheriting = group.settling(), group.inherited
         judged, inherited = undisturbed(settling, held_up, 60), undisturbed(inheriting, held_up, 3)
         again, wrong = group.repeated()
