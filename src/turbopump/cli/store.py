@@ -43,7 +43,7 @@ command = command_group(
 
 
 def _store_options(run: Callable[..., int], form: str = "text") -> Callable[..., None]:
-    """Make a function a store command with the options that all of them have.
+    """Turn a function into a store command, with the common options of all store commands.
 
     The function gets the paths of the store and returns the exit code.
     """
@@ -246,10 +246,10 @@ def set_unreadable_apart(paths: StorePaths, output: str, dry_run: bool) -> int:
 
 @contextmanager
 def _progress(label: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar on standard error, and yield a function that moves the bar.
+    """Show a progress bar on standard error. Yield a function that moves the bar.
 
-    The function gets the bytes done and their total. The function does nothing if standard error is
-    not a terminal.
+    The arguments of the function are the bytes done and the total bytes. If standard error is not a
+    terminal, there is no bar and the function does nothing.
     """
     if not sys.stderr.isatty():
         yield lambda _done, _size: None
