@@ -46,7 +46,7 @@ class TopicReader(MessageFinder):
     """
 
     async def committed(self, group: str, queue: MessageQueue) -> int | None:
-        """Return the offset that a group has committed in a queue. Return None without one. Raises
+        """Return the offset that a group has committed in a queue, or None. Raises
         RemotingError."""
         offsets = OffsetStore(self._ready(), group)
         return await offsets.committed(queue, zero_if_young=False)
