@@ -1,5 +1,7 @@
-"""`turbopump auth user|policy|test|import|export`: users and policies on every server of a cluster
-that has access control, or in one server's file."""
+"""`turbopump auth user|policy|test|import|export`: users and policies.
+
+A command reads or changes them on every server with access control, or in one server's file.
+"""
 
 from __future__ import annotations
 

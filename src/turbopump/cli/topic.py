@@ -1,5 +1,7 @@
-"""`turbopump topic list|create|alter|delete|route`: topics of a cluster, their brokers, and the
-messages that a change would hide."""
+"""`turbopump topic list|create|alter|delete|route`: topics of a cluster and their brokers.
+
+Before a change, the command shows which messages the change would hide.
+"""
 
 from __future__ import annotations
 

@@ -86,8 +86,7 @@ class BatchReader(DataSourceReader):
         """Return the tags for the brokers' tag filter, or None if brokers must not filter.
 
         The tags come from Spark's filters. Brokers must not filter by tags if the query has an SQL
-        filter. They must not if a topic may store inner batches either, because an inner batch has
-        no tag of its own.
+        filter, or if a topic may store inner batches. (An inner batch has no tag of its own.)
         """
         tags = self._pushed.tags
         if tags is None or self._options.sql_filter is not None:
@@ -180,10 +179,11 @@ NOTHING_PUSHED: Final = Pushed()
 
 
 def push(filters: Iterable[Filter]) -> tuple[Pushed, list[Filter]]:
-    """Divide Spark's filters: some restrict what the source reads, and Spark applies the others.
+    """Divide Spark's filters between the source and Spark.
 
-    A row must match all filters. A filter may be in both results, because the source applies some
-    filters only roughly.
+    The first result has the restrictions that the source applies. The second result has the filters
+    that Spark must apply. A row must match all filters. A filter may be in both results, because
+    the source applies some filters only roughly.
     """
     pushed = NOTHING_PUSHED
     left: list[Filter] = []

@@ -66,7 +66,7 @@ T = TypeVar("T")
 
 
 class PullFilter(NamedTuple):
-    """Filter by which a broker selects the messages of a pull.
+    """Broker's filter for the messages of a pull.
 
     ``kind`` is ``TAG`` or ``SQL92``, the type of the expression.
     """
@@ -373,7 +373,7 @@ class Cluster:
         return _offset_in(self._ask_broker(queue, [request], self._timeout)[0], queue)
 
     def stored_ms(self, queue: MessageQueue, offset: int) -> int:
-        """Return the time (ms) at which the message at this offset was stored.
+        """Return the store time (ms) of the message at an offset.
 
         Raises ClientError if there is no such message.
         """
@@ -462,8 +462,8 @@ class Cluster:
     def _retry(
         self, ask: Callable[[], T], passing: tuple[type[Exception], ...], patience: float
     ) -> T:
-        """Call ``ask`` again until it succeeds, for at most ``patience`` seconds. Return its
-        result.
+        """Call ``ask`` until it succeeds, for at most ``patience`` seconds. Return the result of
+        ``ask``.
 
         Only the exceptions in ``passing`` are retried.
         """

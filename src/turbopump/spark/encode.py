@@ -395,7 +395,7 @@ class _Rows:
                 )
 
     def _rows_of_brokers(self, own_names: pa.StringArray, row_of: Ints) -> Ints:
-        """Return the rows that come from a broker, because someone read them from a topic.
+        """Find the rows that are received messages, read from a broker before.
 
         Such a row has both of the properties that a broker adds to each message.
         """

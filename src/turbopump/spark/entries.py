@@ -230,7 +230,7 @@ class Entries:
             return None
 
     def lacking_crcs(self, requires_crc: Callable[[int], bool] | None) -> Mask:
-        """Return a mask of the entries without a CRC that need one.
+        """Return a mask of the entries that lack a required CRC.
 
         ``requires_crc`` takes an offset of the log. It returns True if an entry there must have a
         CRC. If ``requires_crc`` is None, no entry needs a CRC.

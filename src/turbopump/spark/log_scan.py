@@ -347,7 +347,8 @@ class _Scan:
 
     @cached_property
     def _data_end(self) -> int:
-        """Offset in the log after the last byte of this part that is not zero."""
+        """End of the data in this part: the offset in the log after the last byte that is not
+        zero."""
         begin, end = (offset - self._part.start for offset in (self._part.begin, self._limit))
         buffer = bytearray(_SEARCH_STEP)
         while end > begin:
@@ -588,8 +589,7 @@ class Units:
         return int(self.positions[index] + self.sizes[index])
 
     def is_sure(self, index: int) -> bool:
-        """Return True if the next unit confirms this unit: its entry begins exactly where this
-        one ends."""
+        """Return True if the next unit's entry begins exactly at the end of this unit's entry."""
         return self.run_end(index) > index + 1
 
 

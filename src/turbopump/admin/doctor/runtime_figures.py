@@ -86,7 +86,7 @@ class RuntimeFigures:
 
 
 def judge_runtime(found: Findings, figures: RuntimeFigures, now_ms: float) -> None:
-    """Report problems of a broker that its runtime figures show.
+    """Judge a broker by its runtime figures, and report problems.
 
     - ``now_ms``: the time of the answer by this machine's clock, in ms since 1970.
     """
