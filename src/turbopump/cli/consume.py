@@ -1,5 +1,7 @@
-"""`turbopump consume`: messages as JSON lines on standard output. The command reads as a consumer
-of a group or, with `--no-group`, without any group."""
+"""`turbopump consume`: messages as JSON lines on standard output.
+
+The command is a consumer of a group, unless `--no-group` is given.
+"""
 
 from __future__ import annotations
 

@@ -307,7 +307,8 @@ def default_journal() -> Path:
 def _progress(count: int, output: str) -> AbstractContextManager[Any]:
     """Return a context manager that shows a progress bar on standard error.
 
-    Without a person at the terminal, the context manager yields None and shows nothing.
+    If the output is JSON, or if standard error is not a terminal, the context manager yields None
+    and shows nothing.
     """
     if output == "json" or not os.isatty(2):
         return nullcontext()

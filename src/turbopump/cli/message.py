@@ -224,9 +224,9 @@ def message_lines(
 
 
 def body_lines(body: bytes) -> tuple[str, list[str]]:
-    """Return a body as lines for a terminal, after the kind of the body, such as JSON or text.
+    """Return the kind of a body, and the body as lines for a terminal.
 
-    The lines have no control characters.
+    The kind is a phrase such as ``JSON`` or ``text``. The lines have no control characters.
     """
     try:
         text = body.decode()

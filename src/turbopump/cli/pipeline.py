@@ -1,5 +1,5 @@
-"""`turbopump pipeline archive|compact|replay`: copying topics to a lake, compacting the lake and
-replaying from it, on Spark.
+"""`turbopump pipeline archive|compact|replay`: work on a lake with Spark. The commands archive
+topics, merge small files, and replay messages.
 
 Each command calls one function of `turbopump.spark.pipelines`, with progress, a clean stop and a
 report. Spark is imported when a command runs.

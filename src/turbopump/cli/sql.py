@@ -183,7 +183,7 @@ def table_lines(names: list[str], rows: Iterator[tuple[Any, ...]], limit: int) -
     """Yield rows as a text table, line by line. The table has at most ``limit`` rows.
 
     Columns are as wide as necessary, and numbers are aligned right. The last line has the number of
-    rows.
+    rows, or says that there are more.
     """
     values = list(islice(rows, limit))
     more = next(rows, None) is not None

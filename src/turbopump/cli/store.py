@@ -1,5 +1,7 @@
-"""`turbopump store inspect|verify|dump DIR`: read a store directory, offline or while its broker
-runs, without changes. `set-apart` changes the directory, while no broker uses it.
+"""`turbopump store inspect|verify|dump DIR`: reading of a store directory, without changes.
+
+A broker may be running on the store meanwhile. `set-apart` is different: it changes the directory,
+and no broker may use the store.
 
 Exit codes: 0 no damage, 1 damage was found, 2 unreadable or wrong usage.
 """

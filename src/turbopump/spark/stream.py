@@ -310,10 +310,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _must_wait(self, begins: Offsets, ends: Offsets) -> bool:
         """Return True if the micro-batch must wait for more messages.
 
-        It waits until there are ``minOffsetsPerTrigger`` messages, or one of them has waited for
-        ``maxTriggerDelay``. The waiting time comes from the messages' store times, so that a
-        restart does not reset it. It also counts from when they were first seen, in case the
-        broker's clock is ahead.
+        The micro-batch waits until there are ``minOffsetsPerTrigger`` messages, or until a message
+        has waited for ``maxTriggerDelay``. The waiting time is counted from the messages' store
+        times, so a restart does not reset it. The waiting time is also counted from the first sight
+        of the messages, in case the broker's clock is ahead.
         """
         least = self._options.offsets_per_trigger_min
         waiting = ranges_between(begins, ends)
