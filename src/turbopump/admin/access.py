@@ -71,7 +71,7 @@ class ServerAccounts:
 
     @property
     def accounts(self) -> Accounts:
-        """These users and policies as ``Accounts``, without passwords.
+        """Copy of the users and policies as ``Accounts``, without passwords.
 
         Raises ConfigError for an invalid value.
         """
