@@ -44,7 +44,7 @@ KeyT = TypeVar("KeyT", bound=Hashable)
 
 
 class MemberInfo(msgspec.Struct, frozen=True, gc=False):
-    """Information that a consumer sent about itself in a heartbeat. A field is None if unknown.
+    """Information about a consumer, from its own heartbeat. An unknown field is None.
 
     - ``wants``: the subscriptions.
     - ``consume_from``: where to begin in a new queue. Always None for pull consumers, because
