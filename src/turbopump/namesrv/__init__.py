@@ -1,4 +1,4 @@
-"""Name server: the table of brokers and their topics, and its request handlers."""
+"""Name server, which tells clients where the brokers and their topics are."""
 
 from turbopump.namesrv.server import NameServer
 

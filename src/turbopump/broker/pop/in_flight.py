@@ -13,7 +13,7 @@ from turbopump.broker.pop.group_queue import GroupQueue
 
 
 class InFlight:
-    """For each queue, the popped messages without an acknowledgement.
+    """Table of popped messages without an acknowledgement, by queue.
 
     A group does not pop a queue that has more than ``limit`` of these messages. A limit of None
     means no limit.

@@ -17,7 +17,7 @@ from turbopump.store.watermark import Watermark
 
 
 class PopOffsets:
-    """For each queue, the next offset to pop, and a lock for the running pop.
+    """Table of the next offsets to pop, by queue. A queue is locked during a pop.
 
     A new offset is committed only when the log is on the disk up to the end of its checkpoint. A
     commit that had to wait for the disk calls ``settled``.

@@ -75,7 +75,7 @@ class OrderInfoTable(msgspec.Struct, kw_only=True):
 
 
 class OrderInfo(SavedTable[OrderInfoTable]):
-    """For each group and queue, the messages of the last ordered pop."""
+    """Table of the last ordered pops, by group and queue."""
 
     def __init__(self, file: JsonTable) -> None:
         super().__init__(file, OrderInfoTable)
