@@ -52,7 +52,7 @@ async def stop_task(task: asyncio.Task[None] | None) -> None:
 
 
 class RetryingTask:
-    """Background task that calls an async function again and again until the task is stopped.
+    """Background task that repeats an async function until the task is stopped.
 
     After an error, for example on a full disk, the task pauses and calls the function again.
 

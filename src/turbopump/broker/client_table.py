@@ -359,8 +359,7 @@ class ClientTable(Generic[PeerT]):
     def _note_member(
         self, group: ConsumerGroup[PeerT], peer: PeerT, client_id: str, version: int, now: float
     ) -> tuple[Member, bool]:
-        """Record that a member was seen now. Return the member, and a flag that is True for a new
-        member."""
+        """Record that a member was seen now. Return the member, and True for a new member."""
         member = group.members.get(peer)
         if member is None or member.client_id != client_id:
             member = Member(client_id, version, now, since=now)

@@ -45,7 +45,7 @@ class ColdFlow:
     _end: float = 0.0
 
     def note_read(self, group: str, size: int) -> None:
-        """Count cold bytes that a group has read. Cold bytes are bytes that may not have been in
+        """Count bytes that a group has read. The bytes are cold: they may not have been in
         memory."""
         if size <= 0 or _is_free(group):
             return

@@ -138,7 +138,7 @@ class Forwarding:
         await self.flush.confirmed(stored.log_end)
 
     def room_made(self) -> None:
-        """Repeat the waiting appends in their order, now that the log has a new file."""
+        """Repeat the waiting appends in their order. The log has a new file now."""
         waiting = self._waiting
         self._waiting = deque()
         for waiter in waiting:

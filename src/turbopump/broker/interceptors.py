@@ -1,4 +1,5 @@
-"""Interceptors, which redirect or refuse special messages before the store gets them.
+"""Interceptors of sends. An interceptor may redirect or refuse a special message before the store
+gets it.
 
 Half messages, timer messages and delayed messages are not stored in their topic at once. Each
 interceptor may change the destination of a message or refuse the message. Source: apache/rocketmq
@@ -40,7 +41,8 @@ Interceptor = Callable[[SendMessage, Destination], Destination | Refusal]
 
 
 class Interceptors:
-    """Chain of functions that may redirect or refuse a message before the message is stored.
+    """Chain of interceptors. Each one may redirect or refuse a message before the message is
+    stored.
 
     Each interceptor gets the destination that the previous one returned.
     """

@@ -1,4 +1,4 @@
-"""Tracker of consumer groups, which notifies members of changes and logs conflicts.
+"""Tracker of consumer groups. It notifies members of changes, and logs conflicts.
 
 Many changes may come in one run of the event loop, and a group may have thousands of members. So
 notices (request 40) are collected, and large groups are notified and checked at intervals.

@@ -344,7 +344,7 @@ class Rounds:
         self._next = None
 
     def end_round(self, good: bool) -> None:
-        """End the run that is in progress, and set the result of its future."""
+        """End the run in progress. Set the result of its future."""
         current = self._current
         self._current = None
         if current is not None and not current.done():

@@ -1,4 +1,4 @@
-"""State of a broker that all its parts share: the open store and the tables beside it.
+"""Shared state of a broker: the open store and the tables beside it.
 
 This module does not know requests.
 """
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stored:
-    """State of a broker that all its parts share: store, tables, connected clients and statistics.
+    """Shared state of a broker: store, tables, connected clients and statistics.
 
     - ``settings``: the settings of the store.
     - ``sends``: the sends that are not stored yet.

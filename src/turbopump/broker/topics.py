@@ -97,7 +97,8 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         self.loaded_ms = self.version.timestamp
 
     def add_system_topics(self, config: BrokerConfig) -> None:
-        """Create the topics that every broker has from its start, if they do not exist."""
+        """Create the system topics if they do not exist. Every broker has these topics from its
+        start."""
         cluster = config.broker_cluster_name
         broker = config.broker_name
         cluster_perm = READ_WRITE if config.cluster_topic_enable else 0
@@ -277,8 +278,7 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
 
 
 def plain_topic(name: str, queues: int, perm: int = READ_WRITE) -> TopicConfig:
-    """Return settings of a topic that has ``queues`` queues for reading, and as many for
-    writing."""
+    """Return settings of a topic with ``queues`` queues for reading, and as many for writing."""
     return TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
 
 

@@ -1,4 +1,4 @@
-"""Name server, which tells clients where the brokers and their topics are."""
+"""Name server. Clients ask it for the brokers of a topic."""
 
 from turbopump.namesrv.server import NameServer
 

@@ -270,8 +270,8 @@ class MasterLink:
         self._timer = loop.call_later(CHECK_S, self._check_slaves)
 
     def _publish_copied(self) -> None:
-        """Tell the store up to which offset enough slaves have the log, and if too few are in
-        sync."""
+        """Tell the store the offset up to which enough slaves have the log. Also report if too few
+        are in sync."""
         if not self.settings.acks:
             return
         replicas = self.replicas

@@ -87,7 +87,7 @@ _BUSY: Final = refusal(
 
 
 class _Pull:
-    """Pull request whose queue is being read, or which waits for messages.
+    """Pull request in progress. Its queue is being read, or the request waits for messages.
 
     - ``deadline``: the end of the waiting time, as a time of the event loop in seconds. None
       until a read has found nothing.

@@ -219,7 +219,7 @@ class Delays(SavedTable[DelayOffsetTable]):
 
 @dataclass(eq=False)
 class DelayLevel:
-    """One delay level, which delivers the waiting messages of one queue.
+    """One delay level. It delivers the waiting messages of one queue.
 
     - ``number``: the level, from 1.
     - ``turn``: the lock that a level needs to deliver, so that one level at a time delivers.

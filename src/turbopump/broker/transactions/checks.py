@@ -478,7 +478,7 @@ class TransactionChecks:
         self._given_up += 1
 
     async def _producer_of(self, group: str, topic: str) -> Wire | None:
-        """Return a connected producer for a check, or None. The broker may ask this producer.
+        """Return a connected producer with the needed permission, or None.
 
         The producers of a group are asked in rotation. A producer that has not read earlier data is
         skipped.

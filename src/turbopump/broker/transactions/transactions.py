@@ -179,7 +179,7 @@ class Transactions:
                 pending.note_copy(half.origin, index)
 
     async def _read_given_up(self) -> None:
-        """Find pending half messages that the last run gave up but did not save.
+        """Find pending half messages that the last run gave up after its last save.
 
         Their dead letters are in the log behind the first pending half message.
         """
