@@ -156,7 +156,7 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
         self, group: str, topic: str, queue_id: int, offset: int, reader: Hashable
     ) -> int | None:
         """Return the offset to which an operator's reset redirects a pull. Return None if the pull
-        stays.
+        is not redirected.
 
         - ``offset``: the offset at which the ``reader`` pulls.
 

@@ -1,6 +1,6 @@
 """Background copies of a master's tables to a slave. The log is copied separately.
 
-They are topics, groups, request modes, offsets of consumers and of delay levels, messages of
+The tables are topics, groups, request modes, offsets of consumers and of delay levels, messages of
 ordered pops, holders of queue locks, and the progress of the timers.
 
 Tables are copied only while the log is copied. An offset is accepted only when the log here has
