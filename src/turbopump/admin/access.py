@@ -17,6 +17,7 @@ from turbopump.admin.cluster import Servers
 from turbopump.auth.accounts import SUBJECT, Accounts, User
 from turbopump.auth.policies import Policies
 from turbopump.auth.sealing import NONCE_SIZE, unseal
+from turbopump.documentation import page_url
 from turbopump.errors import ClientError, RemotingError, TurbopumpError
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
@@ -35,7 +36,7 @@ from turbopump.protocol.requests.access import (
 
 OFF: Final = (
     "no server that was asked has access control: set authenticationEnabled=true in its "
-    "configuration (docs/guide/access-control.md)"
+    f"configuration ({page_url('docs/guide/access-control.md')})"
 )
 
 

@@ -10,6 +10,7 @@ from turbopump.admin.access import ComparedAccounts, accounts_at, differing_acco
 from turbopump.admin.cluster import Servers, refuse_unknown_cluster
 from turbopump.config import properties
 from turbopump.config.addresses import host_of
+from turbopump.documentation import page_url
 from turbopump.errors import BodyError, ConfigError, ProtocolError, RemotingError
 from turbopump.plural import counted
 from turbopump.protocol.requests.configuration import GetBrokerConfig
@@ -205,8 +206,8 @@ def _slave_not_copying(slave: BrokerReplication, n: str) -> Problem:
         + (f" from {knows}" if knows else ": no name server has the address of its master")
         + (f": {fault}" if fault else ""),
         "read the cause in the log of the slave (the slave does not copy cause=…) and of its "
-        "master; docs/guide/cluster.md has the fix for each cause; then check with turbopump "
-        f"cluster ha {n}",
+        f"master; {page_url('docs/guide/cluster.md')} has the fix for each cause; then check with "
+        f"turbopump cluster ha {n}",
     )
 
 

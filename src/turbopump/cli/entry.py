@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from turbopump import __version__
+from turbopump.documentation import SITE
 from turbopump.errors import ConfigError, TurbopumpError
 
 if TYPE_CHECKING:
@@ -131,10 +132,26 @@ def command_group(name: str, about: str, **settings: Any) -> click.Group:
     return kind(name, callback=show_help, help=about, invoke_without_command=True, **settings)
 
 
-turbopump = click.version_option(__version__, prog_name="turbopump")(
+def _show_version(context: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked and not context.resilient_parsing:
+        from turbopump.compiled import KIND
+
+        click.echo(f"turbopump {__version__}, {KIND}")
+        context.exit()
+
+
+turbopump = click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_show_version,
+    help="Show the version, and whether compiled functions run; then exit.",
+)(
     command_group(
         "turbopump",
         "Apache RocketMQ in Python: name server, broker, producer and consumer.",
+        epilog=f"Documentation: {SITE}",
         cls=LazyGroup,
         context_settings={
             "help_option_names": ["-h", "--help"],

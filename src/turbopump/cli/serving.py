@@ -28,6 +28,7 @@ from turbopump.config.properties import decode, encode
 from turbopump.config.setting import SettingsClass, effective, settings_of
 from turbopump.config.tls import TlsConfig, tls_file
 from turbopump.disk.maps import outlive_lost_pages
+from turbopump.documentation import page_url
 from turbopump.errors import ConfigError
 from turbopump.event_loop import loop_factory
 from turbopump.remoting.tls import keep_buffers_small
@@ -246,8 +247,9 @@ def refuse_open_bind(host: str, *, insecure: bool, authentication: bool = False)
     if not insecure and not authentication and not addresses.is_loopback(host):
         raise ConfigError(
             f"{host or 'an empty address'} can be reached from other machines, and everyone there "
-            "might do everything: set authenticationEnabled=true (docs/guide/access-control.md), "
-            f"bind {addresses.LOOPBACK}, or add --insecure"
+            "might do everything: set authenticationEnabled=true "
+            f"({page_url('docs/guide/access-control.md')}), bind {addresses.LOOPBACK}, or add "
+            "--insecure"
         )
 
 
@@ -315,7 +317,8 @@ def print_effective(
             hidden.append(f"# {known.key} is a secret, and left out here: add it\n")
         else:
             origins.setdefault(origin, {})[known.key] = values[known.key]
-    click.echo("# a file for -c; docs/reference/configuration.md explains each key")
+    page = page_url("docs/reference/configuration.md")
+    click.echo(f"# a file for -c; {page} explains each key")
     for origin in sorted(origins, key="defaults".__eq__):
         click.echo(f"# from {origin}\n{encode(origins[origin])}", nl=False)
     click.echo("".join(hidden), nl=False)
