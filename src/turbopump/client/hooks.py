@@ -83,7 +83,7 @@ class EndTransactionContext:
 
 
 class SendHook:
-    """Base class of hooks, whose methods do nothing. Override the methods that you need."""
+    """Base class of hooks. Every method does nothing; override the ones you need."""
 
     def forbid(self, context: SendContext) -> None:
         """Check whether an attempt may be made. Raise an exception to end the send with this
