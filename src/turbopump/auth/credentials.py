@@ -27,8 +27,8 @@ def credentials_of(
 ) -> Credentials | None:
     """Return the credentials of a command or application. The result is None if they are not set.
 
-    They are in the values of ``SECRET_FIELDS``, or else in ``environment``. Raises ConfigError if
-    they are invalid.
+    The values of ``SECRET_FIELDS`` have precedence over ``environment``. Raises ConfigError if
+    the credentials are invalid.
     """
     path = secrets["credentials_file"]
     secrets = {name: value for name, value in secrets.items() if name != "credentials_file"}

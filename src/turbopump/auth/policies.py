@@ -47,7 +47,7 @@ class ResourceType(StrEnum):
 class Pattern(StrEnum):
     """Pattern of names in a policy's resource. The kinds are in order of precedence.
 
-    They are one name, a prefix, and all names.
+    The kinds are one name, a prefix, and all names.
     """
 
     LITERAL = "LITERAL"

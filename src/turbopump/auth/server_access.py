@@ -333,7 +333,7 @@ class ServerAccess:
 class NoAccessControl:
     """Stand-in for the access control of a server without one.
 
-    They answer requests about users with an explanation.
+    It answers requests about users with an explanation.
     """
 
     def add_to(self, router: Router) -> None:

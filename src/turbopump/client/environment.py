@@ -59,7 +59,7 @@ def program_name() -> str:
     """Return the name of the running program. Characters that are illegal in a group name become
     ``-``.
 
-    This is the module of ``python -m``, or the name of the script without its suffix, or
+    The name is the module of ``python -m``, or the name of the script without its suffix, or
     ``python``.
     """
     main = sys.modules.get("__main__")

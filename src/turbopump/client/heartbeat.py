@@ -60,8 +60,8 @@ class InstanceMember:
     def clashes_with(self, other: InstanceMember) -> bool:
         """Return True if the two members cannot be in the same heartbeat.
 
-        These are two consumers of one group, and an exclusive producer with another producer of its
-        group.
+        Two consumers of one group cannot. An exclusive producer cannot be with another producer of
+        its group.
         """
         if self.group != other.group:
             return False

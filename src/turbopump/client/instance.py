@@ -292,8 +292,8 @@ class ClientInstance:
     def check_usable(self, what: str, member: InstanceMember | None = None) -> None:
         """Raise NotStartedError if the caller must not use a client of this instance.
 
-        This is so after the close, in a forked child and on another event loop. ``what`` is the
-        name of a class for the error, for example ``"Producer"``.
+        The error is raised after the close, in a forked child and on another event loop. ``what``
+        is the name of a class for the error, for example ``"Producer"``.
         """
         if self._closed or (member is not None and member.left):
             raise errors.NotStartedError(f"this {what} is closed; start a new one")
@@ -334,8 +334,8 @@ class ClientInstance:
     # --- members
 
     def join(self, member: InstanceMember) -> None:
-        """Add a producer or consumer to the instance, and to the heartbeats if the member is
-        announced."""
+        """Add a producer or consumer to the instance. An announced member is also added to the
+        heartbeats."""
         self._members.append(member)
         if member.announced:
             self._members_changed()
@@ -551,7 +551,7 @@ class ClientInstance:
             self._introduced.add(address)
 
     def _log_complaint(self, address: str, remark: str) -> None:
-        """Log the complaint that a broker added to a successful answer to a heartbeat.
+        """Log a broker's complaint in a successful answer to a heartbeat.
 
         The same text is not logged again. Our brokers complain this way about the client's groups.
         """

@@ -300,7 +300,8 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         return await (await self._offsets_of(queue)).committed(wrapped(self._namespace, queue))
 
     async def offset_for_time(self, queue: MessageQueue, when: Time) -> int:
-        """Return the offset of the first message of a queue stored at or after ``when``.
+        """Search a queue for the first message stored at or after ``when``. Return the message's
+        offset.
 
         ``when`` is in ms since 1970 UTC, or a datetime.
         """

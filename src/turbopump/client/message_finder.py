@@ -442,7 +442,7 @@ def in_order(messages: Iterable[ReceivedMessage]) -> list[ReceivedMessage]:
 
 
 def log_offset_of(msg_id: str) -> tuple[str, int] | None:
-    """Return the broker's address and the log offset in an offset message id.
+    """Split an offset message id into the broker's address and the log offset.
 
     The result is None for any other id. Both kinds of id look alike. Offset message ids have a 0
     where a unique id has the low half of a process id, namely in the high half of the port.

@@ -234,7 +234,7 @@ _NUMBERS: Final = {
 
 
 def _kind_of(message: ReceivedMessage) -> MessageKind:
-    """Return the kind of a received message, from the properties that brokers keep.
+    """Derive the kind of a received message from the properties that brokers keep.
 
     In a retried message, ``DELAY`` was set by the broker, not by the sender.
     """

@@ -1,7 +1,7 @@
 """Pull consumer. The user passes a queue and an offset, and gets the messages from there.
 
-It can also commit offsets of a group. One rule: every fetch and every commit is a call of the user.
-This module must not know rebalancing.
+The consumer can also commit offsets of a group. One rule: every fetch and every commit is a call of
+the user. This module must not know rebalancing.
 """
 
 from __future__ import annotations
@@ -175,7 +175,8 @@ class PullConsumer(InContext):
         return await store.max_offset(queue)
 
     async def offset_at(self, queue: MessageQueue, when: int | datetime) -> int:
-        """Return the offset of the first message of a queue stored at or after ``when``.
+        """Search a queue for the first message stored at or after ``when``. Return the message's
+        offset.
 
         ``when`` is in ms since 1970 UTC, or a datetime. RocketMQ: brokers of version 4.9 return the
         message nearest to this time, which may be the one before

@@ -125,7 +125,7 @@ class PushConsumer(GroupConsumer["RunningPush"]):
         )
 
     def statistics(self) -> dict[str, ConsumeStatus]:
-        """Return statistics of the last minute, by topic: times and rates of pulls and of handling.
+        """Return statistics by topic for the last minute: times and rates of pulls and handling.
 
         docs/reference/statistics.md explains the numbers. Raises NotStartedError before ``start``.
         """
@@ -219,7 +219,7 @@ class PushConsumer(GroupConsumer["RunningPush"]):
         return await self._readable().take_some(count)
 
     def _begin_message(self) -> Delivery | None:
-        """Return the next message that is ready, without waiting, for the blocking client.
+        """Return the next ready message without waiting. The blocking client uses this method.
 
         The result is None if no message is ready or the consumer has a handler. Any thread may call
         this method.

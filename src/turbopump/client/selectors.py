@@ -57,7 +57,7 @@ def at_random(random: random_module.Random | None = None) -> Selector:
 def in_rooms(*rooms: str) -> Selector:
     """Return a selector that takes turns among the queues of brokers in these machine rooms.
 
-    Such a broker is named ``room@…``. If there is none, all queues are used.
+    The broker's name is ``room@…``. If no broker is in these rooms, all queues are used.
 
     RocketMQ: ``SelectMessageQueueByMachineRoom`` is a stub that selects nothing; the naming is that
     of its machine room allocation.

@@ -1,6 +1,6 @@
 """Simple consumer. The user asks for messages, and acknowledges each message.
 
-Until then a message is invisible to other consumers for a limited time. One rule: the consumer
+A received message is invisible to other consumers for a limited time. One rule: the consumer
 acknowledges nothing by itself. A message that is not acknowledged in time is delivered again to any
 member of the group. This file holds the consumer's start, close and user calls. It must not know
 how messages are fetched. Source: apache/rocketmq-clients ``SimpleConsumer``; on the wire,
@@ -171,7 +171,7 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
     async def change_invisible_time(
         self, message: PoppedMessage, seconds: float, *, timeout: float = CALL_TIMEOUT_S
     ) -> str:
-        """Change the time for which a message is invisible, to ``seconds`` from now.
+        """Set the remaining invisible time of a message to ``seconds``.
 
         Use this to get more time for a message, or to postpone it. The message is delivered again
         after that time, and the attempt is counted then. Returns the message's new handle, which is

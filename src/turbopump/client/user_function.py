@@ -248,9 +248,10 @@ def is_coroutine_function(handler: Callable[..., object]) -> bool:
 
 
 def failure_of(error: BaseException, *, in_thread: bool) -> Exception:
-    """Return the exception that reports ``error``, which a user's function has raised.
+    """Return the exception that reports the failure of a user's function. The function has raised
+    ``error``.
 
-    It is ``error`` itself, or a RuntimeError if a Future or a task cannot carry ``error``.
+    The result is ``error`` itself, or a RuntimeError if a Future or a task cannot carry ``error``.
     Asyncio's futures refuse StopIteration, and a task that waits for such a future is never woken.
     SystemExit (``sys.exit()``, argparse, click) and KeyboardInterrupt would end the loop with
     everything on it.

@@ -28,7 +28,7 @@ def parse_address(text: str, *, what: str = "address") -> tuple[str, int]:
 def split_host_port(text: str, *, what: str = "address") -> tuple[str, int | None]:
     """Split an address into host and port. The port is None if the address has none.
 
-    The port is then None. Raise ConfigError for invalid text, as `parse_address` does.
+    Raise ConfigError for invalid text, as `parse_address` does.
     """
     text = text.strip()
     if "," in text:

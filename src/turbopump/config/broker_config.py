@@ -666,7 +666,7 @@ class BrokerConfig(AccessConfig):
     def allowed_peers(self) -> frozenset[str]:
         """Addresses that may connect to the replication port. An empty set allows all addresses.
 
-        They are those of `haAllowedPeers`.
+        The setting is `haAllowedPeers`.
         """
         return frozenset(filter(None, map(str.strip, self.ha_allowed_peers.split(","))))
 
@@ -683,7 +683,7 @@ class BrokerConfig(AccessConfig):
 
     @property
     def advertised_host(self) -> str:
-        """Host for clients to connect to. The broker registers it with name servers."""
+        """Host for connections from clients. The broker registers this host with name servers."""
         if self.broker_ip1:
             return bare_host(self.broker_ip1)
         if is_wildcard(self.bind_address):

@@ -101,7 +101,7 @@ class RunningConfiguration:
         return {key: shown[key] for key in sorted(shown)}
 
     def change_keys(self, text: str) -> dict[str, str]:
-        """Change the settings in a properties text, and return the changed keys and values.
+        """Apply the settings in a properties text. Return the changed keys and values.
 
         Either all settings are changed or none. Raise ReadOnlyKeyError for a key that cannot be
         changed now, ConfigError for an invalid key or value.

@@ -359,7 +359,7 @@ class ServedRequests:
     def stops(self, rest: Iterable[Frame], began: float) -> bool:
         """Check if the remaining frames of a read must wait, and store them in that case.
 
-        They wait if the peer does not read, the time of this run of the event loop is used up, or
+        Frames wait if the peer does not read, the time of this run of the event loop is used up, or
         too much long work is unfinished. ``began`` is the time at which the read arrived. Resets
         ``interrupted``. Returns True if the connection is closed.
         """

@@ -230,9 +230,9 @@ class InOrder(PulledPolicy):
     """Policy for ordered handling. The next messages of a queue are delivered when the previous
     ones are done.
 
-    It delivers at most ``handler_batch`` messages at once, or one without that setting. Failed
-    messages are delivered again together, in order, before the rest of the queue. No message is
-    delivered while ``lock`` is invalid. ``lock`` is None if the queue needs no lock.
+    The policy delivers at most ``handler_batch`` messages at once, or one without that setting.
+    Failed messages are delivered again together, in order, before the rest of the queue. No message
+    is delivered while ``lock`` is invalid. ``lock`` is None if the queue needs no lock.
     """
 
     def __init__(

@@ -85,7 +85,7 @@ class PoppedBatch:
             message.handle = handle
 
     def has_moved(self, seconds: float, since: float) -> bool:
-        """Return True if the invisible time was set to ``seconds`` at ``since`` or later."""
+        """Return True if a call at ``since`` or later has set the invisible time to ``seconds``."""
         return self._moved[0] == seconds and self._moved[1] >= since
 
 

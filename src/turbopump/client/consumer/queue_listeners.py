@@ -26,7 +26,7 @@ or a plain one."""
 class QueueListeners:
     """Listeners of one consumer: functions to call when the queues of a topic change.
 
-    They get topic names without ``namespace``.
+    The listeners get topic names without ``namespace``.
     """
 
     def __init__(self, namespace: str | None) -> None:

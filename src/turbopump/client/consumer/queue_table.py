@@ -1,4 +1,4 @@
-"""Table of the assigned queues. Each queue has a loop that reads it, and offsets to commit.
+"""Table of the assigned queues, with the loops that read them. It also commits their offsets.
 ``Assignment`` is the table of a push consumer; ``prefetching.py`` has that of a lite pull consumer.
 
 One rule: an offset that a broker has is not committed again; one that could not be sent is part of
@@ -131,7 +131,7 @@ class QueueTable(ABC, Generic[QueueT]):
         }
 
     def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Continue reading at the offsets to which an operator has reset the queues.
+        """Continue reading at new offsets, after an operator has reset the queues.
 
         Messages that were read before are ignored. A commit that is being sent is followed by one
         of the new offset.

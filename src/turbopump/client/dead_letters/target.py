@@ -1,7 +1,7 @@
 """Searches in the topics to which dead letters are resent.
 
-They find the ends of the queues, new messages in them, and messages by id. This module reads;
-``resending.py`` decides.
+The searches find the ends of the queues, new messages in them, and messages by id. This module
+reads; ``resending.py`` decides.
 """
 
 from __future__ import annotations

@@ -318,7 +318,7 @@ def batch_key(message: Message, piece: BatchPart, queue: MessageQueue | None) ->
 def shared_deadline(deadlines: Sequence[float], now: float) -> float:
     """Return the deadline of a batch: roughly the latest deadline of its messages.
 
-    It is slightly earlier if other messages have nearly the same deadline.
+    The result is slightly earlier if other messages have nearly the same deadline.
     """
     earliest = min(deadlines)
     latest = max(deadlines)

@@ -83,7 +83,7 @@ class QueueChooser:
         return message, partial(self._chosen, selector, message)
 
     def wrapped_target(self, target: Target) -> Target:
-        """Return the target with the queue's name as brokers know it."""
+        """Return the target with the queue's name at brokers."""
         return wrapped(self.namespace, target) if isinstance(target, MessageQueue) else target
 
     def _chosen(

@@ -97,7 +97,8 @@ class Sender:
         """Return a copy of this sender. It sends this client's heartbeat to each broker before the
         first message.
 
-        Such brokers will send requests to the client. They get a heartbeat first if needed.
+        The brokers will send requests to the client later. A broker that already knows the client
+        gets no second heartbeat.
         """
         other = copy(self)
         other.introduces = True
