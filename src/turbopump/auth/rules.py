@@ -177,7 +177,7 @@ def need(type_: ResourceType, name: str, actions: tuple[Action, ...]) -> Need:
 def consumed(topic: str | None, group: str | None) -> Iterator[str]:
     """Yield the topic to authorise when a group consumes ``topic``.
 
-    The group's own retry topic needs none, because permission for the group includes it. The
+    The group's own retry topic needs no check, because permission for the group includes it. The
     group's POP retry topic of a topic counts as that topic.
     """
     if topic != f"{RETRY_PREFIX}{group}":

@@ -58,10 +58,10 @@ def allocate_by_configuration(ours: Collection[MessageQueue]) -> Strategy:
 
 
 def allocate_by_machine_room(rooms: Collection[str]) -> Strategy:
-    """Return a strategy that ignores queues outside these machine rooms.
+    """Return a strategy that assigns only queues from these machine rooms.
 
-    The broker's name is ``room@…``. Every client gets an equal share, and the first clients get the
-    remainder. Source: apache/rocketmq ``AllocateMessageQueueByMachineRoom``.
+    The brokers of a room are named ``room@…``. Every client gets an equal share, and the first
+    clients get the remainder. Source: apache/rocketmq ``AllocateMessageQueueByMachineRoom``.
     """
     wanted = frozenset(rooms)
 

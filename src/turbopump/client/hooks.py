@@ -105,7 +105,7 @@ class SendHook:
 
 
 class SendHooks:
-    """All hooks of a producer, called in the given order.
+    """All hooks of a producer. They are called in the given order.
 
     Callers pass names as brokers know them; the hooks get the user's names.
     """

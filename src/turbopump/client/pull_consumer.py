@@ -196,8 +196,7 @@ class PullConsumer(InContext):
         return await store.committed(queue)
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
-        """Commit an offset in this queue for the group, and wait until the broker has stored it.
-        The offset is that of the next message.
+        """Commit the group's offset in this queue, and wait until the broker has stored it.
 
         ``offset`` is that of the next message to read.
         """

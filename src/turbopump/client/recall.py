@@ -1,5 +1,5 @@
-"""Recall of a delayed message: the broker that stores the message deletes it before delivery.
-Source: apache/rocketmq ``DefaultMQProducerImpl.recallMessage``.
+"""Recall of a delayed message. The broker that stores the message cancels its delivery. Source:
+apache/rocketmq ``DefaultMQProducerImpl.recallMessage``.
 
 One rule: only the broker named in the handle is asked, because no other has the message. The
 request is repeated if the connection ends, because a second recall does no harm. If the broker

@@ -188,7 +188,7 @@ def _refuse_second(
 def _named(
     environment: Environment, settings: ClientSettings
 ) -> Iterator[tuple[asyncio.AbstractEventLoop, ClientSettings, ClientInstance]]:
-    """Yield the instances of this process that have the same client id for brokers.
+    """Yield the instances of this process that have the same client id in the same cluster.
 
     Instances on an event loop that has ended are left out.
     """

@@ -518,7 +518,8 @@ class TransactionProducer(Producer):
         """Fetch the routes of the producer's topics. The brokers in these routes then receive
         heartbeats.
 
-        Without ``topics`` it is the route of TBW102. RocketMQ: ``topics`` in 5.x, TBW102 in 4.x.
+        Without ``topics``, the route of TBW102 is fetched. RocketMQ: ``topics`` in 5.x, TBW102 in
+        4.x.
         """
         missing = [wrap(self._namespace, topic) for topic in self._settings.topics] or [
             DEFAULT_TOPIC

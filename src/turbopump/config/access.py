@@ -1,5 +1,5 @@
-"""Access control settings, shared by name servers and brokers. Two of them are JSON texts. The keys
-are those of Apache's broker; Apache's name server has no such keys.
+"""Access control settings, shared by name servers and brokers. Two of the settings are JSON texts.
+The keys are those of Apache's broker; Apache's name server has no such keys.
 
 Errors never contain the value of a secret. Users and files are unknown here.
 """

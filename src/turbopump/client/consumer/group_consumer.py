@@ -1,5 +1,5 @@
-"""Base classes of a group's consumers. They hold its subscriptions, and its parts from start to
-close.
+"""Base classes of a group's consumers. They hold a consumer's subscriptions, and its parts from
+start to close.
 
 One rule: a running consumer is informed of changes to group, routes and connections by its client
 instance. This module must not know how messages are read.

@@ -347,7 +347,8 @@ class HandlerPool:
     def _replace_worker(self, message: Handled | None, error: BaseException) -> None:
         """Start a new worker after another worker has ended unexpectedly.
 
-        Its message counts as failed. If the consumer was closed meanwhile, no worker is started.
+        The ended worker's message counts as failed. If the consumer was closed meanwhile, no worker
+        is started.
         """
         if self._going:
             log.error(

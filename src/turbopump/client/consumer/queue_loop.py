@@ -208,8 +208,7 @@ class PullLoop(QueueLoop, Generic[MessageT]):
 
     @abstractmethod
     def _continue_at(self, offset: int) -> None:
-        """Continue at ``offset``. The previous offset was outside the queue, or an operator has
-        reset it.
+        """Continue at ``offset``. The previous offset was outside the queue, or was reset.
 
         The broker has chosen the new offset. RocketMQ: code 21, ``OFFSET_ILLEGAL``.
         """

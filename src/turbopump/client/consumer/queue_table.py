@@ -167,7 +167,7 @@ class QueueTable(ABC, Generic[QueueT]):
         """Record that the broker at ``address`` may have lost the last commits. They are sent
         again.
 
-        The broker may have been killed before it stored the last commits.
+        The broker may have been killed before it stored these commits.
         """
         address_of = self._instance.routes.address_of
         its = [

@@ -51,7 +51,7 @@ _KEPT: Final = ~(
 
 @dataclass(eq=False)
 class SendBack:
-    """Sender of one group's failed messages to their brokers.
+    """Sender that returns failed messages of one group to their brokers.
 
     - ``attempts_max``: number of retries before a message becomes a dead letter. None for the
       group's setting at the broker.
