@@ -94,8 +94,7 @@ class Environment:
     @property
     def identity(self) -> Hashable:
         """Comparable value. Two clients have equal values if they share the process, address, clock
-        and random numbers.
-        """
+        and random numbers."""
         return self.pid(), self.ip, self.clock, self.random
 
     def unique_ids(self) -> UniqueIds:

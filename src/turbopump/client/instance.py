@@ -119,8 +119,7 @@ def _reply_of(
     push: PushReplyMessageToClient, properties: str, body: bytes, now_ms: int
 ) -> ReceivedMessage:
     """Return the message that a broker pushed as a reply. Reading ``body`` decompresses a
-    compressed body.
-    """
+    compressed body."""
     if properties and properties[-1] != names.PAIR_END:
         properties += names.PAIR_END
     sys_flag = push.sys_flag
@@ -458,8 +457,7 @@ class ClientInstance:
 
     def forget_introduction(self, address: str) -> None:
         """Record that this broker does not know this client. The next request to the broker waits
-        for a heartbeat.
-        """
+        for a heartbeat."""
         self._introduced.discard(address)
 
     async def abandon_if_silent(self, address: str, since: float) -> None:

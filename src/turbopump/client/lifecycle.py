@@ -129,8 +129,7 @@ def no_copy(client: object) -> TypeError:
 
 class InContext(ABC):
     """Client for ``async with``. The block starts the client on entry, and closes the client on
-    exit.
-    """
+    exit."""
 
     @abstractmethod
     async def start(self) -> None:

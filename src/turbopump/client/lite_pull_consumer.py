@@ -402,8 +402,7 @@ class RunningLitePull(RunningConsumer):
 
     async def close(self) -> None:
         """Commit the offsets, then leave the group. A failed commit does not keep the consumer in
-        the group.
-        """
+        the group."""
         for task in self._tasks:
             task.cancel()
         self.prefetching.close()

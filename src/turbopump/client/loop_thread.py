@@ -222,8 +222,7 @@ def refuse_on_loop_thread() -> None:
 
 def leave_behind(inherited: object) -> None:
     """Prevent finalization of an object inherited through a fork. Its sockets and epoll belong to
-    the parent process.
-    """
+    the parent process."""
     _left_behind.append(inherited)
 
 

@@ -273,8 +273,7 @@ class MessageFinder(InContext):
         self, route: TopicRoute, address: str, offset: int
     ) -> tuple[ReceivedMessage | None, str]:
         """Read the message at a log offset of the broker at ``address``. Return the message, or
-        None with the reason.
-        """
+        None with the reason."""
         request = ViewMessageById(topic=route.topic, offset=offset)
         answer = await self._ready().remoting.exchange(address, request, timeout=QUERY_TIMEOUT_S)
         if answer.code != ResponseCode.SUCCESS:

@@ -119,8 +119,7 @@ def running_info(
     statuses: Mapping[str, consumers.ConsumeStatus],
 ) -> consumers.ConsumerRunningInfo:
     """Return the settings, queues and statistics of a consumer. Their names are those in Apache's
-    tools.
-    """
+    tools."""
     subscriptions = consumer.subscription_data_set
     return consumers.ConsumerRunningInfo(
         properties={
@@ -156,8 +155,7 @@ def running_info(
 
 def stacks() -> str:
     """Return a text with the stack of every thread in this process and of every task on the running
-    event loop.
-    """
+    event loop."""
     out = StringIO()
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     for ident, frame in sys._current_frames().items():

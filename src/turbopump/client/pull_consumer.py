@@ -230,8 +230,7 @@ class PullConsumer(InContext):
 
     async def _offsets_of(self, queue: MessageQueue) -> tuple[OffsetStore, MessageQueue]:
         """Return two values: the store of the group's offsets, and the queue under its name at
-        brokers.
-        """
+        brokers."""
         _QUEUE.check("queue", queue)
         queue = wrapped(self._namespace, queue)
         await self._address(queue)

@@ -134,8 +134,7 @@ class Requester:
 
     async def _meet_cluster(self, route: TopicRoute, timeout: float) -> None:
         """Fetch the route of each cluster's reply topic. Any of its brokers may push a reply, so
-        all of them need heartbeats.
-        """
+        all of them need heartbeats."""
         for cluster in sorted(route.clusters):
             try:
                 async with asyncio.timeout(timeout):
@@ -160,8 +159,7 @@ class Requester:
 
     def _disconnected(self, address: str) -> None:
         """Open a new connection to a broker at once if requests are waiting. Replies arrive on this
-        connection.
-        """
+        connection."""
         if self._waiting and address not in self._returning:
             name = f"return to {address}"
             task = self._returning[address] = self._instance.spawn(

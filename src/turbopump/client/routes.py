@@ -90,8 +90,7 @@ class Routes:
 
     def addresses(self, *, slaves: bool) -> set[str]:
         """Return the addresses of all masters in the known routes. With ``slaves``, also return
-        those of all slaves.
-        """
+        those of all slaves."""
         each = (route.every_address(slaves=slaves) for route in self.known.values())
         return set().union(*each)
 
@@ -99,8 +98,7 @@ class Routes:
         self, broker_name: str, broker_id: int = MASTER_ID, *, topic: str | None = None
     ) -> str | None:
         """Return the address of a broker, or None. The route of ``topic`` is searched first, then
-        the other known routes.
-        """
+        the other known routes."""
         for route in self._routes_from(topic):
             address = route.readable_address(broker_name, broker_id)
             if address is not None:

@@ -133,8 +133,7 @@ class ClientSettings:
     @classmethod
     def keys(cls) -> list[str]:
         """Return the names of all settings. Each is a keyword of the client, as in
-        ``Producer(**settings)``.
-        """
+        ``Producer(**settings)``."""
         return [known.name for known in fields(cls)]
 
     def __getitem__(self, name: str) -> Any:
@@ -168,8 +167,7 @@ class ClientSettings:
 
     def environment(self) -> Environment:
         """Return a new environment. Clock and random numbers come from these settings, or else from
-        the system.
-        """
+        the system."""
         return Environment(
             SYSTEM_CLOCK if self.clock is None else self.clock,
             SYSTEM_RANDOM if self.random is None else self.random,

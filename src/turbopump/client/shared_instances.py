@@ -115,8 +115,7 @@ def join_broadcasting(
 
 def _collect_dropped_loop(settings: ClientSettings, environment: Environment) -> None:
     """Collect event loops that the program dropped without closing their clients. Their instance
-    names become free.
-    """
+    names become free."""
     if settings.instance_name is None:
         return
     this = this_loop()

@@ -293,8 +293,7 @@ class RunningSimple(RunningMember):
 
     async def _sources(self) -> list[MessageQueue]:
         """Return all pairs of a subscribed topic and a broker. The starting pair changes with each
-        call.
-        """
+        call."""
         sources: list[MessageQueue] = []
         for topic in list(self._subscriptions):
             if not self._may_ask(topic):

@@ -121,8 +121,7 @@ def topic_route(topic: str, data: TopicRouteData) -> TopicRoute:
 
 def inherited_route(topic: str, default: TopicRoute) -> TopicRoute:
     """Return the route that a new ``topic`` inherits from the default topic. It has at most four
-    queues per broker.
-    """
+    queues per broker."""
     queues = tuple(
         MessageQueue(topic, q.broker_name, q.queue_id)
         for q in default.publish_queues

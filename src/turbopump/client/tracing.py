@@ -324,8 +324,7 @@ def trace_parts(records: list[TraceRecord]) -> list[list[TraceRecord]]:
 
 def trace_message(part: list[TraceRecord], topic: str) -> Message:
     """Return a message for the trace topic with these records. It carries as many of their keys as
-    fit.
-    """
+    fit."""
     keys: dict[str, int] = {}
     for traced, _ in part:
         keys |= _fitting(traced.trace_keys)

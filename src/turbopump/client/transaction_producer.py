@@ -88,8 +88,7 @@ class TransactionResult:
     @property
     def transaction_id(self) -> str:
         """Id of the transaction. Executor, checker and consumers read it from the property
-        ``__transactionId__``.
-        """
+        ``__transactionId__``."""
         return self.sent.transaction_id or self.sent.msg_id
 
 
@@ -288,8 +287,7 @@ class TransactionProducer(Producer):
 
     async def start(self) -> None:
         """Start like ``Producer.start``, and register with brokers. They may later ask for the
-        states of transactions.
-        """
+        states of transactions."""
         begins = self._sender is None
         await super().start()
         if begins:
