@@ -40,6 +40,7 @@ from turbopump.client.setting_rules import (
 )
 from turbopump.clock import Clock
 from turbopump.config.tls import ClientTls, meant
+from turbopump.documentation import page_url
 from turbopump.errors import ConfigError
 from turbopump.message.rules import NOT_SENDABLE_TOPICS, group_fault, topic_fault
 from turbopump.remoting.permits import PERMITS
@@ -242,7 +243,7 @@ def keywords_of(
             if unknown:
                 raise TypeError(
                     f"no such setting: {', '.join(sorted(unknown))}; "
-                    "docs/reference/client-settings.md has them all"
+                    f"{page_url('docs/reference/client-settings.md')} has them all"
                 )
             init(self, settings(*args, **kwargs))
 

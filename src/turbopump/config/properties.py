@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 
 from turbopump.config.keys import KeyClass, KeyTable, classify, is_default
+from turbopump.documentation import page_url
 from turbopump.errors import ConfigError
 
 log = logging.getLogger("turbopump.config")
@@ -224,8 +225,9 @@ def _report(path: Path | str, texts: Mapping[str, str], table: KeyTable) -> None
             idle.append(key)
     if idle:
         log.warning(
-            "keys without effect here have other values than Apache's defaults; see "
-            "docs/reference/configuration.md file=%s keys=%s",
+            "keys without effect here have other values than Apache's defaults; see %s "
+            "file=%s keys=%s",
+            page_url("docs/reference/configuration.md"),
             path,
             ",".join(idle),
         )

@@ -34,6 +34,7 @@ from turbopump.client.setting_rules import (
 )
 from turbopump.client.settings import keywords_of
 from turbopump.client.user_function import UserFunction, is_coroutine_function
+from turbopump.documentation import page_url
 from turbopump.message.message import ReceivedMessage
 
 log = logging.getLogger(__name__)
@@ -196,7 +197,7 @@ class IdempotentConsumer:
             if not isinstance(message, ReceivedMessage):
                 raise TypeError(
                     "an IdempotentConsumer wraps handlers of single messages, and was given "
-                    "several: see docs/guide/idempotence.md"
+                    f"several: see {page_url('docs/guide/idempotence.md')}"
                 )
             keyless = self.key_of(message) is None
             return await (function.call(message) if keyless else handle(message))
