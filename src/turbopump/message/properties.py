@@ -171,7 +171,7 @@ _KEYS: Final = KEYS + NAME_END
 def send_properties(
     text: str, added: bytes
 ) -> tuple[bool, str | None, str | None, str | None, bytes]:
-    """Read from the property text of a sent message what the broker needs to store it.
+    """From the property text of a sent message, read the values that the broker needs.
 
     Return in this order:
 

@@ -95,7 +95,7 @@ def user_properties(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def handed_on(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties of a received message that a new message may take over.
+    """From a received message, return the properties that a new message may take over.
 
     Raise MessageError for a value that is empty or not text.
     """
