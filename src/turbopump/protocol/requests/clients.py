@@ -64,7 +64,7 @@ class ConsumeType(StrEnum):
 
 
 class MessageModel(StrEnum):
-    """Delivery of each message to all members of a group, or to only one of them."""
+    """Delivery model of a group: each message goes to all members, or to only one member."""
 
     BROADCASTING = "BROADCASTING"
     CLUSTERING = "CLUSTERING"
