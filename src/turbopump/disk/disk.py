@@ -82,7 +82,7 @@ class Segment(Protocol):
         """Allow or forbid read-ahead, in which the system reads more of the file than ``read_cold``
         has requested.
 
-        The default is to allow it.
+        Read-ahead is allowed by default.
         """
 
     def data_from(self, at: int) -> int | None:

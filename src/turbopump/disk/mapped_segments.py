@@ -288,8 +288,8 @@ class MappedSparseSegment:
 class FileSystems:
     """Open directories through which whole file systems are synced, with their errors reported.
 
-    Each file system with a mapped sparse segment has one. The directory is opened before the first
-    write, so that a sync of the file system reports every later write error.
+    Each file system with a mapped sparse segment has one open directory. The directory is opened
+    before the first write, so that a sync of the file system reports every later write error.
     """
 
     def __init__(self) -> None:
