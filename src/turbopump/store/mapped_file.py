@@ -1,5 +1,5 @@
-"""Row of mapped files of equal size, which together hold one long run of bytes. A commit log or a
-consume queue is such a row.
+"""Row of equally sized mapped files. Together they hold one long run of bytes, such as a commit log
+or a consume queue.
 
 Each file is named by the offset of its first byte. The meaning of the bytes is unknown here. A row
 may lie in several directories (roots), on several disks. File k goes into root number k mod n, of
@@ -153,7 +153,7 @@ class OpenFiles:
 
 
 class MappedFiles:
-    """Row of files of equal size, which together hold one long run of bytes.
+    """Row of equally sized files. Together they hold one long run of bytes.
 
     - ``roots``: directories of the files, each of which has ``file_size`` bytes.
     - ``read_only``: directories whose files are used, and in which no new file is made.

@@ -196,7 +196,7 @@ class LastRun:
 
     @classmethod
     def of(cls, lock_mark: bytes, abort: bytes | None, provenance: Provenance) -> LastRun:
-        """Find out which broker used the directory last, and if it stopped cleanly.
+        """Find out which broker used the directory last, and if that broker stopped cleanly.
 
         - ``lock_mark``: content of the lock file.
         - ``abort``: content of the abort file; None if there is none.

@@ -61,7 +61,7 @@ StepDone = Callable[[NextStep], None]
 
 @dataclass(frozen=True, slots=True)
 class RetentionRules:
-    """Rules that decide which old files are deleted, and when.
+    """Rules for deleting old files.
 
     - ``reserved_ms``: time in ms for which a segment is kept after its last write.
     - ``hours``: hours of the local day at which deletion starts.

@@ -383,7 +383,7 @@ def index_entries_of(parsed: ParsedEntry) -> list[tuple[int, int, int]]:
     """For each key of a log entry, return an index entry. ``KeyIndex.add_message`` makes equal
     entries.
 
-    Each is (key hash, commit-log offset, store time in ms).
+    An entry is (key hash, commit-log offset, store time in ms).
     """
     if parsed.sys_flag & TRANSACTION_MASK == TRANSACTION_MASK:  # rolled back
         return []

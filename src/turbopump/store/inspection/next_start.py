@@ -1,7 +1,7 @@
 """Judge missing queue units after a crash. A unit that the next start certainly writes again is no
 damage.
 
-It promises nothing that ``Recovery`` does not do. The check of units is unknown here.
+The judgement promises nothing that ``Recovery`` does not do. The check of units is unknown here.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ def _refuse_wrong_directory(
 def _row(
     disk: ReadOnlyDisk, directory: Path, findings: Findings, store: StoreFiles
 ) -> list[StoreFile]:
-    """From a directory, return the files whose names are offsets, in order.
+    """Return the files of a directory, in order, if their names are offsets.
 
     Other files in the directory are reported as foreign.
     """

@@ -361,7 +361,7 @@ class Lookup:
         """Find the first message of a range with a readable store time. Return its index and its
         time.
 
-        The range begins at ``index`` and ends before ``end``. Return None if it has no such
+        The range begins at ``index`` and ends before ``end``. Return None if the range has no such
         message. Raises StoreError if the reason is that the system cannot read the entries.
         """
         error: OSError | None = None

@@ -245,8 +245,8 @@ def _read_hot(
 ) -> GetResult | None:
     """Return recent messages of a queue from the map of the log, or None if that is not possible.
 
-    This process must have written them, and they end with the segment of the first message. Nearly
-    every read of recent messages ends here.
+    This process must have written the messages. The result ends with the segment of the first
+    message. Nearly every read of recent messages ends here.
     """
     high = queue.end.value
     limits = context.limits
@@ -521,7 +521,7 @@ def _zeros_follow(units: bytes, number: int) -> bool:
 
 
 def _behind_gaps(queue: ConsumeQueue, index: int, high: int) -> ReadSteps[int]:
-    """From ``index`` on, return the index of the first unit that is not a gap.
+    """Return the first index, at or after ``index``, whose unit is not a gap.
 
     At most ``GAP_SCAN`` units are passed over.
     """

@@ -114,8 +114,8 @@ class IndexRebuild:
     def _part_of_log(self, damaged: IndexFile) -> ReadSteps[tuple[int, int, int]]:
         """Return the range of the log that a damaged index file covers, as start and end.
 
-        The intact files on both sides show the part. The third value is the number of keys of the
-        first message that the file before already has.
+        The intact files on both sides show the range. A third value counts the keys of the first
+        message that the previous file already has.
         """
         index = self.index
         log = self.log

@@ -52,7 +52,7 @@ def lost_messages(
 
 
 def list_row(disk: Disk, directories: Iterable[Path], *, empty: bool = False) -> list[StoreFile]:
-    """From these directories, return the files whose names are offsets, in order.
+    """Return the files of these directories, in order, if their names are offsets.
 
     Empty files are left out unless ``empty`` is set.
     """

@@ -143,7 +143,7 @@ def _locked(paths: StorePaths, disk: Disk) -> Iterator[None]:
 
 
 def _safe_offset(disk: Disk, paths: StorePaths) -> int:
-    """Return the offset up to which the log was on the disk, or 0 if that is unknown."""
+    """Return the durable end of the log, according to the checkpoint, or 0 without a checkpoint."""
     checkpoint = disk.read_file(paths.checkpoint) or b""
     return safe_offset_of(checkpoint) if len(checkpoint) == CHECKPOINT_SIZE else 0
 

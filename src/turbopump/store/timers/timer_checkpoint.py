@@ -140,7 +140,7 @@ class TimerCheckpoint:
 
 
 def load_timer_checkpoint(disk: Disk, path: Path) -> TimerCheckpoint | None:
-    """Read the checkpoint of the timers from its file, or from the backup of that file.
+    """Read the checkpoint of the timers from the file ``path``, or from the backup of that file.
 
     Return None if neither can be read.
     """
