@@ -19,7 +19,7 @@ def signed_in_header(header, body, version):
 
 
 cdef object _signed_in_header(object header, object body, object version):
-    """Return the signed part of a usual header. It has no white space, no field twice, at most 64 fields, names in ASCII and no surrogates."""
+    """Return the signed part of a usual header: no white space, no field twice, at most 64 fields, names in ASCII, no surrogates."""
     if not PyBytes_CheckExact(header) or not PyBytes_CheckExact(body) or not PyLong_Check(version):
         raise _NotUsual
     cdef const uint8_t *pos = <const uint8_t *>PyBytes_AS_STRING(header)
@@ -95,7 +95,7 @@ cdef const uint8_t *_after_value(const uint8_t *pos, const uint8_t *end) except 
 
 
 cdef const uint8_t *_read_fields(const uint8_t *pos, const uint8_t *end, _Field *fields, int *counted) except NULL:
-    """Read the fields in the order of their names. Return the position behind the closing brace."""
+    """Read the fields and sort them by name. Return the position behind the closing brace."""
     cdef int count = 0, at
     cdef _Field one
     cdef bint is_ascii = True
@@ -157,7 +157,7 @@ cdef bint _comes_before(const _Field *one, const _Field *other) except -1:
 
 
 cdef Py_ssize_t _unescaped(const uint8_t **at, uint8_t *out) except -1:
-    """Move ``at`` behind an escape, and write its UTF-8 bytes to ``out`` unless that is NULL. Return their number. Six bytes must be readable."""
+    """Move ``at`` behind an escape, and write its UTF-8 bytes to ``out`` unless NULL. Return their number. Six bytes must be readable."""
     cdef const uint8_t *pos = at[0]
     cdef uint8_t kind = pos[1]
     cdef uint32_t code = 0, digit
