@@ -25,7 +25,7 @@ class MessageRequestMode(StrEnum):
 
 
 class QueryAssignmentRequestBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """Body of QUERY_ASSIGNMENT (400), which names the consumer.
+    """Body of QUERY_ASSIGNMENT (400) with the name of the consumer.
 
     ``strategy_name`` is Apache's name of an allocation strategy, for example ``AVG``.
     """
@@ -65,7 +65,7 @@ class QueryAssignment(Request[QueryAssignmentResponseBody], kw_only=True):
 
 
 class SetMessageRequestModeRequestBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """Body of SET_MESSAGE_REQUEST_MODE (401), which sets the mode of one group in one topic.
+    """Body of SET_MESSAGE_REQUEST_MODE (401) with the mode of one group in one topic.
 
     ``pop_share_queue_num`` is the number of other consumers that share one consumer's queues. At 0
     or less, all consumers share all queues.

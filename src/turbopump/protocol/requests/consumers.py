@@ -169,7 +169,7 @@ class QuerySubscriptionByConsumer(Request[QuerySubscriptionResponseBody], kw_onl
 # Status of a running consumer (307), and its result for one message that an operator had it consume
 # (309). Names are Apache's (`droped`).
 class ProcessQueueInfo(msgspec.Struct, kw_only=True, rename="camel"):
-    """State of one queue in a consumer, with the messages that are fetched but not committed."""
+    """State of one queue in a consumer, with its fetched but uncommitted messages."""
 
     commit_offset: Int64 = 0
     cached_msg_min_offset: Int64 = 0

@@ -103,7 +103,7 @@ class GetAllMessageRequestMode(Request[None], kw_only=True):
 
 
 class NotifyMinBrokerIdChange(Request[None], kw_only=True):
-    """Tell a broker which replica acts for a master that is gone.
+    """Tell a broker which replica acts in place of a lost master.
 
     A name server sends this. Our broker ignores the request, as Apache's does without
     `enableSlaveActingMaster`.

@@ -159,7 +159,7 @@ class TopicConfig(msgspec.Struct, kw_only=True, rename="camel", gc=False):
 
 
 def queues_fault(read: int, write: int) -> str | None:
-    """Return a text if the number of read queues or of write queues is out of range, else None.
+    """Check both numbers of queues. Return a text about a number out of range, or None.
 
     This takes 0.2 µs.
     """
