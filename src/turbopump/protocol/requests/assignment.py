@@ -25,7 +25,7 @@ class MessageRequestMode(StrEnum):
 
 
 class QueryAssignmentRequestBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """Body of QUERY_ASSIGNMENT (400) with the name of the consumer.
+    """Body of QUERY_ASSIGNMENT (400) with the topic and the consumer.
 
     ``strategy_name`` is Apache's name of an allocation strategy, for example ``AVG``.
     """
