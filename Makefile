@@ -4,7 +4,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint coverage interop bench sim crash spark fuzz clean
+.PHONY: demo test lint docs coverage interop bench sim crash spark fuzz clean
 
 demo: $(VENV)/.ready      ## 336,776 flights through the broker and Spark, checked
 	$(RUN) examples/flights_demo.py
@@ -18,6 +18,11 @@ lint: $(VENV)/.ready      ## format, lint, types, import directions, dead links
 	$(RUN) -m mypy
 	$(VENV)/bin/lint-imports --no-cache
 	$(RUN) tests/links.py
+
+docs: $(VENV)/.ready      ## the documentation site, in out/site: any warning is an error
+	$(PIP) --group docs
+	$(RUN) -m sphinx -W --keep-going -q -b html docs out/site
+	@echo "the site is in out/site: $(RUN) -m http.server -d out/site --bind 127.0.0.1 8000"
 
 coverage: $(VENV)/.ready  ## branches of store/ that its tests take, and except bodies that they execute: 95 %, all
 	$(RUN) tests/coverage_of_store.py

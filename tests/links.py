@@ -25,6 +25,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 INDEX = "docs/README.md"
+SITE_INDEX = "docs/index.md"
+"""First page of the site, which includes the index."""
 ANY_FOLDER = ("docs/architecture.md",)
 CODE = ("src", "tests", "bench", "examples")
 TOP = ("README.md", "CHANGELOG.md", "Makefile", "setup.py", "pyproject.toml")
@@ -129,13 +131,13 @@ class Tree:
                 yield text.count("\n", 0, found.start()) + 1, f"there is no module {found[1]}"
 
     def _not_in_the_index(self) -> Iterator[str]:
-        index = self.root / INDEX
+        index, site_index = self.root / INDEX, self.root / SITE_INDEX
         text = index.read_text("utf-8") if index.is_file() else ""
         listed = {
             (index.parent / target.partition("#")[0]).resolve() for target in LINK.findall(text)
         }
         for page in sorted((self.root / "docs").rglob("*.md")):
-            if page != index and page not in listed:
+            if page not in (index, site_index) and page not in listed:
                 yield f"{INDEX}: no link to {page.relative_to(index.parent)}"
 
     def _named_in_code(self) -> Iterator[str]:

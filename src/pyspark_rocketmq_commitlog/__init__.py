@@ -1,6 +1,7 @@
-"""Entry point for Spark's ``format("rocketmqCommitlog")``, like ``pyspark_rocketmq``.
+"""Entry point for Spark's ``format("rocketmqCommitlog")``. It works like ``pyspark_rocketmq``.
 
-A second module is needed, because Spark uses one ``DefaultSource`` of a module.
+This entry point needs a module of its own, because Spark uses only one ``DefaultSource`` of each
+module.
 """
 
 from __future__ import annotations

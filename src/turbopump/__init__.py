@@ -6,8 +6,8 @@
         await producer.send("orders", b"body")
 
 ``turbopump.blocking`` has the same clients without asyncio, ``turbopump.testing`` a broker for
-tests. Pages named as ``docs/…`` are installed with the package, below ``share/doc/turbopump`` in
-the environment (``sys.prefix``); the first is ``docs/guide/getting-started.md``.
+tests. ``turbopump --help`` prints the documentation's address. A page that is named as
+``docs/guide/tls.md`` is ``guide/tls.html`` there; the first is ``docs/guide/getting-started.md``.
 """
 
 # The public names are imported on first use, so that ``import turbopump`` is cheap.

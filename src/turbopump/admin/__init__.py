@@ -1,1 +1,1 @@
-"""Operations on a cluster, which the command line, the doctor and a console share."""
+"""Operator's functions on a cluster. The command line, the doctor and a console call them."""

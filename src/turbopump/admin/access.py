@@ -1,4 +1,4 @@
-"""Listing and changing of users and policies on all servers that have access control.
+"""Users and policies on all servers with access control: listing and changing them.
 
 Each name server and broker keeps its own accounts. One server may make a change that another
 refuses, so every server has its own outcome. Files and the display of answers are unknown here.
@@ -17,6 +17,7 @@ from turbopump.admin.cluster import Servers
 from turbopump.auth.accounts import SUBJECT, Accounts, User
 from turbopump.auth.policies import Policies
 from turbopump.auth.sealing import NONCE_SIZE, unseal
+from turbopump.documentation import page_url
 from turbopump.errors import ClientError, RemotingError, TurbopumpError
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
@@ -35,7 +36,7 @@ from turbopump.protocol.requests.access import (
 
 OFF: Final = (
     "no server that was asked has access control: set authenticationEnabled=true in its "
-    "configuration (docs/guide/access-control.md)"
+    f"configuration ({page_url('docs/guide/access-control.md')})"
 )
 
 
@@ -56,7 +57,7 @@ class ChangeOutcome:
 
 @dataclass(frozen=True)
 class ServerAccounts:
-    """Users and policies of one server or file.
+    """Users and policies that one server or one file has.
 
     - ``warning``: a warning if other users of the machine may access the file, or None.
     """
@@ -71,7 +72,7 @@ class ServerAccounts:
 
     @property
     def accounts(self) -> Accounts:
-        """The same users and policies as ``Accounts``, without passwords.
+        """Copy of the users and policies as ``Accounts``, without passwords.
 
         Raises ConfigError for an invalid value.
         """
@@ -87,7 +88,7 @@ class ServerAccounts:
 async def list_accounts(
     servers: Servers, addresses: Iterable[str], name: str = ""
 ) -> list[ServerAccounts]:
-    """Return the users whose name contains ``name``, and their policies, for each server.
+    """For each server, return the users whose name contains ``name``, with their policies.
 
     Servers without access control are left out. Raises RemotingError if a server cannot be asked,
     and ClientError if no server has access control.
@@ -112,7 +113,7 @@ async def list_accounts(
 
 @dataclass(frozen=True)
 class ComparedAccounts:
-    """Accounts of one server, for a comparison with another server.
+    """Accounts of one server, to be compared with those of another server.
 
     - ``accounts``: the accounts, or None if the server has no access control.
     - ``passwords``: True if the accounts contain real passwords, which a server shows to Super
@@ -149,11 +150,10 @@ async def accounts_at(servers: Servers, address: str) -> ComparedAccounts | None
 
 
 def differing_accounts(one: ComparedAccounts, other: ComparedAccounts) -> str | None:
-    """Return a description of the difference between two servers' accounts, or None if they are
+    """Describe how the accounts of ``other`` differ from those of ``one``. Return None if they are
     equal.
 
-    The description has no secrets. It says how the accounts of ``other`` differ from those of
-    ``one``.
+    The description has no secrets.
     """
     if one.accounts is None or other.accounts is None:
         if one.accounts is other.accounts:
@@ -204,7 +204,7 @@ async def _asked(servers: Servers, address: str, request: Request[Any]) -> Comma
 async def change_all(
     servers: Servers, addresses: Iterable[str], request: Request[Any], body: Body = b""
 ) -> list[ChangeOutcome]:
-    """Send a change of accounts to each server, and return the outcomes.
+    """Send the same change of accounts to each server. Return one outcome for each server.
 
     Servers without access control are left out. Raises ClientError if no server has access control.
     """
@@ -239,7 +239,7 @@ def _is_off(answer: Command) -> bool:
 async def import_all(
     servers: Servers, addresses: Iterable[str], accounts: Accounts
 ) -> tuple[list[str], list[ChangeOutcome]]:
-    """Create the missing users and their policies on each server.
+    """On each server, create the users of ``accounts`` that the server lacks, with their policies.
 
     Return a line for each created user, and the changes that failed. Raises ClientError if no
     server has access control.

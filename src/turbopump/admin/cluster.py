@@ -23,9 +23,9 @@ BodyT = TypeVar("BodyT")
 
 
 class Servers(RemotingClient):
-    """Connections to the servers of a cluster, which are closed at the end of an `async with`.
+    """Connections to the servers of a cluster. The end of an `async with` closes them.
 
-    - ``credentials``: the credentials with which requests are signed, or None.
+    - ``credentials``: the credentials that sign the requests, or None.
     """
 
     def __init__(
@@ -46,8 +46,7 @@ class Servers(RemotingClient):
         await self.close()
 
     async def ask_name_servers(self, request: Request[ReplyT]) -> ReplyT:
-        """Send a request to the name servers, and return the answer of the first one that is
-        reached.
+        """Ask the name servers in turn. Return the answer of the first one that can be reached.
 
         Raises RemotingError if no name server can be reached, and ResponseError if the name server
         refuses.
@@ -75,7 +74,7 @@ class Servers(RemotingClient):
         )
 
     async def brokers(self) -> ClusterInfo:
-        """Return all clusters and brokers that a name server knows.
+        """Ask a name server for all clusters and brokers.
 
         Raises RemotingError.
         """
@@ -125,7 +124,7 @@ async def ask_each(
     body: type[BodyT],
     *without: int,
 ) -> dict[str, BodyT]:
-    """Send a request to each broker, and return the decoded bodies of the answers by address.
+    """Send a request to each broker. Return the decoded body of each answer, by broker address.
 
     - ``without``: answer codes whose brokers are left out.
 
@@ -143,7 +142,7 @@ async def ask_each(
 
 
 def refuse_other_server(address: str, answer: Command) -> None:
-    """Raise RemotingError if the answer shows that the server does not know a broker's request."""
+    """Raise RemotingError if the answer comes from a server that does not know the request."""
     if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
         raise RemotingError(
             f"{address} does not know this request ({(answer.remark or '').strip()}): is it a "

@@ -1,4 +1,4 @@
-"""Draining of a broker before its stop, so that clients and slaves no longer need it.
+"""Draining of a broker: preparing the broker for a stop that no client or slave notices.
 
 A broker is drained when clients send to other brokers, consumers have read all messages, and slaves
 have copied all messages. All conditions must be met in the same check. Messages that wait on the
@@ -41,7 +41,7 @@ ANSWER_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class DrainState:
-    """State of a drain, as found by one check.
+    """State of a drain at the time of one check.
 
     - ``seconds``: the seconds since the start of the drain.
     - ``sends_until``: the seconds for which clients may still send to the broker.
@@ -67,7 +67,7 @@ class DrainState:
         return not any(self.waits_for())
 
     def waits_for(self) -> Iterator[str]:
-        """Yield a phrase for each condition that keeps the broker from being drained."""
+        """Yield a phrase for each condition of the drain that is not met yet."""
         if self.fault is not None:
             yield self.fault
         if self.sends_until > 0:
@@ -84,11 +84,11 @@ class DrainState:
 
 @dataclass(frozen=True, slots=True)
 class DrainedBroker:
-    """Broker that an operator drains before its stop.
+    """Broker that is being drained.
 
-    - ``address``: the address of its master.
-    - ``slaves``: the number of its slaves.
-    - ``name_servers``: the addresses of the name servers at which it may be registered.
+    - ``address``: the address of the broker's master.
+    - ``slaves``: the number of the broker's slaves.
+    - ``name_servers``: the name servers at which the broker may be registered.
     """
 
     name: str
@@ -98,7 +98,8 @@ class DrainedBroker:
 
 
 async def find_broker(servers: Servers, name: str) -> DrainedBroker:
-    """Return the broker with this name, including its name servers.
+    """Ask the name servers for the broker with this name. The result includes the broker's own name
+    servers.
 
     Raises RemotingError if no name server can be asked, and ClientError if the broker does not
     exist or has no master.
@@ -146,9 +147,9 @@ async def set_write_permission(
 async def drain(
     servers: Servers, broker: DrainedBroker, clock: Clock, *, routes_s: float = ROUTES_S
 ) -> AsyncIterator[DrainState]:
-    """Check a broker every second, and yield the result, until the broker is drained.
+    """Check a broker every second, and yield each result. End when the broker is drained.
 
-    Remove the write permission before (``set_write_permission``).
+    Call ``set_write_permission`` first to remove the write permission.
     """
     # A check may fail while the broker is busy, and the next check asks again. New messages may
     # arrive for `routes_s` after the removal of the permission, until all clients have new routes.
@@ -199,7 +200,7 @@ async def _find_state(
 
 
 def waiting_messages(figures: Mapping[str, Any]) -> dict[str, int]:
-    """Return the number of messages that wait on a broker's disk, by kind.
+    """For each kind of waiting message, return the number on a broker's disk.
 
     - ``figures``: the runtime figures of the broker (request 28).
     """

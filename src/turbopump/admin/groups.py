@@ -20,7 +20,7 @@ from turbopump.remoting.client import RemotingClient
 
 
 async def group_names(client: RemotingClient, addresses: list[str]) -> list[str]:
-    """Return the sorted names of all groups that one of the brokers knows. Raises RemotingError."""
+    """Return the names of all groups on these brokers, sorted. Raises RemotingError."""
     tables = await ask_each(client, addresses, GetAllGroups(), SubscriptionGroupWrapper)
     return sorted({name for table in tables.values() for name in table.subscription_group_table})
 
@@ -28,7 +28,7 @@ async def group_names(client: RemotingClient, addresses: list[str]) -> list[str]
 async def group_members(
     client: RemotingClient, addresses: list[str], group: str
 ) -> dict[str, ConsumerConnection]:
-    """Return the members of a group, by the address of the broker that knows them.
+    """Ask each broker for the connected members of a group. Return them by broker address.
 
     Brokers without members are left out. Raises RemotingError.
     """
@@ -48,7 +48,7 @@ The broker waits ten seconds for the client.
 async def running_info(
     client: RemotingClient, address: str, group: str, client_id: str
 ) -> ConsumerRunningInfo | str:
-    """Ask a consumer for its status through a broker. Return the reason as text if this fails.
+    """Ask a consumer for its status through a broker. Return the reason of a failure as text.
 
     - ``address``: the address of the broker.
     """

@@ -10,6 +10,7 @@ from turbopump.admin.access import ComparedAccounts, accounts_at, differing_acco
 from turbopump.admin.cluster import Servers, refuse_unknown_cluster
 from turbopump.config import properties
 from turbopump.config.addresses import host_of
+from turbopump.documentation import page_url
 from turbopump.errors import BodyError, ConfigError, ProtocolError, RemotingError
 from turbopump.plural import counted
 from turbopump.protocol.requests.configuration import GetBrokerConfig
@@ -21,7 +22,7 @@ ANSWER_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class BrokerReplication:
-    """Answer of one broker about its replication.
+    """Replication of one broker, as the broker itself reports it.
 
     - ``status``: the answer, or None if the broker did not answer.
     - ``fault``: the reason why the broker did not answer, or None.
@@ -39,13 +40,13 @@ class BrokerReplication:
 
     @property
     def copies_from(self) -> str | None:
-        """HA address to which a slave is connected, or None."""
+        """HA address of the master to which this slave is connected. None without a connection."""
         client = None if self.status is None else self.status.ha_client_runtime_info
         return client.master_addr if client is not None and client.last_read_timestamp else None
 
     @property
     def row(self) -> dict[str, Any]:
-        """This answer as a row of JSON output. Offsets are positions in the log, in bytes."""
+        """Row of JSON output for this broker. Offsets are positions in the log, in bytes."""
         found: dict[str, Any] = {"broker": self.name, "id": self.id, "address": self.address}
         status = self.status
         if status is None:
@@ -76,7 +77,7 @@ class BrokerReplication:
 
 
 def seconds_left(behind: int, rate: int) -> int | None:
-    """Return the estimated seconds until a slave has caught up, or None if nothing is being sent.
+    """Estimate the seconds until a slave has caught up. Return None if the slave gets no bytes now.
 
     - ``behind``: the number of bytes that the slave is behind.
     - ``rate``: the bytes per second that are sent to the slave.
@@ -103,8 +104,8 @@ async def ha_status(servers: Servers, cluster: str | None = None) -> list[Broker
 
 
 async def ask_replicas(servers: Servers, name: str, broker: BrokerData) -> list[BrokerReplication]:
-    """Ask the master and the slaves of one broker for their replication. The answers are sorted by
-    id."""
+    """Ask the master and the slaves of one broker for their replication. Return the answers sorted
+    by id."""
     found = []
     for number, address in sorted(broker.broker_addrs.items()):
         status, fault, settings = None, None, dict[str, str]()
@@ -179,7 +180,7 @@ def replication_problems(brokers: Sequence[BrokerReplication], n: str) -> Iterat
 
 
 def open_ha_port(master: BrokerReplication) -> Problem | None:
-    """Return a problem if the HA port of a master gives all messages to anyone who can connect.
+    """Return a problem if any machine can connect to a master's HA port and get all messages.
 
     Apache's brokers are not reported, because their port can never be closed.
     """
@@ -205,8 +206,8 @@ def _slave_not_copying(slave: BrokerReplication, n: str) -> Problem:
         + (f" from {knows}" if knows else ": no name server has the address of its master")
         + (f": {fault}" if fault else ""),
         "read the cause in the log of the slave (the slave does not copy cause=…) and of its "
-        "master; docs/guide/cluster.md has the fix for each cause; then check with turbopump "
-        f"cluster ha {n}",
+        f"master; {page_url('docs/guide/cluster.md')} has the fix for each cause; then check with "
+        f"turbopump cluster ha {n}",
     )
 
 

@@ -1,4 +1,4 @@
-"""Reading of a topic without a group: no offset is kept, and no consumer loses a message.
+"""Reading of a topic without a group. No offset is kept, and no consumer loses a message.
 
 Data that could not be read is always reported.
 """
@@ -39,7 +39,7 @@ Batch = Sequence[ReceivedMessage]
 
 
 class TopicReader(MessageFinder):
-    """Reader of a topic that belongs to no consumer group.
+    """Reader of a topic outside any consumer group.
 
     Use it as ``async with TopicReader("127.0.0.1:9876") as reader:``. Settings and errors are those
     of ``MessageFinder``.
@@ -54,7 +54,7 @@ class TopicReader(MessageFinder):
     async def starts(
         self, queues: Sequence[MessageQueue], where: ConsumeFrom | datetime | int
     ) -> dict[MessageQueue, int]:
-        """Return the first offset to read in each queue.
+        """For each queue, return the offset of the first message to read.
 
         - ``where``: an offset, a time, or a member of ``ConsumeFrom``.
 
@@ -110,7 +110,7 @@ class TopicReader(MessageFinder):
     async def pull(
         self, queue: MessageQueue, offset: int, subscription: Subscription
     ) -> tuple[Batch, int, bool]:
-        """Pull messages from a queue, and wait up to ``HOLD_S`` seconds for them.
+        """Pull messages from a queue. If the queue has none, wait up to ``HOLD_S`` seconds.
 
         Return the messages, the next offset, and True if the queue no longer has ``offset``. Raises
         RemotingError, RouteNotFoundError or ProtocolError.
@@ -129,7 +129,7 @@ class TopicReader(MessageFinder):
 
 
 class _Reading:
-    """One reading of a topic, which has a task for each queue.
+    """One call of ``TopicReader.read``, with a task for each queue.
 
     - ``arrived``: the batches that the tasks have read, or the error that has ended a task.
     """

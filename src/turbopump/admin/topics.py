@@ -1,4 +1,4 @@
-"""Listing, creation, change and deletion of the topics of a cluster.
+"""Topics of a cluster: listing, creating, changing and deleting them.
 
 Creating an existing topic does not change it. Before a change or a deletion the caller learns which
 messages are hidden or deleted. Source of the requests: apache/rocketmq ``DefaultMQAdminExtImpl``.
@@ -50,7 +50,7 @@ async def topic_names(servers: Servers, cluster: str | None = None) -> list[str]
 
 
 def users_topics(names: Iterable[str], info: ClusterInfo) -> list[str]:
-    """Return the topics of users, without the topics that RocketMQ creates itself.
+    """Return the topics that users have created, without RocketMQ's own topics.
 
     RocketMQ's own topics are system topics, topics named after brokers and clusters, and topics of
     groups (retries, dead letters).
@@ -68,7 +68,8 @@ def users_topics(names: Iterable[str], info: ClusterInfo) -> list[str]:
 async def find_topic(
     client: RemotingClient, addresses: Sequence[str], name: str
 ) -> dict[str, TopicConfig]:
-    """Return the settings of a topic on each broker that has the topic, by address.
+    """Ask each broker for the settings of a topic. Return the settings by broker address. Brokers
+    without the topic are left out.
 
     Raises RemotingError.
     """
@@ -118,7 +119,7 @@ async def put_topic(
 
 @dataclass(frozen=True, slots=True)
 class GroupBehind:
-    """Group that has not read all messages of a queue.
+    """Group with unread messages in a queue.
 
     - ``behind``: the number of unread messages.
     - ``consumers``: the number of consumers that run now.
@@ -131,7 +132,7 @@ class GroupBehind:
 
 @dataclass(frozen=True, slots=True)
 class QueueContent:
-    """Number of messages in a queue, and the groups that have not read all of them."""
+    """Content of a queue: the number of messages, and the groups with unread messages."""
 
     broker: str
     queue_id: int
@@ -140,7 +141,8 @@ class QueueContent:
 
 
 def unread_ids(before: TopicConfig, after: TopicConfig) -> range:
-    """Return the ids of queues that consumers read now and could not read after a change."""
+    """Return the ids of the queues that consumers can read before a change but not after the
+    change."""
     readable = _readable_queues(after)
     return range(readable, max(readable, _readable_queues(before)))
 
@@ -154,7 +156,7 @@ def _readable_queues(topic: TopicConfig) -> int:
 async def queue_contents(
     client: RemotingClient, address: str, topic: str, ids: range
 ) -> list[QueueContent]:
-    """Ask a broker for the number of messages in these queues, and for groups that have unread
+    """For each of these queues, ask a broker for the messages and for the groups with unread
     messages.
 
     - ``ids``: the ids of the queues. They come from the broker and may be huge, so no code here
@@ -187,9 +189,9 @@ async def queue_contents(
 async def _groups_of(
     client: RemotingClient, address: str, topic: str
 ) -> Mapping[str, tuple[ConsumeStats, int]]:
-    """Return the groups that read a topic or have an offset in it.
+    """Return the groups of a topic: those with a consumer now, and those with a stored offset.
 
-    The values are the offsets of each group and the number of its consumers.
+    For each group, the value has its offsets and the number of its consumers.
     """
     one = [address]
     lists = await ask_each(client, one, QueryTopicConsumeByWho(topic=topic), GroupList)
@@ -204,7 +206,7 @@ async def _groups_of(
 
 
 async def delete_topic_on_broker(client: RemotingClient, address: str, name: str) -> None:
-    """Delete a topic on one broker, with its queues and the offsets of groups in it.
+    """Delete a topic on one broker, including all queues and all group offsets of the topic.
 
     Raises RemotingError.
     """
@@ -216,7 +218,7 @@ async def delete_topic_on_broker(client: RemotingClient, address: str, name: str
 async def delete_topic_route(servers: Servers, name: str) -> dict[str, str | None]:
     """Delete the routes of a topic on every name server. First delete the topic on all brokers.
 
-    Return, by address, the reason for a failure, or None after success.
+    For each address, return the reason of a failure, or None after success.
     """
     outcomes: dict[str, str | None] = {}
     for address in servers.name_servers:

@@ -34,8 +34,8 @@ NOT_FOUND: Final = "can not find message by the offset"
 async def compare_with_apache(
     store: MessageStore, turns: Turns, remoting: RemotingClient, master: str, begins: int, ends: int
 ) -> int:
-    """Compare messages of this log with those of an Apache master, and return the number of equal
-    ones.
+    """Compare sample messages of this log with the log of an Apache master. Return the number of
+    equal messages.
 
     - ``begins`` and ``ends``: the offsets at which the master's log begins and ends.
 

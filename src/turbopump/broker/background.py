@@ -1,4 +1,4 @@
-"""Background tasks of a broker: waiting, stopping, and retrying after an error."""
+"""Helpers for background tasks: wait for a watermark, stop a task, retry after an error."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ RETRY_PAUSE_S: Final = 1.0
 async def wait_for(
     *wanted: tuple[Watermark | Confirmed, int], seconds: float | None = None
 ) -> None:
-    """Wait until one of the watermarks has reached its threshold or has failed, or ``seconds`` are
-    over."""
+    """Wait until the first watermark reaches its threshold or fails. Return after ``seconds`` at
+    the latest."""
     loop = asyncio.get_running_loop()
     woken: asyncio.Future[None] = loop.create_future()
 
@@ -52,7 +52,7 @@ async def stop_task(task: asyncio.Task[None] | None) -> None:
 
 
 class RetryingTask:
-    """Background task that calls an async function again and again until the task is stopped.
+    """Background task that repeats an async function until the task is stopped.
 
     After an error, for example on a full disk, the task pauses and calls the function again.
 

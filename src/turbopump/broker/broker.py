@@ -1,4 +1,4 @@
-"""The broker, its parts, and the order in which the parts start and stop.
+"""The broker. It builds its parts, starts them in a fixed order, and stops them in reverse.
 
 ``start`` opens the store, loads the tables, opens the ports and registers the broker. ``close``
 does the reverse and leaves a clean directory.
@@ -79,7 +79,7 @@ _Step = Callable[[], Awaitable[None] | None]
 
 
 class HandlerSet(Protocol):
-    """Handlers of some related requests, which can be added to a router."""
+    """Set of handlers for related requests. A router learns of them through ``add_to``."""
 
     def add_to(self, router: Router) -> None: ...
 
@@ -202,7 +202,8 @@ class Broker:
         return Parts(stored, listening, delivering, copying, announcing)
 
     def _lives(self, parts: Parts) -> Iterator[tuple[_Step, _Step]]:
-        """Yield a start function and a stop function for each part, in the order of the starts."""
+        """For each part, yield its start function and its stop function. The parts come in the
+        order of their starts."""
         # The stops run from the last to the first. Nothing new is delivered, then the broker
         # unregisters, and clients learn of it while it still answers them. Held requests are
         # answered before the connections close. POP and transactions stop last, because requests
@@ -231,7 +232,8 @@ class Broker:
         yield self._begin_repeating, self._timetable.close
 
     def _fetch_damaged(self) -> None:
-        """Fetch from another broker the parts of the log that the recovery found damaged."""
+        """Request the damaged parts of the log from another broker. The recovery has found these
+        parts."""
         report = self.store.recovery
         if report is not None:
             damages = (Range(one.start, one.end) for one in report.damages)
@@ -328,8 +330,7 @@ class Broker:
         self.parts.announcing.registration.register_all()  # brokerPermission
 
     def _look_for_master(self) -> None:
-        """Ask the name servers for the master's address if this slave does not know its master
-        yet."""
+        """Ask the name servers for the address of the master, if this slave does not know it."""
         if self.parts.copying.lacks_master:
             self.parts.announcing.registration.register_all()
 

@@ -44,7 +44,7 @@ KeyT = TypeVar("KeyT", bound=Hashable)
 
 
 class MemberInfo(msgspec.Struct, frozen=True, gc=False):
-    """Information that a consumer sent about itself in a heartbeat. A field is None if unknown.
+    """Information about a consumer, from its own heartbeat. An unknown field is None.
 
     - ``wants``: the subscriptions.
     - ``consume_from``: where to begin in a new queue. Always None for pull consumers, because
@@ -82,7 +82,7 @@ class Member(msgspec.Struct, gc=False):
 
     @property
     def ordered(self) -> bool | None:
-        """True if the member consumes in order, and None if that is unknown.
+        """True if the member consumes in order. None if that is unknown.
 
         A recent lock request shows that a member consumes in order. A member without lock requests
         may also have no queue.
@@ -316,8 +316,8 @@ class ClientTable(Generic[PeerT]):
             yield group
 
     def silent_since(self, before: float) -> list[PeerT]:
-        """Return the connections whose clients have sent no heartbeat since ``before``, in
-        monotonic seconds."""
+        """Return the connections whose last heartbeat came before ``before``, in monotonic
+        seconds."""
         members: list[tuple[PeerT, Member]] = [
             item for group in self.groups.values() for item in group.members.items()
         ]
@@ -347,7 +347,7 @@ class ClientTable(Generic[PeerT]):
         return []
 
     def find_consumer(self, group_name: str, client_id: str) -> PeerT | None:
-        """Return the connection of the group's member with this client id, or None."""
+        """Return the connection of the member with this client id, or None."""
         group = self.groups.get(group_name)
         members = group.members.items() if group is not None else ()
         return next((peer for peer, member in members if member.client_id == client_id), None)
@@ -359,7 +359,7 @@ class ClientTable(Generic[PeerT]):
     def _note_member(
         self, group: ConsumerGroup[PeerT], peer: PeerT, client_id: str, version: int, now: float
     ) -> tuple[Member, bool]:
-        """Record that a member was seen now. Return the member, and True if the member is new."""
+        """Record that a member was seen now. Return the member, and True for a new member."""
         member = group.members.get(peer)
         if member is None or member.client_id != client_id:
             member = Member(client_id, version, now, since=now)

@@ -27,7 +27,7 @@ _FREE: Final = frozenset(
 
 @dataclass(slots=True, eq=False)
 class ColdFlow:
-    """Counts of the cold bytes that consumer groups have read, and limits on these counts.
+    """Counter of the cold bytes that consumer groups read, with a limit for each group.
 
     - ``group_max``: the default limit for one group, in bytes per five seconds.
     - ``total_max``: the limit for all groups together, in bytes per five seconds.
@@ -45,7 +45,8 @@ class ColdFlow:
     _end: float = 0.0
 
     def note_read(self, group: str, size: int) -> None:
-        """Count bytes that a group has read and that may not have been in memory."""
+        """Count bytes that a group has read. The bytes are cold: they may not have been in
+        memory."""
         if size <= 0 or _is_free(group):
             return
         self._begin_window()
@@ -57,7 +58,8 @@ class ColdFlow:
         self._total += size
 
     def must_wait(self, group: str) -> bool:
-        """Return True if a group must wait because too many cold bytes were read in this window."""
+        """Return True if the cold reads of this window have reached a limit, so that the group must
+        wait."""
         self._begin_window()
         reading = self._readings.get(group)
         if not self.enabled or reading is None:

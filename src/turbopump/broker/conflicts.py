@@ -101,7 +101,8 @@ def _differences(members: list[Member], pops: Callable[[str], bool]) -> tuple[st
 def _by_value(
     members: Iterable[Member], said: Callable[[Member], ValueT | None]
 ) -> dict[ValueT, list[str]]:
-    """Group the client ids of members by the value that ``said`` returns for each member."""
+    """For each value that ``said`` returns, return the client ids of its members. A member with the
+    value None is left out."""
     ids: dict[ValueT, list[str]] = {}
     for member in members:
         value = said(member)
@@ -131,7 +132,7 @@ def _differ(how: str, by_value: dict[ValueT, list[str]], names: dict[ValueT, str
 
 
 def _type(member: Member, pops: Callable[[str], bool]) -> ConsumeType | None:
-    """Return how a member consumes, or None if its heartbeat does not show that.
+    """Return the consume type of a member. Return None if its heartbeat does not show the type.
 
     A push consumer that asks the broker for its queues may pull or pop.
     """

@@ -43,7 +43,8 @@ def sent_back_destination(
     attempts_max: int,
     levels: DelayLevels,
 ) -> Destination | None:
-    """Return where to store a message that a consumer sent back, or None for the dead-letter topic.
+    """Return the destination of a message that a consumer sent back. Return None for the
+    dead-letter topic.
 
     The message waits in a delay level before it reaches the retry topic.
 
@@ -89,7 +90,7 @@ def dead_letter_topic(topics: TopicTable, group: str) -> TopicConfig:
 
 
 def retry_interceptor(tables: Tables, clock: Clock) -> Interceptor:
-    """Make the interceptor that moves hopeless retries to the dead-letter topic.
+    """Return the interceptor that moves hopeless retries to the dead-letter topic.
 
     A consumer sends a retry as a plain message after request 36, which sends a message back, has
     failed. After too many attempts the interceptor moves the message. It also moves every retry of

@@ -1,5 +1,4 @@
-"""Storage of messages by the broker itself: messages that move to another queue, and its own
-entries.
+"""Storage of messages by the broker itself, such as due delays and dead letters.
 
 Due delays and timers, committed transactions, dead letters and records of operation queues enter
 the store only here. The broker stores such messages even while it refuses sends for lack of space,
@@ -37,7 +36,7 @@ _OUR_BITS = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
 
 
 class Forwarding:
-    """Writer of messages that the broker itself stores, such as due delays and dead letters.
+    """Writer of the messages that the broker itself stores, such as due delays and dead letters.
 
     - ``store_host``: (ip, port), as written into entries.
     - ``on_forward``: a function that is called for each forwarded message with its new topic, its
@@ -74,7 +73,7 @@ class Forwarding:
         prepared_transaction_offset: int = 0,
         for_client: bool = False,
     ) -> PutResult:
-        """Store a stored message again, in another queue.
+        """Store a copy of a stored message in another queue.
 
         Arguments that are not given keep their values: body (compressed or not), birth, flag,
         properties and so on. If the properties are unchanged and leave no space for the entry's
@@ -139,7 +138,7 @@ class Forwarding:
         await self.flush.confirmed(stored.log_end)
 
     def room_made(self) -> None:
-        """Repeat the waiting appends in their order, now that the log has a new file."""
+        """Repeat the waiting appends in their order. The log has a new file now."""
         waiting = self._waiting
         self._waiting = deque()
         for waiter in waiting:
@@ -199,7 +198,7 @@ class Forwarding:
         return stored
 
     async def _when_room(self, put: Callable[[], PutResult]) -> PutResult:
-        """Call ``put``, and repeat the call after each new file of the log until it succeeds."""
+        """Call ``put`` until it succeeds. After each failure wait until the log has a new file."""
         while True:
             try:
                 return put()

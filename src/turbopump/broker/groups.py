@@ -1,4 +1,4 @@
-"""Tables of the consumer groups: their settings, their bans, and their choice of pull or pop.
+"""Tables of the consumer groups: settings, bans, and the choice of pull or pop.
 
 The settings are saved in ``config/subscriptionGroup.json``. A group is created with Apache's
 defaults at its first use, if ``autoCreateSubscriptionGroup`` allows that. Source: apache/rocketmq
@@ -195,7 +195,8 @@ class RequestModes(SavedTable[MessageRequestModeTable]):
         self._entries.add(*self._modes)
 
     def find(self, topic: str, group: str) -> SetMessageRequestModeRequestBody:
-        """Return the request mode of a group for a topic, or the broker's default.
+        """Return the request mode of a group for a topic. Return the broker's default if no
+        operator has set a mode.
 
         By default retry topics are pulled.
         """

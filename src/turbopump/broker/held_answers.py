@@ -1,4 +1,4 @@
-"""Answers to sends that wait until the disk or slaves have the messages.
+"""Waiting list for answers to sends, until the disk or the slaves have the messages.
 
 Messages reach the disk and the slaves in the order in which they were stored. So one queue of
 answers, with one waiter and one timer, is enough. This module does not know the content of the
@@ -25,7 +25,7 @@ answer. This is a plain tuple, because there is one for each message."""
 
 
 def confirm_wait_s(config: BrokerConfig) -> float:
-    """Return the maximum seconds that the answer to a send waits for the disk and for slaves."""
+    """Return the longest time, in seconds, for which a send waits for the disk and the slaves."""
     if config.flush_disk_type == FlushDiskType.SYNC_FLUSH:
         flush = config.sync_flush_timeout
     else:
@@ -36,7 +36,7 @@ def confirm_wait_s(config: BrokerConfig) -> float:
 
 
 class HeldAnswers:
-    """Queue of answers to sends that wait until their messages are confirmed.
+    """Queue of answers to sends. An answer leaves the queue when its message is confirmed.
 
     - ``confirmed``: the offset up to which the log is as safe as the settings promise.
     - ``seconds``: the maximum waiting time of an answer.

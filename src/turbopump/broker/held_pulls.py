@@ -1,4 +1,4 @@
-"""Pulls that found no message and wait for their queue to grow (long polling).
+"""Waiting list of pulls that found no message (long polling).
 
 Pulls for the same offset of a queue form one line, with one waiter for the end of the queue. All
 pulls of a line are read again after the run of the event loop in which the queue grew. So one

@@ -1,5 +1,4 @@
-"""Recurring work of a broker: repeated calls, deletion of old files, checks of the log, and a watch
-for a blocked event loop."""
+"""Recurring work of a broker, such as the deletion of old files and checks of the log."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ class Timetable:
         self._closed = False
 
     def every(self, interval: float, action: Callable[[], None]) -> None:
-        """Call ``action`` every ``interval`` seconds, for the first time after one interval.
+        """Call ``action`` every ``interval`` seconds. The first call comes after one interval.
 
         A late call does not delay the next one, and missed calls are not made up for. An exception
         is logged, and the calls continue.
@@ -53,8 +52,7 @@ class Timetable:
         self._repeat(interval, run)
 
     def at_its_pace(self, action: Callable[[], float]) -> None:
-        """Call ``action`` soon, and again each time after the number of seconds that ``action``
-        returned.
+        """Call ``action`` soon, then repeatedly. Each call returns the seconds until the next call.
 
         After an exception, which is logged, ``action`` is not called again.
         """
@@ -95,7 +93,7 @@ default, in which a disk can receive 10 GB."""
 
 
 class Cleaning:
-    """Schedule of disk-space checks and of the deletion of expired messages.
+    """Schedule that checks the disk space and deletes expired messages.
 
     Call ``check_space`` every ``SPACE_INTERVAL_S``, ``start_round`` every cleanResourceInterval,
     and ``close`` before the store is closed. The deletion pauses between two files.
@@ -127,7 +125,7 @@ class Cleaning:
             self._round = asyncio.get_running_loop().create_task(self._run_round(), name="cleaning")
 
     async def finish_round(self, seconds: float) -> None:
-        """Delete expired files, and wait for the end of the deletion for at most ``seconds``.
+        """Delete expired files, and wait at most ``seconds`` for the deletion to end.
 
         If a deletion is already running, the call waits for that one.
         """
@@ -152,7 +150,7 @@ class Cleaning:
     async def _repeat_step(
         self, step: Callable[[Callable[[NextStep], None]], None], pause: float
     ) -> None:
-        """Call ``step`` repeatedly, with pauses, until there is nothing left to do."""
+        """Call ``step`` with pauses, until a call reports that no work is left."""
         loop = asyncio.get_running_loop()
         while True:
             done: asyncio.Future[NextStep] = loop.create_future()
@@ -226,7 +224,7 @@ STALL_S: Final = 1.0
 
 
 class StallWatch:
-    """Watch that reports when the event loop was blocked.
+    """Watch on the event loop. It reports each time when the loop was blocked.
 
     Causes are, for example, a disk that blocks a system call, or a machine without a free core.
     Clients then see time-outs that no other log line explains: a Java client closes its connection

@@ -1,4 +1,5 @@
-"""Interceptors, which redirect or refuse messages with special properties before they are stored.
+"""Interceptors of sends. An interceptor may redirect or refuse a special message before the store
+gets it.
 
 Half messages, timer messages and delayed messages are not stored in their topic at once. Each
 interceptor may change the destination of a message or refuse the message. Source: apache/rocketmq
@@ -21,7 +22,7 @@ from turbopump.remoting.response import Refusal, Response, refusal
 
 
 class Destination(msgspec.Struct, frozen=True):
-    """Queue in which a message will be stored, with the properties and flags to store.
+    """Queue for a message, together with the properties and flags to store there.
 
     - ``properties``: the encoded properties as sent, with the property UNIQ_KEY.
     - ``recall_handle``: the handle with which the producer can recall a timer message, or
@@ -40,7 +41,8 @@ Interceptor = Callable[[SendMessage, Destination], Destination | Refusal]
 
 
 class Interceptors:
-    """Chain of functions that may redirect or refuse a message before the message is stored.
+    """Chain of interceptors. Each one may redirect or refuse a message before the message is
+    stored.
 
     Each interceptor gets the destination that the previous one returned.
     """
@@ -70,8 +72,7 @@ def added_properties(config: BrokerConfig) -> str:
 
 
 def region_fields(config: BrokerConfig) -> dict[str, str]:
-    """Return the fields that tell clients the region of the broker and if they should trace
-    messages.
+    """Return the fields that name the broker's region and turn message tracing on or off.
 
     They are properties of messages and fields of answers.
     """
@@ -87,7 +88,7 @@ _TAKEN: Final = ("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS
 
 
 def refuse_unknown_kinds(request: SendMessage, destination: Destination) -> Destination | Refusal:
-    """Refuse a message of a special kind that no earlier interceptor has handled.
+    """Refuse a special message if no earlier interceptor has handled its kind.
 
     This broker does not support that kind, and must not deliver it as a plain message.
     """
@@ -101,7 +102,8 @@ def refuse_unknown_kinds(request: SendMessage, destination: Destination) -> Dest
 
 
 def kind_in_batch(properties: str) -> Refusal | None:
-    """Return a refusal if messages with these properties are not allowed in a batch, else None."""
+    """Return a refusal if a batch must not contain messages with these properties. Otherwise return
+    None."""
     kind = _kind(properties)
     if kind is None:
         return None

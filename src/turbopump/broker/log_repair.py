@@ -188,7 +188,7 @@ class LogRepair:
     async def _fetch_entry(
         self, at: int, end: int, copies: list[str]
     ) -> tuple[bytes | None, list[str]]:
-        """Return the message at a log offset from another broker.
+        """Fetch the message at a log offset from another broker.
 
         If no broker has a usable message, return None and the reasons.
         """
@@ -210,7 +210,8 @@ class LogRepair:
         return None, causes
 
     def _entry_fault(self, entry: bytes, at: int, end: int) -> str | None:
-        """Return the reason why a fetched entry must not be written at this offset, or None."""
+        """Check an entry that another broker has sent for this offset. Return its fault, or None if
+        it may be written."""
         crc_required = self.stored.store.log.requires_crc(at)
         fault = entry_fault(entry, at, crc_required=crc_required) or lengths_fault(entry)
         if fault is not None:
@@ -273,7 +274,7 @@ class LogRepair:
 
 
 def _queue_fault(queue: ConsumeQueue, entry: bytes, at: int, index: int) -> str | None:
-    """Return the reason why a fetched entry cannot have its queue offset, or None.
+    """Check whether a fetched entry can have its queue offset. Return the fault, or None.
 
     The entry is compared with the queue's unit of the same offset. If the queue has no such unit,
     the entry must lie before the first unit or after the last one, with enough room in the log for

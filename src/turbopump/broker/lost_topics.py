@@ -1,4 +1,4 @@
-"""Restoration of topics that have messages but were lost from the topic table."""
+"""Restoration of topics that have messages but are missing in the topic table."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _GROUP_TOPICS: Final = (RETRY_PREFIX, DLQ_PREFIX)
 
 
 def make_lost_topics(store: MessageStore, topics: TopicTable, default_queues: int) -> list[str]:
-    """Restore topics that have messages but are missing in the topic table, and return their names.
+    """Restore topics that have messages but are missing in the topic table. Return their names.
 
     A topic is restored only if it has a message that is newer than the loaded table.
     ``default_queues`` is the minimum number of its queues, except for a group's topic.
@@ -78,7 +78,7 @@ def lost_topic(name: str, last: int, default_queues: int) -> TopicConfig:
 def make_topic_of_waiting(
     topics: TopicTable, default_queues: int, name: str, queue_id: int, stored_ms: int
 ) -> None:
-    """Restore the topic of a delayed message if the topic is missing in the topic table.
+    """Restore the topic of a delayed message, unless the topic table has this topic.
 
     The message was stored at ``stored_ms``. Nothing is restored if the topic was deleted, or if the
     loaded table is newer than the message.
@@ -103,7 +103,8 @@ def _make_again(topics: TopicTable, topic: TopicConfig) -> None:
 
 
 def _is_newer(store: MessageStore, queue: ConsumeQueue, saved_ms: int) -> bool:
-    """Return True if the last message of a queue is unreadable, or not older than ``saved_ms``."""
+    """Return True if the last message of a queue was stored at ``saved_ms`` or later, or is
+    unreadable."""
     entry = finish_now(
         store.lookup.entry_in_queue(queue.topic, queue.queue_id, queue.max_index - 1)
     )

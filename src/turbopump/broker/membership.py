@@ -1,4 +1,4 @@
-"""Changes and conflicts in consumer groups, of which the members or the operator are notified.
+"""Tracker of consumer groups. It notifies members of changes, and logs conflicts.
 
 Many changes may come in one run of the event loop, and a group may have thousands of members. So
 notices (request 40) are collected, and large groups are notified and checked at intervals.
@@ -44,7 +44,7 @@ _no_heartbeat = RepeatedLine(
 
 
 class Membership:
-    """Tracker of changes and conflicts in all consumer groups of a broker.
+    """Tracker of the changes and conflicts in all consumer groups of a broker.
 
     Members are notified when their group changes. Conflicts among them are logged.
     """

@@ -20,7 +20,8 @@ from turbopump.remoting.turns import Steps, Turns
 
 
 class SetBack(NamedTuple):
-    """Consumer offset that was beyond the end of its queue and was set back to the end."""
+    """Consumer offset that was beyond the end of its queue. The broker has set it back to the
+    end."""
 
     group: str
     topic: str
@@ -60,7 +61,8 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
         return list(self._resets[key])
 
     def follow_master(self) -> None:
-        """Turn this table into a slave's table, which records the commits that the master lacks."""
+        """Turn this table into a slave's table. It then records the commits that the master
+        lacks."""
         self._own = {}
 
     def copy(self, table: ConsumerOffsetTable, *, whole: bool) -> None:
@@ -102,7 +104,7 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
             self._note_reset(key, dict.fromkeys(queue_ids))
 
     def set_back(self, end_of: Callable[[str, int], int]) -> list[SetBack]:
-        """Set every offset that is beyond the end of its queue back to that end.
+        """Set each offset beyond the end of its queue back to that end.
 
         ``end_of`` returns the end for a topic and a queue id. Return the changed offsets. Call this
         method once, between recovery and the first request, and save at once. New messages reuse
@@ -153,7 +155,8 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
     def reset_for(
         self, group: str, topic: str, queue_id: int, offset: int, reader: Hashable
     ) -> int | None:
-        """Return the offset to which a pull is redirected after an operator's reset, or None.
+        """Return the offset to which an operator's reset redirects a pull. Return None if the pull
+        is not redirected.
 
         - ``offset``: the offset at which the ``reader`` pulls.
 
@@ -172,11 +175,11 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
         return target
 
     def is_reset(self, group: str, topic: str, queue_id: int) -> bool:
-        """Return True if an operator has reset an offset and no reader knows of the reset yet."""
+        """Return True if an operator has reset an offset, and no reader knows of this reset."""
         return queue_id in self._resets.get(f"{topic}@{group}", ())
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """End the reset of an offset, and return the offset, or None without a reset.
+        """End the reset of an offset and return the offset. Return None without a reset.
 
         The caller is the broker itself, which reads the queue for the group (POP) and follows the
         reset at once.
@@ -194,11 +197,11 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
 
     @property
     def any_reset(self) -> bool:
-        """True if any reset by an operator waits for a reader."""
+        """True while a reset by an operator waits for a reader."""
         return bool(self._resets)
 
     def of_group(self, group: str, topic: str) -> Mapping[int, int]:
-        """Return the next offsets of a consumer group in a topic, by queue id."""
+        """For each queue id of a topic, return the next offset of a consumer group."""
         return self._offsets.get(f"{topic}@{group}", {})
 
     def topics_of(self, group: str) -> list[str]:
@@ -217,7 +220,7 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
         return bool(offsets)
 
     def lowest(self, topic: str, without: Collection[str]) -> Steps[dict[int, int]]:
-        """Return the lowest offset of any consumer group in each queue of a topic.
+        """For each queue of a topic, return the lowest offset among all consumer groups.
 
         The groups in ``without`` do not count.
         """

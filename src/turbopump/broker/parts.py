@@ -1,4 +1,4 @@
-"""Parts of a started broker, in groups of which each is built from those before it.
+"""Parts of a started broker, in groups. Each group is built from the groups before it.
 
 Handlers are no parts: ``broker.py`` gives each of them ``Stored`` and what else it needs.
 """
@@ -79,7 +79,7 @@ class Listening:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Delivering:
-    """Parts that deliver messages which wait, for example for a time, a transaction or a pop.
+    """Parts that deliver waiting messages, for example delayed, transactional or popped messages.
 
     Each sent message passes through the ``interceptors``. ``log_repair`` repairs the log.
     """
@@ -96,7 +96,8 @@ class Delivering:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Copying:
-    """Parts that copy the tables of a master, check the log, and delete old files.
+    """Parts that look after stored data: they copy a master's tables, check the log, and delete old
+    files.
 
     - ``slave_tables`` and ``slave_accounts``: None at a master.
     - ``scrubbing``: None if the settings turn it off.
@@ -195,8 +196,7 @@ async def listen(stored: Stored, authorise: Authorise | None, ends: AsyncExitSta
 async def _take_ports(
     server: RemotingServer, config: BrokerConfig, vip_router: Router
 ) -> tuple[str, int]:
-    """Listen on the VIP port and on the ordinary port. Return host and number of the ordinary
-    port."""
+    """Listen on the VIP port and the ordinary port. Return the host and the ordinary port."""
     if config.listen_port > VIP_OFFSET:
         try:
             await server.listen(config.bind_address, config.listen_port - VIP_OFFSET, vip_router)
@@ -355,7 +355,7 @@ def make_announcing(
 
 
 async def _numeric(host: str) -> str | None:
-    """Return the numeric address of a host, or None if the host cannot be resolved here.
+    """Return the numeric address of a host. Return None if this machine cannot resolve the host.
 
     Stored entries contain this address.
     """

@@ -1,4 +1,4 @@
-"""Locks of queues, so that only one client of a group consumes a queue in order.
+"""Locks of queues. Only one client of a group consumes a locked queue.
 
 A queue of a group has at most one holder at any time, also across a restart. If the holder is
 unknown, no client gets the lock until every possible holder must have stopped. A lock expires 60 s
@@ -124,7 +124,7 @@ class QueueLocks:
         return granted
 
     def unlock(self, group: str, queues: Iterable[MessageQueue], client_id: str) -> None:
-        """Unlock those of the queues that this client has locked."""
+        """Unlock the given queues. A queue that another client has locked stays locked."""
         for queue in queues:
             lock = self._locks.get(group, {}).get(queue)
             if lock is not None and lock.client_id == client_id:
@@ -132,7 +132,7 @@ class QueueLocks:
                 self.changes += 1
 
     def any_held(self, group: str, now: float) -> bool:
-        """Return True if any member of a group has locked a queue.
+        """Return True if a member of the group holds a lock.
 
         Such a group consumes in order.
         """
@@ -156,8 +156,8 @@ class QueueLocks:
         self._on_change(group, queue, False)
 
     def _forget_expired(self, then: float) -> None:
-        """Remove locks that expired at the time ``then`` or before, at most CLEAN_UP_MAX in a
-        call."""
+        """Remove the locks that expired by the time ``then``. One call removes at most CLEAN_UP_MAX
+        locks."""
         expired = [
             (group, queue)
             for group, locks in self._locks.items()
@@ -180,7 +180,8 @@ class HeldLocks(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class SavedLocks(SavedTable[HeldLocks]):
-    """Queue locks whose holders are saved, so that a restart gives no queue to a second client.
+    """Table of queue locks that saves the holders. After a restart no second client gets a held
+    queue.
 
     - ``locks``: the table of the locks.
     - ``saved_change``: the number of the last change of ``locks`` that is on the disk.
@@ -211,7 +212,7 @@ class SavedLocks(SavedTable[HeldLocks]):
         return self.locks.holder(*_queue_of(key))
 
     def follow_master(self) -> None:
-        """Turn this table into a slave's table, which is not saved before the first ``copy``."""
+        """Turn this table into a slave's table. It is not saved until the first ``copy``."""
         self._complete = False
 
     def copy(self, table: HeldLocks, *, whole: bool) -> None:
@@ -252,7 +253,7 @@ class SavedLocks(SavedTable[HeldLocks]):
             super().save()
 
     def save(self) -> None:
-        """Save the lock holders outside of the event loop if any have changed."""
+        """Save the lock holders outside of the event loop, if a holder has changed."""
         self._dirty = self._dirty or self._failing or self._number < self.locks.changes
         super().save()
 
@@ -288,6 +289,6 @@ def _holders_in(data: bytes) -> Holders | None:
 
 
 def _queue_of(key: str) -> tuple[str, MessageQueue]:
-    """Return the group and the queue that a key in the file of queue locks names."""
+    """Parse a key of the file of queue locks. Return its group and its queue."""
     queue_id, group, topic, broker_name = key.split("@", 3)
     return group, MessageQueue(topic, broker_name, int(queue_id))

@@ -1,4 +1,4 @@
-"""Checks of a pull before its queue is read, and the remarks for refused reads.
+"""Checks of a pull before its queue is read.
 
 The order of checks and the codes are those of apache/rocketmq ``PullMessageProcessor``. A pop has
 its own order (``handlers/pop.py``).
@@ -37,7 +37,7 @@ FORBIDDEN_SUBSCRIPTION: Final = 5
 
 
 class PullFilters(NamedTuple):
-    """Filters that a message must pass to be returned to a pull.
+    """Filters for a pull. A message must pass them to be returned.
 
     - ``accept``: a filter by tag code, or None if every tag passes.
     - ``matches``: a filter by properties, or None.
@@ -60,7 +60,7 @@ class PullChecks:
     clients: ClientTable[Wire]
 
     def refusal(self, request: PullMessage) -> Response[PullMessageReply] | None:
-        """Return a refusal if a pull is not allowed, or None if it is."""
+        """Check that a pull is allowed. Return a refusal, or None for an allowed pull."""
         config = self.config
         if not config.broker_permission & PERM_READ:
             return forbidden(

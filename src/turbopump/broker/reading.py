@@ -1,4 +1,4 @@
-"""Connection between asynchronous callers and the reads of the store.
+"""Bridge from asynchronous callers to the reads of the store.
 
 The store reads in steps (``store/log/cold_reads.py``). Three functions run these steps:
 
@@ -9,7 +9,8 @@ The store reads in steps (``store/log/cold_reads.py``). Three functions run thes
   all readers.
 - ``ask`` reads for a task of the broker's own (timers, delays, transactions). It does not
   wait for other readers: data in the system's cache are read at once, the rest in a
-  thread."""
+  thread.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ def answer(
     busy: Refusal = BUSY,
     again: Callable[[], None] | None = None,
 ) -> Outcome[ReplyT]:
-    """Run a read of the store and answer a request with its result.
+    """Run a read of the store, and answer a request with the result.
 
     - ``respond``: a function that makes the answer from the result of the read.
     - ``busy``: the answer if too many reads wait.
@@ -88,7 +89,7 @@ def answer(
 
 
 async def read(reads: ColdReads, steps: ReadSteps[T]) -> T:
-    """Run a read of the store, in fair order with other reads, and return the result.
+    """Run a read of the store and return the result. The read takes its turn among other reads.
 
     Raises ReadsRefusedError if too many reads wait, and the errors of the read.
     """
@@ -101,7 +102,7 @@ async def read(reads: ColdReads, steps: ReadSteps[T]) -> T:
 
 
 async def ask(reads: ColdReads, steps: ReadSteps[T], turns: Turns) -> T:
-    """Run a read of the store without waiting for other readers, and return its result.
+    """Run a read of the store and return the result. The read does not wait for other readers.
 
     ``turns`` pauses the read between steps, so that the event loop can do other work. Raises
     ReadsRefusedError if too many reads wait, and the errors of the read.
@@ -190,7 +191,7 @@ async def read_units(
 
 
 def when_rebuilt(store: MessageStore, deadline: float, then: Callable[[], object]) -> bool:
-    """Call ``then`` when the running rebuild of queues has ended, or at ``deadline``.
+    """Call ``then`` at the end of the running rebuild of queues, or at ``deadline``.
 
     ``deadline`` is a time of the event loop, in seconds. Return False if no rebuild is running, or
     if the deadline has passed.

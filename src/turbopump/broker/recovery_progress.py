@@ -29,7 +29,7 @@ class RecoveryProgress:
         self._said = False
 
     def reached(self, offset: int, end: int) -> None:
-        """Record that the recovery has read the log up to ``offset``, and will end at about
+        """Record the progress of the recovery: it has read the log up to ``offset`` of about
         ``end``.
 
         The first call gives the offset at which the recovery starts.

@@ -131,7 +131,7 @@ class NameServerRegistration:
             server.register_all()
 
     def announce_changes(self) -> list[asyncio.Future[bool]]:
-        """Return a future for each reachable name server that does not know all changes yet.
+        """Return a future for each reachable name server that lacks changes.
 
         A future ends when its server has confirmed all changes so far (True), or the registration
         has failed (False). Others wait for the same future, so it must not be cancelled.
@@ -235,7 +235,7 @@ class Announcement:
         self._topics.next_version()
 
     def note_ordered_topics(self, body: bytes) -> None:
-        """Mark topics as ordered that a name server names in the answer to a registration.
+        """Mark as ordered the topics in a name server's answer to a registration.
 
         Source: apache/rocketmq ``TopicConfigManager.updateOrderTopicConfig``.
         """
@@ -255,8 +255,8 @@ class Announcement:
         await self._topics.encode_in_turns(self.entries)
 
     def request_for(self, topics: list[str] | None) -> tuple[RegisterBroker, bytes]:
-        """Return the header and the body of a registration of these topics, or of all topics for
-        None."""
+        """Return the header and the body of a registration of ``topics``. None stands for all
+        topics."""
         config = self._config
         wrapper = TopicConfigAndMappingSerializeWrapper(data_version=self._topics.version)
         empty = RegisterBrokerBody(topic_config_serialize_wrapper=wrapper).encode()
@@ -460,7 +460,7 @@ class RegisteredServer:
 
 
 def keep_alive(connection: Wire) -> None:
-    """Set socket options with which the system detects a lost peer within seconds."""
+    """Set socket options so that the system detects a lost peer within seconds."""
     transport = connection.transport
     end = transport.get_extra_info("socket") if transport is not None else None
     if end is None:

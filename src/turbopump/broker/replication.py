@@ -1,4 +1,4 @@
-"""Replication of a broker: the HA port of a master, or the connection of a slave.
+"""Replication of a broker. A master has an HA port, and a slave has a connection to that port.
 
 This module also reports the state of the replication, and warns of settings with weak guarantees.
 Roles and the stream between them are in ``turbopump.replication``. Tables that a slave copies
@@ -241,7 +241,7 @@ def _rules(config: BrokerConfig) -> PeerRules:
 
 
 def weak_promises(config: BrokerConfig) -> list[str]:
-    """Return warnings about settings that guarantee less than an operator may expect."""
+    """Return warnings about settings whose guarantees are weaker than an operator may expect."""
     found = []
     synchronous = config.broker_role == BrokerRole.SYNC_MASTER
     if synchronous and config.in_sync_replicas == 1:

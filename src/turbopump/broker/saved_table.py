@@ -1,4 +1,4 @@
-"""Base class of the broker's tables, each of which is saved as one JSON file under ``config/``.
+"""Base class of the broker's tables. Each table is saved as one JSON file under ``config/``.
 
 The cost of a change does not grow with the table. An entry is encoded again only after it has
 changed. Many entries are encoded in small steps, between which the event loop does other work. One
@@ -90,7 +90,7 @@ class SavedTable(ABC, Generic[ContentT]):
         """Called when a save starts. The save does not include later changes."""
 
     def _save_ended(self) -> None:
-        """Called when a save has ended and its contents are on the disk."""
+        """Called when a save has ended, with its contents on the disk."""
 
     def save(self) -> None:
         """Save the table outside of the event loop if it has changed.
@@ -116,7 +116,7 @@ class SavedTable(ABC, Generic[ContentT]):
         self._dirty = False
 
     def saving(self) -> asyncio.Future[bool]:
-        """Save the table, and return a future that is True once all changes so far are on the disk.
+        """Save the table. Return a future that is True once all changes so far are on the disk.
 
         The future is False if the changes cannot be saved now. The save is then repeated every
         second. Callers share the future, so it must not be cancelled.
@@ -129,7 +129,7 @@ class SavedTable(ABC, Generic[ContentT]):
         return settled(good=not self._failing)
 
     async def saved(self) -> bool:
-        """Save the table, and return True once all changes so far are on the disk.
+        """Save the table. Return True once all changes so far are on the disk.
 
         Return False if the changes cannot be saved now.
         """
@@ -204,7 +204,7 @@ class SavedTable(ABC, Generic[ContentT]):
         self._file.save(text)
 
     def _text(self) -> Callable[[], bytes]:
-        """Return a function that makes the JSON text of the present table and may run in any
+        """Return a function that makes the JSON text of the present table. It may run in any
         thread."""
         frame = fastjson.encode_indented(self._content())
         if not self._maps:
@@ -233,7 +233,7 @@ class SavedTable(ABC, Generic[ContentT]):
 async def table_answer(
     table: SavedTable[Any], known: str | None, held: bool | None = None
 ) -> tuple[bytes, dict[str, str]]:
-    """Return the body and header fields of an answer that contains the changes of a table.
+    """Return the body and the header fields of an answer about changes of a table.
 
     - ``known``: the version of the table that the client has, or None.
     - ``held``: True if the answer waits for a change, for ``HELD_S`` at most.
@@ -251,7 +251,7 @@ async def table_answer(
 
 
 class EncodedMap:
-    """Encoded entries of one large map, of which only changed ones are encoded again.
+    """Encoded entries of one large map. Only a changed entry is encoded again.
 
     ``value`` is a function that returns the entry for a key. The owner of the map reports each
     change by ``add`` and ``remove``.
@@ -282,8 +282,8 @@ class EncodedMap:
             self._removed_at = self.revision
 
     def keys_since(self, revision: int) -> list[str] | None:
-        """Return the keys of the entries encoded since ``revision``, or None if any were removed
-        since."""
+        """Return the keys of entries encoded after ``revision``. Return None if an entry was
+        removed after it."""
         if revision < self._removed_at:
             return None
         found = []
@@ -305,7 +305,7 @@ class EncodedMap:
             yield
 
     def pieces(self, keys: Iterable[str] | None = None) -> list[bytes]:
-        """Return the encoded entries for ``keys``, or all entries for None.
+        """Return the encoded entries for ``keys``. Without ``keys`` return all entries.
 
         Entries that have changed are encoded first.
         """
@@ -316,7 +316,7 @@ class EncodedMap:
 
 
 class Rounds:
-    """Shared futures for repeated work such as saves, one for each run of the work.
+    """Shared futures for repeated work such as saves. Each run of the work has one future.
 
     A run includes every change made before its start. Its future is True if the run succeeded.
     Several callers wait for the same future.
@@ -344,7 +344,7 @@ class Rounds:
         self._next = None
 
     def end_round(self, good: bool) -> None:
-        """End the run that is in progress, and set the result of its future."""
+        """End the run in progress. Set the result of its future."""
         current = self._current
         self._current = None
         if current is not None and not current.done():
@@ -359,7 +359,7 @@ def settled(*, good: bool) -> asyncio.Future[bool]:
 
 
 async def in_time(seconds: float | None, *rounds: asyncio.Future[bool]) -> None:
-    """Wait until all these futures are done, for at most ``seconds``."""
+    """Wait at most ``seconds`` until all these futures are done."""
     waiting = [each for each in rounds if not each.done()]
     if waiting:
         await asyncio.wait(waiting, timeout=seconds)

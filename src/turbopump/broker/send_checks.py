@@ -72,7 +72,7 @@ class SendChecks:
         return starts or not writable or self._types or config.is_slave
 
     def check(self, request: SendMessage, topic: TopicConfig | None) -> int | Refusal:
-        """Check a send, and return the id of the queue for its message, or a refusal.
+        """Check a send. Return the queue id for its message, or a refusal.
 
         ``topic`` has the settings of the request's topic, or is None if the topic is unknown.
         """
@@ -178,7 +178,7 @@ class SendChecks:
         )
 
     def _unfit_for_topic(self, request: SendMessage, topic: TopicConfig) -> Refusal | None:
-        """Refuse a send that the attributes of its topic forbid.
+        """Refuse a send if the attributes of its topic forbid the message.
 
         The messages within a batch are not checked.
         """
@@ -206,7 +206,7 @@ class SendChecks:
 
 
 def _unfit_queue(request: SendMessage, topic: TopicConfig) -> Refusal | None:
-    """Refuse a send to a queue id that the topic does not have.
+    """Refuse a send if the topic has no queue with the requested id.
 
     RocketMQ: for a topic without queues it divides by zero, and answers 1 (``/ by zero``).
     """
@@ -235,7 +235,7 @@ def _wrong_type(topic: str, expected: str, actual: str) -> str | None:
 
 
 def body_refusal(size: int, size_max: int, store: MessageStore) -> Refusal:
-    """Return the refusal for a message body that is too large or empty.
+    """Return the refusal for a message whose body is empty or too large.
 
     While the store accepts no messages at all, return the refusal that says so.
     """
@@ -251,7 +251,8 @@ def body_refusal(size: int, size_max: int, store: MessageStore) -> Refusal:
 
 
 def batch_refusal(request: SendMessage, store: MessageStore) -> Refusal | None:
-    """Return a refusal if a batch as a whole is delayed or part of a transaction, else None.
+    """Refuse a batch if the batch as a whole is delayed or part of a transaction. Otherwise return
+    None.
 
     Source: apache/rocketmq ``CommitLog.asyncPutMessages``, which checks only the delay level. Here
     a delivery time is refused as well.
@@ -287,7 +288,7 @@ def _illegal(cause: str) -> Refusal:
 
 
 def topic_name_fault(topic: str) -> str | None:
-    """Return the reason why a topic name is invalid, or None if it is valid.
+    """Return the reason why a topic name is invalid. Return None for a valid name.
 
     Source: apache/rocketmq ``TopicValidator.validateTopic``.
     """

@@ -1,4 +1,4 @@
-"""Sends that were received but are not stored yet, with limits on their number and waiting time.
+"""Queue of received sends that wait to be stored.
 
 Sends wait while a new file of the log is made, or while the event loop serves other work
 (``remoting/backlog.py``). Only waiting sends are ever refused as busy. Remarks begin like those of
@@ -28,7 +28,7 @@ _MAKING: Final = "a new file of the commit log is being made"
 
 
 class SendQueue:
-    """Queue of received sends that are not stored yet, with limits on number and waiting time.
+    """Queue of received sends that wait to be stored. Their number and waiting time are limited.
 
     ``backlog`` contains the waiting sends. The broker's server fills it.
     """
@@ -59,7 +59,7 @@ class SendQueue:
         return BacklogLimits(self._size, wait_s, self._busy_ms / 1000)
 
     def append_took(self, seconds: float) -> None:
-        """Record the duration of an append, and refuse waiting sends after a long one.
+        """Record the duration of an append. After a long append, refuse the waiting sends.
 
         An append is long if it takes over ``osPageCacheBusyTimeOutMills``.
         """
@@ -67,7 +67,7 @@ class SendQueue:
             self.stood_still(seconds, "an append")
 
     def stood_still(self, seconds: float, what: str = "a turn of the event loop") -> None:
-        """Record that the event loop was blocked, and refuse the sends that waited meanwhile."""
+        """Record that the event loop was blocked. Refuse the sends that waited meanwhile."""
         self._cause = (
             f"{what} took {seconds * 1000:.0f} ms: check the latency of the disk and the "
             "load of this machine"

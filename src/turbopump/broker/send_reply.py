@@ -1,4 +1,7 @@
-"""Encoder of the answer to a successful send, which is the most frequent answer of a broker."""
+"""Encoder of the answer to a successful send.
+
+This answer is the most frequent one of a broker.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,8 @@ _frame_head: Final = struct.Struct(">II").pack  # frame.frame_head for a JSON he
 
 
 def reply_ends(region: str, trace_on: bool) -> tuple[bytes, bytes]:
-    """Return the constant start and end of the header of an answer, for ``send_reply``."""
+    """Return the two constant parts of an answer's header, its start and its end, for
+    ``send_reply``."""
     trace = "true" if trace_on else "false"
     name = msgspec.json.encode(region).decode()
     head = f'{{"code":0,"extFields":{{"MSG_REGION":{name},"TRACE_ON":"{trace}","msgId":"'

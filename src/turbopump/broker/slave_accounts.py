@@ -1,4 +1,4 @@
-"""Users and policies that a slave copies from its master.
+"""Background copy of a master's users and policies to a slave.
 
 So users can log in to the slave when the master is gone. The master's accounts replace every local
 change. Only sealed accounts are accepted (``auth/sealing.py``): both sides have proved that they
@@ -95,7 +95,7 @@ class SlaveAccounts:
         self._fault = fault
 
     async def _copy_accounts(self, master: str) -> None:
-        """Copy the accounts of the master once, if they differ from those here.
+        """Copy the accounts of the master once, if they differ from the accounts of this slave.
 
         If accounts are changed here during the copy, that change stays until the next copy. Raises
         RemotingError if the master does not answer or shows no passwords. Raises ProtocolError,

@@ -1,6 +1,6 @@
-"""Tables that a slave copies from its master, beside the log.
+"""Background copies of a master's tables to a slave. The log is copied separately.
 
-They are topics, groups, request modes, offsets of consumers and of delay levels, messages of
+The tables are topics, groups, request modes, offsets of consumers and of delay levels, messages of
 ordered pops, holders of queue locks, and the progress of the timers.
 
 Tables are copied only while the log is copied. An offset is accepted only when the log here has
@@ -122,7 +122,7 @@ class SlaveTables:
     _needed_from: int | None = None
 
     def needed_from(self) -> int | None:
-        """Return the log offset from which a master keeps its log for waiting timers and delays.
+        """Return the log offset from which a master keeps its log for waiting messages.
 
         The slave keeps its log from there as well. Return None while the offset is unknown.
         """
@@ -172,7 +172,8 @@ class SlaveTables:
             self._coming = self._judge_by(answer, end, had).topic_config_table
 
     async def begin_at(self, shakes_hands: bool, by_tls: bool) -> int | None:
-        """Return the log offset from which to copy, or None if the logs must be compared first.
+        """Return the log offset at which copying begins. Return None if the logs must be compared
+        first.
 
         The offset is the end of the log here, or the master's first offset if the log here is
         empty. None means that the master is ours, and compares the logs itself (``replication/``).
@@ -229,7 +230,7 @@ class SlaveTables:
             self._known.clear()
 
     async def _copy_repeatedly(self, copy: Callable[[str], Awaitable[float]]) -> None:
-        """Call ``copy`` for ever, with a pause of as many seconds as it returns."""
+        """Call ``copy`` for ever. Each call returns the seconds to pause before the next call."""
         name = copy.__name__
         while True:
             pause = AT_ONCE_S
@@ -337,7 +338,7 @@ class SlaveTables:
             self._known[table] = ext[TABLE_VERSION]
 
     async def _log_end(self, master: str, answer: Command) -> int:
-        """Return the log offset at which the master's log ended when it answered."""
+        """Return the end of the master's log at the time of its ``answer``."""
         if answer.ext is not None and LOG_END in answer.ext:
             self._needed_from = int(answer.ext.get(LOG_START, "0"))
             return int(answer.ext[LOG_END])
@@ -364,7 +365,8 @@ class SlaveTables:
     # when it has copied the table, every 3 s.
 
     async def _copy_topics(self, master: str) -> float:
-        """Copy the topics of the master, repeat its deletions, and return the seconds to wait.
+        """Copy the topics of the master and repeat its deletions. Return the seconds until the next
+        copy.
 
         Raises StoreError if the master has less data than this slave, because nothing must be
         deleted then.
@@ -409,7 +411,7 @@ class SlaveTables:
         return answer, await self._log_end(master, answer), had
 
     def _judge_by(self, answer: Command, end: int, had: int) -> TopicConfigSerializeWrapper:
-        """Record what an answer about topics says of the log and of deletions.
+        """Record facts from an answer about topics: the end of the master's log, and its deletions.
 
         Returns the topics in the answer, or none if no topic has changed.
         """
@@ -427,7 +429,7 @@ class SlaveTables:
         return table
 
     async def _delete_missing(self, given: Mapping[str, TopicConfig], end: int) -> None:
-        """Delete topics that the master does not have any more.
+        """Delete each topic that the master no longer has.
 
         If a topic was deleted and created again, its old messages are deleted.
 
@@ -460,14 +462,14 @@ class SlaveTables:
         self._deleted = deleted
 
     def _serve_newer(self, name: str) -> None:
-        """Create a topic, or add queues to it, if its queues have messages newer than the table."""
+        """Create or extend a topic, if its queues have messages newer than the table of topics."""
         for queue in [queue for queue in self.stored.store.queues if queue.topic == name]:
             unit = queue.unit(queue.max_index - 1)
             if unit is not None:
                 self._first_message(name, queue.queue_id, unit[0])
 
     def _first_message(self, name: str, queue_id: int, offset: int) -> None:
-        """Create a topic, or add queues to it, because a queue has a message at a log offset."""
+        """Create or extend a topic, so that a queue with a message at ``offset`` is served."""
         if is_system_topic(name) or name.startswith(LMQ_PREFIX):
             return
         topics = self.records.topics

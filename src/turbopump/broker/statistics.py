@@ -42,7 +42,7 @@ UNITS_AT_ONCE: Final = 20_000
 
 
 class RateWindow(NamedTuple):
-    """Time span of a statistic, with ``samples`` samples, one for every ``ticks`` × 10 s."""
+    """Time span of a statistic. It has ``samples`` samples, one for every ``ticks`` × 10 s."""
 
     ticks: int
     samples: int
@@ -55,7 +55,7 @@ _SAMPLE: Final = struct.Struct("qqq").pack
 
 
 class StatsItem:
-    """Counter with samples from which rates over the last minute, hour and day are computed.
+    """Counter that keeps samples. From them it computes rates over the last minute, hour and day.
 
     ``value`` is the sum of the counted amounts, ``times`` the number of additions. Samples are kept
     only for ticks in which the counter grew.
@@ -73,7 +73,8 @@ class StatsItem:
         self._samples = tuple(array("q", (ticks // span.ticks, 0, 0)) for span in SPANS)
 
     def sample(self, span: RateWindow, ticks: int) -> None:
-        """Store the present counts as the sample of a time span at tick number ``ticks``."""
+        """Store a sample of the present counts for a time span. The sample belongs to tick number
+        ``ticks``."""
         samples = self._samples[SPANS.index(span)]
         number = ticks // span.ticks
         samples.frombytes(_SAMPLE(number, self.value, self.times))
@@ -97,7 +98,7 @@ class StatsItem:
 
 
 class Totals(NamedTuple):
-    """Numbers of messages and pulls that a broker has handled since its start.
+    """Totals of messages and pulls since the start of a broker.
 
     - ``put`` and ``put_size``: stored messages and their bytes.
     - ``found`` and ``missed``: pulls with and without messages.
@@ -115,7 +116,8 @@ class Totals(NamedTuple):
 
 
 class MidnightTotals(NamedTuple):
-    """Totals of stored and delivered messages at the beginning of yesterday and of today.
+    """Totals of stored and delivered messages at two times: the beginning of yesterday, and of
+    today.
 
     Messages in system topics are not counted.
     """
@@ -192,7 +194,8 @@ class Statistics:
     def find(
         self, name: str, key: str
     ) -> tuple[BrokerStatsItem, BrokerStatsItem, BrokerStatsItem] | None:
-        """Return a statistic over the last minute, hour and day, or None if it was never counted.
+        """Return a statistic over the last minute, hour and day. Return None if nothing was
+        counted.
 
         The numbers are those of the last samples.
         """
@@ -219,7 +222,7 @@ class Statistics:
         return self._history[-1]
 
     def rates(self) -> tuple[Totals, tuple[tuple[float, ...], ...]]:
-        """Return the totals, and their growth per second over the last 10 s, minute and ten
+        """Return the totals, and their growth per second over three spans: 10 s, a minute and ten
         minutes.
 
         The growth of a younger broker is that since its start.
@@ -320,8 +323,7 @@ class Statistics:
 
 
 def bytes_in_units(units: bytes) -> int:
-    """Return the sum of the message sizes in units of a queue. Units without a message do not
-    count.
+    """Add up the message sizes in units of a queue. A unit without a message does not count.
 
     The call takes about 20 ns per unit.
     """

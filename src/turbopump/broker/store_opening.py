@@ -1,4 +1,4 @@
-"""Opening of a broker's store, and the log lines about what was recovered."""
+"""Opening of a broker's store, with log lines about the recovery."""
 
 from __future__ import annotations
 

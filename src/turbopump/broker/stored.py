@@ -1,4 +1,4 @@
-"""The open store of a broker and the tables beside it, which all handlers and other parts use.
+"""Shared state of a broker: the open store and the tables beside it.
 
 This module does not know requests.
 """
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stored:
-    """The recovered store of a broker, its tables, its connected clients and its statistics.
+    """Shared state of a broker: store, tables, connected clients and statistics.
 
     - ``settings``: the settings of the store.
     - ``sends``: the sends that are not stored yet.

@@ -1,5 +1,5 @@
-"""Subscriptions of consumers, as heartbeats, pulls and pops bring them: checked and compiled into
-filters of messages.
+"""Reader of consumers' subscriptions. It checks each subscription and compiles a message filter
+from it.
 
 Source: apache/rocketmq ``SubscriptionData``, ``ConsumerFilterData``.
 """
@@ -34,7 +34,7 @@ ALL_CODES: Final = frozenset[int]()
 
 
 class SubscriptionFilter(msgspec.Struct, gc=False):
-    """Filter that selects the messages of one topic for a consumer group.
+    """Filter of the messages of one topic for a consumer group.
 
     - ``codes``: the tag codes, one of which a message must have. Without codes every tag passes.
     - ``matches``: a filter by properties, or None. A message must also match this filter.
@@ -52,7 +52,7 @@ class SubscriptionFilter(msgspec.Struct, gc=False):
 
 
 def subscription_keys(subscriptions: Iterable[SubscriptionData]) -> Wants:
-    """Return the subscriptions of a consumer in a form that can be compared.
+    """Return a consumer's subscriptions in a comparable form.
 
     The retry topic is left out, because members send it to some brokers only.
     """
@@ -110,8 +110,8 @@ def read_subscription(data: SubscriptionData) -> SubscriptionFilter:
 
 
 def no_property_filter(kind: str | None) -> Refusal:
-    """Return the refusal for a consumer that filters by properties while ``enablePropertyFilter``
-    is off."""
+    """Return the refusal of a filter by properties, for a broker with
+    ``enablePropertyFilter=false``."""
     return refusal(
         ResponseCode.SYSTEM_ERROR,
         f"The broker does not support consumer to filter message by {kind} "

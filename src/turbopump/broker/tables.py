@@ -37,7 +37,7 @@ MOVES_LOGGED: Final = 100
 
 
 def name_faults(config: BrokerConfig) -> Iterator[tuple[str, str, str]]:
-    """Yield each configured name with which some part of the broker cannot work.
+    """Yield each configured name that some part of the broker cannot use.
 
     Each item is the key of the setting, the name, and the reason.
     """
@@ -65,7 +65,8 @@ class SavedAtStop(Protocol):
 
 
 class Tables:
-    """Topics, groups, offsets and locks of a broker, loaded and corrected to agree with the store.
+    """Topics, groups, offsets and locks of a broker. They are loaded, then corrected to agree with
+    the store.
 
     - ``delay_offsets``, ``order_info`` and ``request_modes``: files of tables that other
       parts load.
@@ -122,7 +123,7 @@ class Tables:
         make_lost_topics(store, self.topics, config.default_topic_queue_nums)
 
     def _check_names(self, config: BrokerConfig) -> None:
-        """Refuse a broker or cluster name with which some part of the broker cannot work.
+        """Refuse a broker name or a cluster name that some part of the broker cannot use.
 
         Raises ConfigError for such a name. If the store already has topics of that name, or belongs
         to a slave, which must have its master's names, the name is only logged.
@@ -145,7 +146,7 @@ class Tables:
             table.save_now()
 
     def _set_back_offsets(self, store: MessageStore) -> None:
-        """Set offsets that are beyond the end of their recovered queue back to that end.
+        """Set each offset beyond the end of its recovered queue back to that end.
 
         Otherwise the group would miss the messages that reuse the lost offsets.
         """

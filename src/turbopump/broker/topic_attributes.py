@@ -1,4 +1,4 @@
-"""Attributes of topics, and the syntax of their changes (``+name=value,-name``).
+"""Attributes of topics, and the syntax for changing them (``+name=value,-name``).
 
 A fault is a sentence that begins as Apache's does. Source: apache/rocketmq ``TopicAttributes``,
 ``AttributeParser``, ``AttributeUtil``, ``TopicMessageType``.
@@ -71,7 +71,7 @@ def parse_changes(text: str | None) -> dict[str, str] | str:
 def change_attributes(
     current: Mapping[str, str] | None, changes: Mapping[str, str]
 ) -> dict[str, str] | str:
-    """Return the attributes of a topic after changes.
+    """Apply changes to the attributes of a topic, and return the result.
 
     - ``current``: the present attributes, or None for a new topic.
     - ``changes``: the result of ``parse_changes``.
@@ -134,7 +134,7 @@ def _fault(current: Mapping[str, str] | None, name: str, value: str, *, added: b
 
 
 def is_batch_cq(topic: TopicConfig) -> bool:
-    """Return True for a topic of Apache's broker in which each batch is one entry (BatchCQ).
+    """Return True for a BatchCQ topic. In its queues each entry is a batch.
 
     This broker does not serve such topics.
     """
@@ -147,7 +147,7 @@ def topic_message_type(topic: TopicConfig) -> str:
 
 
 def message_type_of(properties: Mapping[str, str]) -> str:
-    """Return TRANSACTION, DELAY, FIFO or NORMAL as the type of a message with these properties."""
+    """Return the type of a message with these properties: TRANSACTION, DELAY, FIFO or NORMAL."""
     if properties.get("TRAN_MSG") == "true":
         return "TRANSACTION"
     if any(
@@ -161,5 +161,5 @@ def message_type_of(properties: Mapping[str, str]) -> str:
 
 
 def needs_send_checks(topic: TopicConfig) -> bool:
-    """Return True if the attributes of a topic require a check of each send to the topic."""
+    """Return True if each send to a topic needs a check, because of the topic's attributes."""
     return topic.attributes.get(CLEANUP_POLICY) == COMPACTION or is_batch_cq(topic)

@@ -1,4 +1,4 @@
-"""Queues of topics on all brokers, as the name servers report them.
+"""Cache of the queues of topics on all brokers. The name servers report the queues.
 
 Source: apache/rocketmq ``TopicRouteInfoManager``.
 """
@@ -51,7 +51,8 @@ class TopicRoutes:
         self._known: dict[str, tuple[float, list[MessageQueue]]] = {}
 
     async def queues(self, topic: str) -> list[MessageQueue] | None:
-        """Return the readable queues of a topic on all brokers, or None if no broker has the topic.
+        """Return the readable queues of a topic on all brokers. Return None if no broker has the
+        topic.
 
         The queues are sorted. While no name server answers, the last known queues are returned.
         """

@@ -1,4 +1,6 @@
-"""Table of the topics of a broker, and the creation of topics by Apache's rules.
+"""Table of the topics of a broker.
+
+Apache's rules say when a send creates a topic.
 
 The table is saved in ``config/topics.json``. Every change increases its data version, is saved, and
 is sent to the name servers through ``on_change``. Source: apache/rocketmq ``TopicConfigManager``.
@@ -95,7 +97,8 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         self.loaded_ms = self.version.timestamp
 
     def add_system_topics(self, config: BrokerConfig) -> None:
-        """Create the topics that every broker has from its start, if they do not exist."""
+        """Create the system topics if they do not exist. Every broker has these topics from its
+        start."""
         cluster = config.broker_cluster_name
         broker = config.broker_name
         cluster_perm = READ_WRITE if config.cluster_topic_enable else 0
@@ -135,7 +138,7 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         return len(self._topics)
 
     def find_or_make(self, name: str, queues: int, sys_flag: int = 0) -> TopicConfig:
-        """Return a topic, and create the topic if it does not exist.
+        """Return a topic. Create the topic if it does not exist.
 
         A new topic gets this number of ``queues`` for reading and for writing, or the maximum
         number.
@@ -183,7 +186,7 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         self.save()
 
     def restore(self, name: str, config: TopicConfig | None) -> None:
-        """Replace the settings of a topic, or delete the topic, in the same version of the table.
+        """Replace or delete a topic without a new version of the table.
 
         None deletes the topic. A slave calls this method, because its table has the version of its
         master's table.
@@ -214,7 +217,7 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
     def create_by_sending(
         self, topic: str, default_topic: str, queues: int, sys_flag: int = 0
     ) -> TopicConfig | None:
-        """Create a topic for a send to an unknown topic, as a copy of the default topic.
+        """Create a topic because of a send. The new topic is a copy of the default topic.
 
         ``queues`` is the number of queues that the producer requested. The default topic limits the
         number. Return None if the default topic or the settings do not allow the creation.
@@ -275,12 +278,12 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
 
 
 def plain_topic(name: str, queues: int, perm: int = READ_WRITE) -> TopicConfig:
-    """Return the settings of a topic with equal numbers of queues for reading and writing."""
+    """Return settings of a topic with ``queues`` queues for reading, and as many for writing."""
     return TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
 
 
 def unserved_refusal(topic: TopicConfig | None) -> Refusal | None:
-    """Return the refusal for a request about a BatchCQ topic, or None for any other topic.
+    """Return the refusal for a request about a BatchCQ topic. Return None for any other topic.
 
     This broker does not serve messages and offsets of BatchCQ topics.
     """
@@ -326,7 +329,7 @@ class QueueKinds:
         self.table: TopicTable | None = None
 
     def is_batch(self, topic: str) -> bool | None:
-        """Return True if a topic has batches as entries (``queue.type=BatchCQ``), or None if
+        """Return True if a queue entry of the topic is a batch (``queue.type=BatchCQ``). None if
         unknown."""
         if self.table is not None:
             config = self.table.find(topic)

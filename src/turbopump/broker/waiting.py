@@ -1,4 +1,4 @@
-"""Requests that wait for a message (long polling).
+"""Waiting list of requests that found no message (long polling).
 
 Requests that wait for the same event form a line. A request leaves its line once: at the event, at
 its deadline, when its connection ends, or when permissions of users are reduced. One heap contains
@@ -27,7 +27,7 @@ LineT = TypeVar("LineT", bound="Line")
 
 
 class Line:
-    """Requests that wait for the same event, in order of arrival.
+    """Requests that wait for one event, in the order of their arrival.
 
     - ``key``: the name of the event.
     - ``expired``: True if all requests are answered as if their deadlines had passed.
@@ -74,7 +74,7 @@ class WaitingRequest:
         self.expired = False
 
     def answer(self) -> None:
-        """Read again to answer this request, unless its connection has ended."""
+        """Answer this request with a new read, unless its connection has ended."""
         again = self.again
         served = self.served
         if again is not None and served is not None:
@@ -218,7 +218,7 @@ class WaitingRequests(Generic[LineT]):
         self._set_timer()
 
     def _one_failed(self, error: Exception) -> None:
-        """Raise the error of one request, and continue with the other due requests."""
+        """Raise the error of one request. The other due requests are answered later."""
         self._answering = False
         self._answer_soon()
         raise error
@@ -239,7 +239,7 @@ class WaitingRequests(Generic[LineT]):
         self._answer_soon()
 
     def _forget_answered(self) -> None:
-        """Remove answered requests from the heap of deadlines if there are many.
+        """Remove answered requests from the heap of deadlines, once there are many of them.
 
         Most requests are answered before their deadline.
         """

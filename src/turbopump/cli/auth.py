@@ -1,5 +1,7 @@
-"""`turbopump auth user|policy|test|import|export`: users and policies on every server of a cluster
-that has access control, or in one server's file."""
+"""`turbopump auth user|policy|test|import|export`: users and policies.
+
+A command reads or changes them on every server with access control, or in one server's file.
+"""
 
 from __future__ import annotations
 
@@ -71,9 +73,10 @@ _server = click.option(
 
 @dataclass(frozen=True)
 class Place:
-    """Place of the accounts that a command reads or changes.
+    """Location of the accounts for a command to read or change.
 
-    This is a ``file``, one ``server``, or all servers of a cluster if both are None.
+    If ``file`` is set, it is this file. If ``server`` is set, it is this server. If both are None,
+    it is every server of the cluster.
     """
 
     servers: Servers
@@ -81,7 +84,8 @@ class Place:
     file: Path | None
 
     async def addresses(self) -> list[str]:
-        """Return the addresses of the name servers and brokers, with masters before slaves.
+        """Return the addresses to change: first the name servers, then the masters, then the
+        slaves.
 
         In another order a slave could copy an older state over its change.
         """
@@ -90,7 +94,7 @@ class Place:
         return [*self.servers.name_servers, *await self.servers.members()]
 
     async def read_accounts(self, name: str) -> tuple[list[ServerAccounts], int]:
-        """Read the accounts of each server, and return them with an exit code.
+        """Read the accounts from each server. Return the accounts, and an exit code.
 
         The exit code is 1 if a server could not be asked.
         """
@@ -146,7 +150,7 @@ class Place:
 def place_options(
     work: Callable[..., Coroutine[Any, Any, int]],
 ) -> Callable[..., Coroutine[Any, Any, int]]:
-    """Add the options --server and --file to a command, and pass them as a ``Place``."""
+    """Add the options --server and --file to a command. The command gets both as one ``Place``."""
 
     @functools.wraps(work)
     async def with_place(
@@ -160,7 +164,7 @@ def place_options(
 def _change_file(file: Path, change: Change) -> None:
     """Change the accounts in a file.
 
-    The call warns if other users can read the file, or could before the change.
+    Warns if other users of the machine can read the file, or could before this change.
     """
     disk = SystemDisk()
     before = open_to_others(disk, file)
@@ -176,9 +180,9 @@ def _change_file(file: Path, change: Change) -> None:
 
 
 def _read_file(path: Path) -> Accounts:
-    """Read users and policies with passwords from a file.
+    """Read users and policies, including passwords, from a file.
 
-    The call warns if other users can read the file. Raises ConfigError or OSError if the file
+    Warns if other users of the machine can read the file. Raises ConfigError or OSError if the file
     cannot be read.
     """
     warning = open_to_others(SystemDisk(), path)
@@ -199,9 +203,9 @@ _APACHES_WORDS: Final = (
 
 
 def _plain(fault: str) -> str:
-    """Return the reason of a refused change in plain words.
+    """Translate the reason of a refused change into plain words.
 
-    The server sends the words of Apache's broker, which mqadmin shows.
+    Servers give the reason in the words of Apache's broker, because mqadmin shows them.
     """
     for pattern, words in _APACHES_WORDS:
         fault = re.sub(pattern, words, fault)
@@ -209,7 +213,7 @@ def _plain(fault: str) -> str:
 
 
 def _password(from_file: str | None) -> str:
-    """Read a password from the first line of a file, or from a prompt if no file is given.
+    """Read a password from the first line of a file. If no file is given, prompt for the password.
 
     The file ``-`` is standard input. A password is never an argument, because other users can see
     the arguments of a process.

@@ -13,9 +13,9 @@ from turbopump.config.broker_config import BrokerConfig, load_broker_config
 
 
 class _WithDrain(SuggestingGroup):
-    """Group of commands that imports the command `drain` only when it is called.
+    """Group of commands with lazy import: `broker drain` imports its module only when called.
 
-    Starting a broker does not need this module.
+    A broker starts without this module.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -1,5 +1,7 @@
-"""`turbopump consume`: messages as JSON lines on standard output. The command reads as a consumer
-of a group or, with `--no-group`, without any group."""
+"""`turbopump consume`: messages as JSON lines on standard output.
+
+The command is a consumer of a group, unless `--no-group` is given.
+"""
 
 from __future__ import annotations
 
@@ -163,7 +165,7 @@ def _refuse_what_does_not_go_together(
 
 
 async def _say_that_the_group_is_not_new(namesrv: list[str], topic: str, group: str) -> None:
-    """Warn that `--from` has no effect if the group already has an offset in the topic."""
+    """Warn that `--from` has no effect, if the group already has an offset in the topic."""
     async with TopicReader(namesrv, **who_and_how()) as reader:
         try:
             stands = [await reader.committed(group, each) for each in await reader.queues(topic)]
@@ -178,7 +180,8 @@ async def _say_that_the_group_is_not_new(namesrv: list[str], topic: str, group: 
 
 
 class _Output:
-    """Writer of messages to standard output, which stops after ``count`` messages."""
+    """Writer of messages to standard output. After ``count`` messages, further messages are not
+    written."""
 
     def __init__(self, encode: Callable[[ReceivedMessage], bytes], count: int | None) -> None:
         self.left = sys.maxsize

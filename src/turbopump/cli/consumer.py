@@ -107,9 +107,9 @@ def _client_line(row: dict[str, Any]) -> str:
 
 
 async def _group(client: RemotingClient, addresses: list[str], group: str) -> dict[str, Any]:
-    """Return the clients of a group and the subscriptions of the group.
+    """Return the clients and the subscriptions of a group.
 
-    Each client is listed once, even if several brokers know it.
+    If several brokers know a client, the client is listed once.
     """
     answers = (await group_members(client, addresses, group)).values()
     clients = {one.client_id: one for body in answers for one in body.connection_set}
@@ -138,8 +138,8 @@ async def consumer_status(
 ) -> dict[str, Any]:
     """Ask each consumer of a group for its status, and compare the answers.
 
-    The result has ``clients``, each once, and ``conflicts`` between them as sentences. Raises
-    RemotingError if a broker cannot be asked.
+    In the result, ``clients`` has one entry for each consumer. ``conflicts`` has a sentence for
+    each contradiction between consumers. Raises RemotingError if a broker cannot be asked.
     """
     found: dict[str, dict[str, Any]] = {}
     members: list[Member] = []
@@ -211,11 +211,12 @@ def _row(info: requests.ConsumerRunningInfo | str) -> dict[str, Any]:
 
 
 def _member_info(info: requests.ConsumerRunningInfo, of_group: MessageModel | None) -> MemberInfo:
-    """Convert the report of a consumer into the form in which conflicts are found.
+    """Convert a consumer's report into a ``MemberInfo``, in order to find conflicts.
 
-    Java's and our clients report everything. Go's and C++'s do not report their start and their
-    message model, which is then that of the group's last heartbeat. A push consumer may pop if its
-    broker requires it; its queues show if it pulls.
+    Reports of Java's clients and of ours are complete. Go's and C++'s clients do not report their
+    start and their message model; the message model of the group's last heartbeat is used instead.
+    A push consumer may pop if its broker requires this; the queues in the report show if the
+    consumer pulls.
     """
     said = info.properties
     kind = ConsumeType.__members__.get(said.get("PROP_CONSUME_TYPE", ""))

@@ -265,9 +265,9 @@ async def export(
 
 
 class LetterChoice:
-    """Selection of dead letters by their ids or by a filter.
+    """Filter of dead letters: by their ids, by SQL, or by both.
 
-    The selection also knows which ids it has not found.
+    The filter also records which ids were not found.
     """
 
     def __init__(self, ids: tuple[str, ...], sql: Filter | None) -> None:
@@ -285,11 +285,11 @@ class LetterChoice:
 
     @property
     def all_seen(self) -> bool:
-        """True if there are ids, and each has been found."""
+        """True if ids were given and all of them were found."""
         return bool(self._ids) and not self._missing
 
     def complain(self, found: int) -> int:
-        """Warn about ids that were not found, and return the exit code."""
+        """Warn about each id without a dead letter. Return the exit code."""
         for id_ in self._missing:
             complain(f"no dead letter has the id {id_}; turbopump dlq show lists them")
         if not found and not self._missing:
@@ -298,16 +298,17 @@ class LetterChoice:
 
 
 def default_journal() -> Path:
-    """Return the default directory of the resend journal, which the XDG specification defines."""
+    """Return the default directory of the resend journal, according to the XDG specification."""
     state = os.environ.get("XDG_STATE_HOME")
     home = Path(state) if state else below_home(".local", "state", instead="--journal")
     return home / "turbopump" / "dlq"
 
 
 def _progress(count: int, output: str) -> AbstractContextManager[Any]:
-    """Return a progress bar on standard error as a context manager.
+    """Return a context manager that shows a progress bar on standard error.
 
-    The context manager yields None if no person watches the terminal.
+    If the output is JSON, or if standard error is not a terminal, the context manager yields None
+    and shows nothing.
     """
     if output == "json" or not os.isatty(2):
         return nullcontext()

@@ -32,9 +32,9 @@ _SHOWN_APART: Final = frozenset(
 
 
 def group_lines(groups: Sequence[DeadGroup], now_ms: int) -> Iterator[str]:
-    """Yield the lines of a table of the groups that have dead letters.
+    """Yield a table of the groups with dead letters, line by line.
 
-    Without groups, this is one sentence.
+    If there are no such groups, yield one sentence instead.
     """
     if not groups:
         yield "no group has dead letters"
@@ -49,7 +49,7 @@ def group_lines(groups: Sequence[DeadGroup], now_ms: int) -> Iterator[str]:
 
 
 def letter_lines(letter: DeadLetter, reason: str) -> Iterator[str]:
-    """Yield a dead letter as lines of text, with the body at the end."""
+    """Yield a dead letter as lines of text. The body comes last."""
     message = letter.message
     yield shown(letter.position)
     facts = {
@@ -90,7 +90,7 @@ def letter_row(letter: DeadLetter) -> dict[str, Any]:
 
 
 def report_lines(report: ResendReport) -> Iterator[str]:
-    """Yield the lines of a report about a resend of dead letters, or about a dry run."""
+    """Yield the report of a resend of dead letters, line by line. The resend may be a dry run."""
     yield (
         f"{report.sent:,} dead letters of {shown(report.group)} "
         f"{'would be ' if report.dry_run else ''}resent"
@@ -127,7 +127,7 @@ Write = Callable[[DeadLetter], None]
 
 @contextmanager
 def open_export(file: Path, kind: str) -> Iterator[Write]:
-    """Open a file for dead letters, and yield a function that writes one letter.
+    """Open a file for dead letters. Yield a function that writes one dead letter.
 
     The file is complete when the block ends. After an error, the file has its old content.
     """
@@ -141,19 +141,19 @@ def open_export(file: Path, kind: str) -> Iterator[Write]:
 
 
 def streams(file: Path) -> bool:
-    """Return True if bytes that were written to a file cannot be taken back.
+    """Return True if a file is a stream, so that written bytes cannot be taken back.
 
-    This is so for standard output, a pipe or a device.
+    Standard output, a pipe and a device are streams.
     """
     return str(file) == "-" or (file.exists() and not file.is_file())
 
 
 @contextmanager
 def _replacing(file: Path) -> Iterator[Path]:
-    """Yield the path to which the new content of a file must be written.
+    """Yield the path for the new content of a file.
 
-    This is a temporary file that then replaces ``file``, or ``file`` itself if it cannot be
-    replaced.
+    Usually the path is a temporary file. It replaces ``file`` when the block ends without an error.
+    If ``file`` is a stream, the path is ``file`` itself.
     """
     if streams(file):
         yield file

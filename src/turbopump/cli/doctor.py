@@ -1,4 +1,4 @@
-"""`turbopump doctor`: problems of a cluster, a topic or a group, as seen from this machine, with
+"""`turbopump doctor`: problems that this machine sees in a cluster, a topic or a group, with
 fixes."""
 
 from __future__ import annotations

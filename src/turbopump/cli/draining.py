@@ -1,4 +1,4 @@
-"""`turbopump broker drain`: clients leave a running broker before it is stopped."""
+"""`turbopump broker drain`: preparation of a running broker for a stop."""
 
 import asyncio
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Entry of the command line: the list of commands, and the output of a failed one.
+"""Entry point of the command line. It lists the commands, and reports the failure of a command.
 
 A command's module is imported only when the command is called; `--help` reads the table below. A
 failure prints one sentence and has an exit code (1: failed, 2: wrong usage), never a traceback.
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from turbopump import __version__
+from turbopump.documentation import SITE
 from turbopump.errors import ConfigError, TurbopumpError
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ COMMANDS: Final = {
 
 
 class SuggestingGroup(click.Group):
-    """Group of commands that suggests a similar name if a command is unknown."""
+    """Group of commands. For an unknown command, the error suggests a similar name."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -63,11 +64,12 @@ class SuggestingGroup(click.Group):
 
 
 class LazyGroup(SuggestingGroup):
-    """Group of commands that imports the module of a command only when it is called.
+    """Group of commands with lazy import: the module of a command is imported when the command is
+    called.
 
-    The command NAME is `command` in the module `turbopump.cli.NAME`. Ctrl-C, and a reader that
-    stops (`turbopump consume | head`), end the command quietly. click's own `main` would report the
-    second as a failure.
+    The command NAME is `command` in the module `turbopump.cli.NAME`. A command ends quietly after
+    Ctrl-C, and when the reader of its output stops (`turbopump consume | head`). click's own `main`
+    would report the stopped reader as a failure.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -130,10 +132,26 @@ def command_group(name: str, about: str, **settings: Any) -> click.Group:
     return kind(name, callback=show_help, help=about, invoke_without_command=True, **settings)
 
 
-turbopump = click.version_option(__version__, prog_name="turbopump")(
+def _show_version(context: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked and not context.resilient_parsing:
+        from turbopump.compiled import KIND
+
+        click.echo(f"turbopump {__version__}, {KIND}")
+        context.exit()
+
+
+turbopump = click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_show_version,
+    help="Show the version, and whether compiled functions run; then exit.",
+)(
     command_group(
         "turbopump",
         "Apache RocketMQ in Python: name server, broker, producer and consumer.",
+        epilog=f"Documentation: {SITE}",
         cls=LazyGroup,
         context_settings={
             "help_option_names": ["-h", "--help"],
@@ -199,10 +217,10 @@ def _sentence(text: str) -> str:
 
 
 def _open_closed_descriptors() -> None:
-    """Open the standard streams that the starter of this process has closed.
+    """Open those standard streams that are closed when this process starts.
 
-    Some daemon starters do so. Otherwise sockets and files would get the numbers of these streams,
-    and uvloop aborts.
+    Some daemon starters close them. Otherwise sockets and files would get the numbers of these
+    streams, and uvloop aborts.
     """
     for number in range(3):
         try:
@@ -223,8 +241,8 @@ def _write_what_the_terminal_has_not() -> None:
 
 
 def drop_output() -> None:
-    """Discard unwritten output after the reader of standard output has gone.
+    """Discard unwritten output. Call this when the reader of standard output is gone.
 
-    Otherwise the interpreter reports an error when it flushes at exit.
+    Otherwise the interpreter reports an error when it flushes standard output at exit.
     """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

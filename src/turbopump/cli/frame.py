@@ -1,6 +1,6 @@
-"""Shared parts of all client commands: common options (`-n`, `--output`, `--credentials`, `--tls…`,
-`--log-…`), connections, exit codes, and the form of answers. Particular commands are unknown
-here."""
+"""Common frame of all client commands: shared options, connections, exit codes, and the form of
+answers. The shared options are `-n`, `--output`, `--credentials`, `--tls…` and `--log-…`.
+Particular commands are unknown here."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NOT_FOUND: Final = 3
 
 
 def show(output: str, value: object, lines: Iterable[str]) -> None:
-    """Print an answer, as JSON if ``output`` is ``json`` and otherwise as lines of text.
+    """Print an answer as JSON if ``output`` is ``json``. Otherwise print it as lines of text.
 
     Structs and dataclasses within ``value`` become JSON objects.
     """
@@ -49,7 +49,7 @@ def show(output: str, value: object, lines: Iterable[str]) -> None:
 
 
 def time_text(ms: int) -> str:
-    """Return a time in ms since 1970 as readable text, or as a number if it is out of range."""
+    """Convert a time in ms since 1970 to readable text. A time out of range stays a number."""
     if not 0 < ms < 1 << 43:
         return str(ms)
     moment = datetime.fromtimestamp(ms / 1000, UTC)
@@ -57,7 +57,7 @@ def time_text(ms: int) -> str:
 
 
 def hex_lines(data: bytes) -> Iterator[tuple[int, str]]:
-    """Yield the offset and the hexadecimal text of each 16 bytes of ``data``."""
+    """For each 16 bytes of ``data``, yield their offset and a line in hexadecimal and in ASCII."""
     for at in range(0, len(data), 16):
         piece = data[at : at + 16]
         text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in piece)
@@ -69,7 +69,7 @@ def output_option(
 ) -> Callable[[Callable[..., T]], Callable[..., T]]:
     """Return a decorator that adds the option --output to a command.
 
-    ``about`` is the help of the option.
+    ``about`` is the help text of the option.
     """
     return click.option(
         "--output", type=click.Choice(["text", "json"]), default=default, help=about
@@ -93,7 +93,7 @@ def client_command(
     short_help: str | None = None,
     has_output: bool = True,
 ) -> Callable[[Callable[..., Coroutine[Any, Any, int | None]]], click.Command]:
-    """Return a decorator that makes a coroutine function a command of the group ``parent``.
+    """Return a decorator that turns a coroutine function into a command of the group ``parent``.
 
     The function gets the connections, ``output`` and its own options. It returns the exit code, or
     None for 0.
@@ -133,7 +133,8 @@ def client_command(
 def without_connections(
     name_servers: list[str], **_given: object
 ) -> AbstractAsyncContextManager[list[str]]:
-    """Pass the name servers to a command that connects in its own way."""
+    """Pass only the name servers to a command. Use this if the command makes its own
+    connections."""
     return nullcontext(name_servers)
 
 
@@ -145,7 +146,7 @@ class WhoAndHow(TypedDict):
 
 
 def who_and_how() -> WhoAndHow:
-    """Return the credentials and the TLS settings of the command that is running.
+    """Return the credentials and the TLS settings of the running command.
 
     They come from `--credentials` and `--tls…`, or from the environment. Raises ConfigError if they
     are invalid.

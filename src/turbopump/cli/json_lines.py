@@ -1,4 +1,4 @@
-"""Messages as JSON lines, which `produce` reads and `consume` writes.
+"""JSON lines that stand for messages. `produce` reads these lines, and `consume` writes them.
 
     {"body": "text", "tags": "A", "keys": ["k1"], "properties": {"p": "v"}}
 
@@ -62,7 +62,7 @@ _NOT_THE_USERS = frozenset(
 
 
 class _Given(msgspec.Struct):
-    """Fields of a JSON line that describe the message to send."""
+    """Fields of a JSON line for a message to send."""
 
     body: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     body_base64: str | None = None
@@ -77,7 +77,7 @@ class _Given(msgspec.Struct):
 
 
 class _MessageLine(_Given, forbid_unknown_fields=True):
-    """All fields of a JSON line, which may also describe a received message."""
+    """All allowed fields of a JSON line, including those of a received message."""
 
     store_ms: Any = None
     died_ms: Any = None
@@ -121,7 +121,7 @@ _decoder = msgspec.json.Decoder(_MessageLine)
 
 @dataclass(frozen=True, slots=True)
 class LineDefaults:
-    """Values for the fields that a JSON line does not have.
+    """Default values of fields. They apply if a JSON line lacks the field.
 
     ``time`` is empty, or has one of Message's ``delay_level``, ``delay`` and ``deliver_at`` with
     its value.
@@ -137,9 +137,9 @@ class LineDefaults:
 
 @dataclass(frozen=True, slots=True)
 class LineToSend:
-    """Message to send, and the choice of its queue.
+    """Message to send, with the choice of a queue.
 
-    The queue is chosen by ``sharding_key`` or is named by ``queue``. If both are None, any queue
+    ``queue`` names the queue, or ``sharding_key`` chooses the queue. If both are None, any queue
     may be used.
     """
 
@@ -216,7 +216,7 @@ def read_message(
 
 
 def _aimed(message: Message, fields: _MessageLine, defaults: LineDefaults) -> LineToSend:
-    """Return the message with the choice of its queue from the JSON line.
+    """Choose the queue for a message, from the fields of its JSON line and the defaults.
 
     Raises MessageError if the queue is invalid, or if the line also has a sharding key.
     """
@@ -254,7 +254,7 @@ def _refuse_fields_of_a_received_one(fields: _MessageLine, topic: str, number: i
 
 
 def _time(fields: _MessageLine) -> dict[str, Any]:
-    """Return the arguments of Message for the times that a JSON line has.
+    """Return the delivery time in a JSON line, as keyword arguments of Message.
 
     Raises MessageError if ``deliver_at`` is not a time.
     """
@@ -308,8 +308,8 @@ def body_fields(message: ReceivedMessage) -> dict[str, str]:
 
 
 def body_or_stored(message: ReceivedMessage) -> tuple[bytes, str | None]:
-    """Return the body of a message and None, or the stored bytes and the reason why they are no
-    body."""
+    """Return the body of a message, and None. If the body is unreadable, return the stored bytes
+    and the reason."""
     try:
         return message.body, None
     except StoredMessageError as error:
@@ -317,10 +317,12 @@ def body_or_stored(message: ReceivedMessage) -> tuple[bytes, str | None]:
 
 
 def _body_text(fields: _MessageLine) -> str | None:
-    """Return the text of the field ``body``, or None if the line has no such field.
+    """Return the message body from the field ``body``, as text. Return None if the line lacks the
+    field.
 
-    A string gives its content. Any other JSON value is returned exactly as written, because a
-    parser would change numbers. Raises DecodeError or UnicodeDecodeError if the JSON is invalid.
+    If the field is a string, the body is the content of the string. Any other JSON value is
+    returned exactly as written, because a parser would change numbers. Raises DecodeError or
+    UnicodeDecodeError if the JSON is invalid.
     """
     if fields.body is msgspec.UNSET:
         return None
@@ -374,10 +376,10 @@ async def whole_input() -> bytes:
 
 
 async def lines_as_they_arrive() -> AsyncIterator[list[bytes]]:
-    """Yield the lines of standard input in lists, as soon as they arrive.
+    """Yield lists of lines from standard input, each list as soon as its lines arrive.
 
-    The lines are without line ends. The last line may lack its end, and a UTF-8 byte-order mark at
-    the start is dropped. Raises MessageError for a line longer than `LINE_SIZE_MAX`.
+    The lines are without line ends. The last line may lack its end. A UTF-8 byte-order mark at the
+    start is dropped. Raises MessageError for a line longer than `LINE_SIZE_MAX`.
     """
     rest = b""
     begun = False

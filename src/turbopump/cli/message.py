@@ -48,7 +48,7 @@ command = command_group("message", "Find messages by id, by key, by offset in a 
 def _finding(
     name: str, short_help: str
 ) -> Callable[[Callable[..., Coroutine[Any, Any, FoundMessages]]], click.Command]:
-    """Return a decorator that makes a command of a function that finds messages.
+    """Return a decorator that turns a search for messages into a command.
 
     The command prints the messages found.
     """
@@ -154,7 +154,7 @@ def _refuse_nothing_between(begin: int | None, end: int | None) -> None:
 
 
 def _show(found: FoundMessages, output: str) -> int:
-    """Print the messages that were found, and return the exit code."""
+    """Print the messages found. Return the exit code."""
     for message in found.messages:
         lines: Iterable[str] = _text_lines(message)
         if output == "json":
@@ -173,7 +173,7 @@ def _show(found: FoundMessages, output: str) -> int:
 
 
 def _json_line(message: ReceivedMessage) -> str:
-    """Return a message as a JSON line of `turbopump consume`, with some more fields."""
+    """Return a message as a JSON line, with more fields than `turbopump consume` writes."""
     more: dict[str, Any] = {
         "offset_msg_id": message.offset_msg_id,
         "commit_log_offset": message.commit_log_offset,
@@ -202,9 +202,9 @@ def _text_lines(message: ReceivedMessage) -> Iterator[str]:
 def message_lines(
     message: ReceivedMessage, facts: Mapping[str, str], apart: Container[str]
 ) -> Iterator[str]:
-    """Yield a message as lines of text, with facts first, then the properties and the body.
+    """Yield a message as lines of text: first the facts, then the properties, then the body.
 
-    Facts without a value are left out, and so are the properties in ``apart``.
+    Facts without a value are left out. Properties in ``apart`` are left out too.
     """
     for name, value in facts.items():
         if value:
@@ -224,9 +224,9 @@ def message_lines(
 
 
 def body_lines(body: bytes) -> tuple[str, list[str]]:
-    """Return the kind of a body, such as JSON or text, and its lines for a terminal.
+    """Return the kind of a body, and the body as lines for a terminal.
 
-    The lines have no control characters.
+    The kind is a phrase such as ``JSON`` or ``text``. The lines have no control characters.
     """
     try:
         text = body.decode()

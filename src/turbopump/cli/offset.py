@@ -133,9 +133,10 @@ def _line(row: dict[str, Any]) -> str:
 async def _complain_of_no_offset(
     servers: Servers, addresses: list[str], group: str, topic: str | None = None
 ) -> int:
-    """Warn that a group has no offset in a topic, or in any topic, and return the exit code.
+    """Warn that a group has no offset in ``topic``. Return the exit code.
 
-    The warning suggests a similar name, because the name of the group may be mistyped.
+    If ``topic`` is None, the group has no offset in any topic. The warning suggests a similar name,
+    because the name of the group may be mistyped.
     """
     group += did_you_mean(group, set(await group_names(servers, addresses)) - {group})
     where = "in any topic" if topic is None else f"in the topic {topic}"

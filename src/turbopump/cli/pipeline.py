@@ -1,5 +1,5 @@
-"""`turbopump pipeline archive|compact|replay`: copying topics to a lake, compacting the lake and
-replaying from it, on Spark.
+"""`turbopump pipeline archive|compact|replay`: work on a lake with Spark. The commands archive
+topics, merge small files, and replay messages.
 
 Each command calls one function of `turbopump.spark.pipelines`, with progress, a clean stop and a
 report. Spark is imported when a command runs.
@@ -55,7 +55,7 @@ def _checked_topics(
 
 
 def master_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the option ``--master`` and the options of the log to a command."""
+    """Add the option ``--master`` and the log options to a command."""
     option = click.option(
         "--master",
         metavar="URL",
@@ -209,10 +209,11 @@ def archive_command(
 
 
 def _timestamp_unit(given: tuple[str, ...]) -> str | dict[str, str]:
-    """Return the unit of all timestamps, or the unit of the timestamps of each field.
+    """Parse the option for the unit of timestamps. Return one unit for all fields, or a unit for
+    each field.
 
-    The option is given once as ``UNIT``, or as ``FIELD=UNIT`` for each field. Raises UsageError if
-    both forms are mixed.
+    The option is given once as ``UNIT``, or as ``FIELD=UNIT`` for each field. The default is ``s``.
+    Raises UsageError if both forms are mixed.
     """
     pairs = [text.rpartition("=") for text in given]
     if len(given) == 1 and not pairs[0][1]:
@@ -313,9 +314,10 @@ def replay_command(
 
 @contextmanager
 def _spark_run(name: str, master: str | None) -> Iterator[dict[str, Any]]:
-    """Open what a pipeline needs to run in a command, and yield it as arguments.
+    """Open the environment of a pipeline in a command. Yield it as keyword arguments.
 
-    These are a Spark session, an event that Ctrl-C sets, and a line that shows the progress.
+    The arguments are a Spark session, a stop event that Ctrl-C sets, and the progress that is shown
+    on standard error.
     """
     from turbopump.spark.pipelines.running import (
         ProgressLine,
@@ -335,7 +337,7 @@ def _spark_run(name: str, master: str | None) -> Iterator[dict[str, Any]]:
 def _show_and_exit(
     report: ArchiveReport | ReplayReport, output: str, lines: list[str], *, ok: bool
 ) -> None:
-    """Print the report of a pipeline, and end the command with its exit code."""
+    """Print the report of a pipeline. End the command with the exit code of the report."""
     show(output, {**dataclasses.asdict(report), "agrees": report.agrees}, lines)
     code = 0
     if not ok:

@@ -50,7 +50,7 @@ Outcome = tuple[int, SendResult | TurbopumpError]
 def _checked_properties(
     context: click.Context, parameter: click.Parameter, given: Sequence[str]
 ) -> dict[str, str]:
-    """Parse the properties that are given as ``NAME=VALUE`` texts.
+    """Parse properties from texts ``NAME=VALUE``.
 
     Raises BadParameter if a text has another form, or if a property is not allowed.
     """
@@ -173,7 +173,7 @@ def _line_defaults(
     queue: QueueName | None,
     **times: float | None,
 ) -> LineDefaults:
-    """Return the values of the options for the fields that a JSON line does not have.
+    """Return the defaults for fields of JSON lines, according to the command's options.
 
     Raises UsageError for options that contradict each other.
     """
@@ -188,9 +188,9 @@ def _line_defaults(
 def _read_all(
     read: Callable[[bytes, int], LineToSend], lines: Sequence[tuple[int, bytes]]
 ) -> tuple[list[Numbered], MessageError | None]:
-    """Read the messages before the first invalid line.
+    """Parse lines as messages, up to the first invalid line.
 
-    The second result is the error of that line, or None if all lines are valid.
+    The second result is the error of the invalid line, or None if all lines are valid.
     """
     messages: list[Numbered] = []
     for number, line in lines:
@@ -204,8 +204,8 @@ def _read_all(
 class _Sending:
     """Sender of messages to one topic.
 
-    Messages for one queue or with one sharding key are sent in order, one at a time. All others are
-    sent concurrently.
+    Messages for the same queue, or with the same sharding key, are sent in order, one at a time.
+    All other messages are sent concurrently.
     """
 
     def __init__(self, producer: Producer, topic: str) -> None:
@@ -216,7 +216,7 @@ class _Sending:
         self._queues: Sequence[MessageQueue] = ()
 
     async def send(self, messages: Sequence[Numbered]) -> list[Outcome]:
-        """Send messages, and return the outcome of each in the order of the lines.
+        """Send messages. Return the outcome of each message, in the order of the lines.
 
         After a failure, later messages for the same queue or with the same sharding key are not
         sent. Raises ClickException for an unknown queue.
@@ -264,7 +264,7 @@ class _Sending:
 
     @property
     def before(self) -> str:
-        """Number of messages that were sent before, as the end of an error text."""
+        """End of an error text, with the number of messages already sent."""
         if not self.sent:
             return ""
         verb = "is" if self.sent == 1 else "are"
@@ -288,10 +288,10 @@ async def _whole() -> AsyncIterator[list[tuple[int, bytes]]]:
 
 
 async def _batches(*, raw: bool) -> AsyncIterator[list[tuple[int, bytes]]]:
-    """Yield the lines of standard input with their numbers, in lists of limited length.
+    """Yield numbered lines of standard input, in lists of at most `OUTSTANDING` lines.
 
-    A list has at most `OUTSTANDING` lines. Empty lines are counted and skipped. Blank lines are
-    skipped as well, unless ``raw`` makes each line a body.
+    Empty lines are counted but skipped. Blank lines are skipped as well, unless ``raw`` makes each
+    line a body.
     """
     number = 0
     async for lines in lines_as_they_arrive():

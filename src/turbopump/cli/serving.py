@@ -1,7 +1,6 @@
-"""Servers in the foreground, and the checks before they start. Servers run until Ctrl-C or SIGTERM
-and then stop cleanly; both signals have the same effect.
+"""Run servers in the foreground until Ctrl-C or SIGTERM, after checking that they can start.
 
-The kinds of servers are unknown here.
+Both signals stop the servers cleanly, with the same effect. The kinds of servers are unknown here.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ from turbopump.config.properties import decode, encode
 from turbopump.config.setting import SettingsClass, effective, settings_of
 from turbopump.config.tls import TlsConfig, tls_file
 from turbopump.disk.maps import outlive_lost_pages
+from turbopump.documentation import page_url
 from turbopump.errors import ConfigError
 from turbopump.event_loop import loop_factory
 from turbopump.remoting.tls import keep_buffers_small
@@ -52,8 +52,8 @@ IMPATIENCE_S: Final = 1.0
 def serve(servers: AbstractAsyncContextManager[None]) -> None:
     """Run servers in the foreground until SIGINT or SIGTERM.
 
-    The servers start when their context is entered, and stop when it is left. A second signal, more
-    than a second later, ends the process at once.
+    The servers start when the context ``servers`` is entered, and stop when this context is left. A
+    second signal, more than a second later, ends the process at once.
     """
     _keep_freed_memory()
     _raise_descriptor_limit()
@@ -69,10 +69,10 @@ def serve(servers: AbstractAsyncContextManager[None]) -> None:
 
 
 def run_client(work: Coroutine[Any, Any, T]) -> T:
-    """Run the work of a client command in an event loop, and return its result.
+    """Run the work of a client command in an event loop. Return the result of the work.
 
-    Ctrl-C and SIGTERM cancel the work, so that its `async with` blocks close. The call then raises
-    KeyboardInterrupt.
+    Ctrl-C and SIGTERM cancel the work, so that its `async with` blocks close. After that,
+    KeyboardInterrupt is raised.
     """
 
     async def cancelled_by_signals() -> T:
@@ -202,10 +202,10 @@ insecure_option = click.option(
 
 
 def server_options(file_name: str, port: int) -> Callable[[Callable[..., T]], Callable[..., T]]:
-    """Return a decorator that adds the options which each server has.
+    """Return a decorator that adds the common options of all servers.
 
-    These are its configuration file, its interface and port, and its log. The values of interface
-    and port have the names of settings.
+    The options are for the configuration file, the interface, the port and the log. The parameters
+    for interface and port are named like the settings.
     """
     options = (
         click.option(
@@ -247,16 +247,18 @@ def refuse_open_bind(host: str, *, insecure: bool, authentication: bool = False)
     if not insecure and not authentication and not addresses.is_loopback(host):
         raise ConfigError(
             f"{host or 'an empty address'} can be reached from other machines, and everyone there "
-            "might do everything: set authenticationEnabled=true (docs/guide/access-control.md), "
-            f"bind {addresses.LOOPBACK}, or add --insecure"
+            "might do everything: set authenticationEnabled=true "
+            f"({page_url('docs/guide/access-control.md')}), bind {addresses.LOOPBACK}, or add "
+            "--insecure"
         )
 
 
 def refuse_unmeant_directory(data: str | None) -> None:
-    """Raise ConfigError if the user has probably not meant the directory of `--data`.
+    """Raise ConfigError if the directory of `--data` is probably a mistake.
 
-    `--data ""` would silently use the current directory, and `--data=~/mq` a directory `~` in it. A
-    shell makes the first from an unset variable, and does not expand the second.
+    A shell makes `--data ""` from an unset variable, which would silently mean the current
+    directory. A shell does not expand `--data=~/mq`, which would mean a directory `~` in the
+    current directory.
     """
     if data is None:
         return
@@ -270,7 +272,7 @@ def refuse_unmeant_directory(data: str | None) -> None:
 
 
 def advertised(text: str | None) -> Mapping[str, object]:
-    """Return the settings of a broker that `--advertise HOST[:PORT]` sets."""
+    """Return the broker settings for the option `--advertise HOST[:PORT]`."""
     if text is None:
         return {}
     host, port = addresses.split_host_port(text, what="--advertise")
@@ -278,9 +280,9 @@ def advertised(text: str | None) -> Mapping[str, object]:
 
 
 def reachable(address: tuple[str, int], host: str) -> str:
-    """Return the address at which a client on this machine reaches a server.
+    """Return the address of a server for a client on this machine.
 
-    `host` replaces the address of all interfaces.
+    If the server listens on all interfaces, `host` replaces its host.
     """
     bound, port = address
     if addresses.is_wildcard(bound):
@@ -293,7 +295,7 @@ def print_effective(
 ) -> None:
     """Print the effective configuration of a server as a file for the option `-c`.
 
-    The file has no secrets, and is grouped by the origin of the values. ``given`` has the values of
+    The values are grouped by their origin, and secrets are left out. ``given`` has the values from
     the command line by field name, with None for options that are not given.
     """
     files = {  # TLS settings of the first file take precedence
@@ -315,7 +317,8 @@ def print_effective(
             hidden.append(f"# {known.key} is a secret, and left out here: add it\n")
         else:
             origins.setdefault(origin, {})[known.key] = values[known.key]
-    click.echo("# a file for -c; docs/reference/configuration.md explains each key")
+    page = page_url("docs/reference/configuration.md")
+    click.echo(f"# a file for -c; {page} explains each key")
     for origin in sorted(origins, key="defaults".__eq__):
         click.echo(f"# from {origin}\n{encode(origins[origin])}", nl=False)
     click.echo("".join(hidden), nl=False)
@@ -346,7 +349,7 @@ PLAIN: Final = "turbopump: %(message)s"
 def log_options(
     default: str, *, plain: bool = False
 ) -> Callable[[Callable[..., T]], Callable[..., T]]:
-    """Return a decorator that adds the options `--log-level` and `--log-file` to a command.
+    """Return a decorator that adds two options to a command: `--log-level` and `--log-file`.
 
     The log starts before the command runs. With ``plain``, warnings are sentences for a person at
     the terminal.
@@ -409,9 +412,9 @@ def start_log(level: str, file: str | None, *, plain: bool = False) -> None:
 
 
 class FollowedFileHandler(WatchedFileHandler):
-    """Handler of a log file that creates a new file if its file was moved or deleted.
+    """Handler of a log file. If the file is moved or deleted, the handler creates a new file.
 
-    logrotate does so. Lines that cannot be written (a full disk, a missing directory) go to
+    logrotate moves log files. Lines that cannot be written (a full disk, a missing directory) go to
     standard error.
     """
 
@@ -438,7 +441,7 @@ surrogates."""
 
 
 class LineFormatter(logging.Formatter):
-    """Formatter that writes each log record as one line.
+    """Formatter of log records, one line for each record.
 
     Control characters in names from peers are escaped, and long text is cut. Only a traceback has
     further lines, which are indented.
@@ -459,7 +462,7 @@ class LineFormatter(logging.Formatter):
 
 
 def plain_text(text: str, size: int) -> str:
-    """Return at most ``size`` characters of a text, in which control characters are escaped."""
+    """Escape the control characters of a text. A text longer than ``size`` characters is cut."""
     cut = text[:size]
     plain = _NOT_PLAIN.sub(
         lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), cut

@@ -180,10 +180,10 @@ there."""
 
 
 def table_lines(names: list[str], rows: Iterator[tuple[Any, ...]], limit: int) -> Iterator[str]:
-    """Yield the first ``limit`` rows as the lines of a text table.
+    """Yield rows as a text table, line by line. The table has at most ``limit`` rows.
 
     Columns are as wide as necessary, and numbers are aligned right. The last line has the number of
-    rows.
+    rows, or says that there are more.
     """
     values = list(islice(rows, limit))
     more = next(rows, None) is not None
@@ -214,7 +214,7 @@ _NOT_FINITE: Final = {math.inf: "Infinity", -math.inf: "-Infinity"}
 
 
 def json_value(value: Any) -> Any:
-    """Convert a value of a Spark row into a value that JSON can contain.
+    """Convert a value of a Spark row to a JSON value.
 
     Bytes become text, or base64 if they are not text. Times become ISO 8601. Numbers that JSON
     lacks become text, as in Spark's ``to_json``.
@@ -284,10 +284,10 @@ _WRITERS: Final[dict[str, Callable[[DataFrame], None]]] = {"json": _write_json, 
 
 
 def _named_lake(text: str) -> tuple[str, str]:
-    """Return the name and the directory of a lake from the text of an option.
+    """Parse the option ``--lake``. Return the name and the directory of the lake.
 
-    The text is ``NAME=DIR``, or ``DIR`` for a lake with the name ``lake``. Raises UsageError if the
-    text is invalid.
+    The option is ``NAME=DIR``, or ``DIR`` for a lake with the name ``lake``. Raises UsageError if
+    the option is invalid.
     """
     name, equals, directory = text.partition("=")
     if not equals:

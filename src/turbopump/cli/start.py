@@ -1,5 +1,7 @@
-"""Start of every command. Importing the package takes most of the start, and Ctrl-C may arrive
-meanwhile. This module therefore imports nothing before it is called."""
+"""Start of every command, prepared for Ctrl-C while the package is being imported.
+
+The import takes most of the start. This module therefore imports nothing until ``main`` is called.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code, which is 130 after Ctrl-C at any moment."""
+    """Run the command line. Return its exit code, or 130 after Ctrl-C at any moment."""
     try:
         from turbopump.cli.entry import main as command_line
 

@@ -1,5 +1,7 @@
-"""`turbopump store inspect|verify|dump DIR`: read a store directory, offline or while its broker
-runs, without changes. `set-apart` changes the directory, while no broker uses it.
+"""`turbopump store inspect|verify|dump DIR`: reading of a store directory, without changes.
+
+A broker may be running on the store meanwhile. `set-apart` is different: it changes the directory,
+and no broker may use the store.
 
 Exit codes: 0 no damage, 1 damage was found, 2 unreadable or wrong usage.
 """
@@ -43,7 +45,7 @@ command = command_group(
 
 
 def _store_options(run: Callable[..., int], form: str = "text") -> Callable[..., None]:
-    """Make a function a store command with the options that all of them have.
+    """Turn a function into a store command, with the common options of all store commands.
 
     The function gets the paths of the store and returns the exit code.
     """
@@ -246,10 +248,10 @@ def set_unreadable_apart(paths: StorePaths, output: str, dry_run: bool) -> int:
 
 @contextmanager
 def _progress(label: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar on standard error, and yield a function that moves the bar.
+    """Show a progress bar on standard error. Yield a function that moves the bar.
 
-    The function gets the bytes done and their total. The function does nothing if standard error is
-    not a terminal.
+    The arguments of the function are the bytes done and the total bytes. If standard error is not a
+    terminal, there is no bar and the function does nothing.
     """
     if not sys.stderr.isatty():
         yield lambda _done, _size: None

@@ -1,5 +1,7 @@
-"""`turbopump topic list|create|alter|delete|route`: topics of a cluster, their brokers, and the
-messages that a change would hide."""
+"""`turbopump topic list|create|alter|delete|route`: topics of a cluster and their brokers.
+
+Before a change, the command shows which messages the change would hide.
+"""
 
 from __future__ import annotations
 
@@ -257,7 +259,7 @@ async def delete_topic(servers: Servers, name: str, yes: bool, output: str) -> i
 
 
 async def _complain_of_no_topic(servers: Servers, name: str) -> int:
-    """Warn that a topic does not exist, and return the exit code.
+    """Warn that a topic does not exist. Return the exit code.
 
     The warning suggests a similar name, because the name of the topic may be mistyped. Raises
     ClientError if there is no broker either.

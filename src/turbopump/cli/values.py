@@ -22,7 +22,7 @@ from turbopump.message.rules import topic_fault
 def checked_topic(
     _context: click.Context, _parameter: click.Parameter, topic: str | None
 ) -> str | None:
-    """Return the topic that an option names, or None if the option is not given.
+    """Check the topic that an option names, and return it. Return None if the option is not given.
 
     Raises BadParameter for an invalid name.
     """
@@ -35,9 +35,10 @@ def checked_topic(
 def checked_address(
     _context: click.Context, _parameter: click.Parameter, address: str | None
 ) -> str | None:
-    """Return the address that an option has as HOST:PORT, or None if the option is not given.
+    """Check that an option has the form HOST:PORT, and return it. Return None if the option is not
+    given.
 
-    Raises BadParameter if the text has another form.
+    Raises BadParameter if the option has another form.
     """
     if address is None:
         return None
@@ -68,10 +69,10 @@ def time_ms(text: str) -> int | None:
 
 
 class TimeOption(click.ParamType):  # type: ignore[type-arg]
-    """Type of a command option that is a time.
+    """Type of a command option for a time.
 
-    The text has a form of ``time_ms``, or is one of ``words``. A past time may also be `15m`, which
-    is 15 minutes ago (s, m, h, d).
+    The text is one of ``words``, or has a form that ``time_ms`` accepts. A past time may also be
+    `15m`, 15 minutes ago (s, m, h, d).
     """
 
     name = "TIME"
@@ -99,7 +100,7 @@ class TimeOption(click.ParamType):  # type: ignore[type-arg]
 
 
 class QueueOption(click.ParamType):  # type: ignore[type-arg]
-    """Type of a command option that is one queue of a topic.
+    """Type of a command option for one queue of a topic.
 
     The text is ``BROKER:ID``, or ``ID`` if only one broker has that id.
     """
@@ -120,7 +121,7 @@ QueueName = tuple[str | None, int]
 
 
 def queue_name(text: str) -> QueueName | None:
-    """Parse the name of a queue such as ``3`` or ``broker-a:3``, or return None for other text."""
+    """Parse the name of a queue, such as ``3`` or ``broker-a:3``. Return None for other text."""
     broker, _, number = text.rpartition(":")
     if not (number.isascii() and number.isdigit() and len(number) < MS_DIGITS):
         return None
@@ -128,10 +129,10 @@ def queue_name(text: str) -> QueueName | None:
 
 
 def find_queue(wanted: QueueName, queues: Sequence[MessageQueue], topic: str) -> MessageQueue:
-    """Return the queue of a topic that the user has named.
+    """Find the queue of a topic that the user has named.
 
-    Raises ClickException, with the existing queues, if there is no such queue, or if several
-    brokers have one.
+    Raises ClickException if there is no such queue, or if several brokers have one. The error lists
+    the existing queues.
     """
     broker, number = wanted
     named = f"{broker}:{number}" if broker else str(number)
@@ -151,7 +152,7 @@ def find_queue(wanted: QueueName, queues: Sequence[MessageQueue], topic: str) ->
 
 
 class NumberOption(click.FloatRange):
-    """Type of a command option that is a number in a range.
+    """Type of a command option for a number in a range.
 
     Unlike click's own range, it refuses `nan`.
     """
@@ -168,7 +169,7 @@ class NumberOption(click.FloatRange):
 def checked_pairs(
     _context: click.Context, _parameter: click.Parameter, given: Sequence[str]
 ) -> dict[str, str]:
-    """Return the values of an option by name, from texts ``NAME=VALUE``.
+    """Parse the texts ``NAME=VALUE`` of an option. Return the values by name.
 
     Raises BadParameter if a text has another form.
     """

@@ -1,4 +1,4 @@
-"""Name server: the table of brokers and their topics, and its request handlers."""
+"""Name server. Clients ask it for the brokers of a topic."""
 
 from turbopump.namesrv.server import NameServer
 

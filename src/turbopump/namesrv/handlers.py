@@ -1,4 +1,4 @@
-"""Handlers of a name server, one method for each kind of request.
+"""Request handlers of a name server. Each method handles one kind of request.
 
 Each handler reads or changes the route table and returns the encoded answer. The handlers have no
 state beyond the table and the start time. Only one handler waits: a registration whose broker name
@@ -113,7 +113,7 @@ class NamesrvHandlers:
         self._started_at = clock.monotonic()
 
     def add_to(self, router: Router) -> None:
-        """Register these handlers with a router, which calls them for each request."""
+        """Register these handlers with a router."""
         router.add(RegisterBroker, self.register_broker)
         router.add(UnregisterBroker, self.unregister_broker)
         router.add(BrokerHeartbeat, self.broker_heartbeat)
@@ -196,7 +196,8 @@ class NamesrvHandlers:
     async def _register_if_gone(
         self, occupied: Occupied, registration: Registration, peer: Wire
     ) -> Response[RegisterBrokerReply]:
-        """Register a broker if the present owner of its name and id no longer answers.
+        """Ask the present owner of a broker's name and id. Register the new broker if the owner
+        does not answer.
 
         Any answer of the owner counts, also a refusal, because a broker serves no requests on this
         connection.
@@ -331,7 +332,7 @@ class NamesrvHandlers:
         return Response()
 
     def _ordered_topics(self) -> bytes:
-        """Return the encoded configuration of ordered topics, the body of the answer to a
+        """Return the encoded configuration of ordered topics. It is the body of the answer to a
         registration."""
         if not self._config.return_order_topic_config_to_broker:
             return b""
@@ -351,7 +352,7 @@ class NamesrvHandlers:
 
 
 class EncodedRoutes:
-    """Cache of encoded routes. To encode a route of 200 brokers takes milliseconds.
+    """Cache of encoded routes. The encoding of a route with 200 brokers takes milliseconds.
 
     ``changes`` counts route changes. A route that was encoded while this number grew may be wrong
     and is not cached.
@@ -373,8 +374,8 @@ class EncodedRoutes:
         self._bodies.setdefault(key[0], {})[key] = body
 
     def forget_routes(self, topic: str | None) -> None:
-        """Remove the routes of a changed topic from the cache, or all routes if ``topic`` is
-        None."""
+        """Remove the routes of a changed topic from the cache. If ``topic`` is None, remove all
+        routes."""
         self.changes += 1
         if topic is None:
             self._bodies.clear()

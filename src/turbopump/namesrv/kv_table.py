@@ -1,4 +1,6 @@
-"""KV configuration of a name server: texts by namespace and key, stored in one JSON file.
+"""KV configuration of a name server. Each text has a namespace and a key.
+
+All texts are stored in one JSON file.
 
 The answer to a change waits until the change is on the disk. Source: apache/rocketmq
 ``KVConfigManager``, ``KVConfigSerializeWrapper``.
@@ -49,7 +51,8 @@ class KvTable:
         return self._texts.get(namespace, {}).get(key)
 
     def namespace(self, name: str) -> Mapping[str, str] | None:
-        """Return all keys and texts of a namespace, or None if the namespace was never used."""
+        """Return all keys and texts of a namespace. Return None for a namespace that was never
+        used."""
         return self._texts.get(name)
 
     def put(self, namespace: str, key: str, value: str) -> None:
@@ -72,7 +75,7 @@ class KvTable:
         ]
 
     async def saved(self) -> bool:
-        """Save the table, and return True if the save has succeeded.
+        """Save the table. Return True if the save has succeeded.
 
         A failed save is tried again later.
         """

@@ -1,4 +1,4 @@
-"""Handlers of a name server for the requests of operators and their tools.
+"""Handlers of a name server for requests by operators.
 
 The requests concern the KV configuration, lists of special topics, topics registered by hand, and
 the configuration of the server. The answer to a change is sent when the change is on the disk.
@@ -35,7 +35,7 @@ _UNIT_LISTS: Final[tuple[tuple[type[Request[TopicList]], int, int], ...]] = (
 
 
 class OperatorHandlers:
-    """Handlers of one name server for the requests of operators.
+    """Handlers of one name server for requests by operators.
 
     - ``disk``: the storage for changed settings, or None to keep them in memory only.
     """
@@ -49,7 +49,7 @@ class OperatorHandlers:
         self._disk = disk
 
     def add_to(self, router: Router) -> None:
-        """Register these handlers with a router, which calls them for each request."""
+        """Register these handlers with a router."""
         router.add(requests.PutKvConfig, self.put_kv)
         router.add(requests.GetKvConfig, self.get_kv)
         router.add(requests.DeleteKvConfig, self.delete_kv)

@@ -61,7 +61,7 @@ class RouteTable:
     def register(
         self, registration: Registration, connection: object, now: float
     ) -> Accepted | Superseded | Occupied | Incomplete:
-        """Register a broker and its topics, or return the reason for not registering it.
+        """Register a broker and its topics. Return the result: accepted, ignored or refused.
 
         - ``Accepted``: the broker was registered.
         - ``Superseded``: the registration is ignored.
@@ -119,7 +119,8 @@ class RouteTable:
         return True
 
     def unregister(self, broker: BrokerIdentity, connection: object) -> bool:
-        """Remove a broker from the table, if this connection has registered it.
+        """Remove a broker from the table. Only the connection that registered the broker may do
+        this.
 
         Return False if the connection did not register a broker with this name, id and address.
         RocketMQ removes any broker at the address, so a late request of a stopped process removes
@@ -132,12 +133,12 @@ class RouteTable:
         return True
 
     def connection_lost(self, connection: object) -> list[BrokerIdentity]:
-        """Remove every broker that was registered on a connection, and return these brokers."""
+        """Remove and return every broker that was registered on this connection."""
         gone = [live for live in self._live.values() if live.connection is connection]
         return [live.broker for live in self._forget_all(gone)]
 
     def expire(self, now: float) -> list[tuple[BrokerIdentity, object]]:
-        """Remove the brokers that were silent for longer than their time-out.
+        """Remove each broker whose silence has exceeded its time-out.
 
         Return each removed broker with its connection, which the caller closes.
         """
@@ -149,12 +150,13 @@ class RouteTable:
     # Queries.
 
     def data_version(self, cluster: str, address: str) -> DataVersion | None:
-        """Return the version of the topics that a broker has registered last, or None."""
+        """Return the version of the topics in a broker's last registration. Return None for an
+        unknown broker."""
         live = self._live.get((cluster, address))
         return None if live is None else live.data_version
 
     def route(self, topic: str) -> TopicRouteData | None:
-        """Return the queues and brokers of a topic, or None if no live broker has the topic."""
+        """Return the queues and brokers of a topic. Return None if no live broker has the topic."""
         queues = self._queues.get(topic, {})
         brokers = [_copied(self._brokers[name]) for name in queues if name in self._brokers]
         if not brokers:
@@ -169,7 +171,7 @@ class RouteTable:
         )
 
     def cluster_info(self) -> ClusterInfo:
-        """Return every broker by name, and the broker names of each cluster."""
+        """Return two tables: the brokers by name, and the broker names by cluster."""
         clusters: dict[str, list[str]] = {}
         for name, broker in self._brokers.items():
             clusters.setdefault(broker.cluster or "", []).append(name)
@@ -177,11 +179,11 @@ class RouteTable:
         return ClusterInfo(broker_addr_table=self._brokers, cluster_addr_table=names)
 
     def clusters(self) -> set[str]:
-        """Return the names of all clusters that have brokers."""
+        """Return the name of each cluster that has a broker."""
         return {broker.cluster or "" for broker in self._brokers.values()}
 
     def member_group(self, cluster: str, name: str) -> BrokerMemberGroup:
-        """Return the live brokers with this name, a master and its slaves.
+        """Return the live brokers with this name: a master and its slaves.
 
         The group is empty if the name is unknown.
         """
@@ -190,7 +192,7 @@ class RouteTable:
         return BrokerMemberGroup(cluster=cluster, broker_name=name, broker_addrs=addresses)
 
     def topics(self) -> tuple[str, ...]:
-        """Return every topic that a live broker has."""
+        """Return all topics of live brokers."""
         return tuple(self._queues)
 
     def topics_of_cluster(self, cluster: str) -> tuple[str, ...]:
@@ -201,8 +203,8 @@ class RouteTable:
         )
 
     def system_topics(self) -> TopicList:
-        """Return the names of clusters and brokers, which are also topics, and one broker's
-        address."""
+        """Return the names of clusters and brokers, because these are also topics. Add the address
+        of one broker."""
         clusters = {broker.cluster or "": None for broker in self._brokers.values()}
         address = next(
             (one for broker in self._brokers.values() for one in broker.broker_addrs.values()), None
@@ -210,7 +212,7 @@ class RouteTable:
         return TopicList(topic_list=(*clusters, *self._brokers), broker_addr=address)
 
     def topics_flagged(self, mask: int, flags: int) -> tuple[str, ...]:
-        """Return the topics whose system flag has the value ``flags`` in the bits of ``mask``.
+        """Return each topic whose system flag, masked with ``mask``, equals ``flags``.
 
         As in RocketMQ, the flag that any one broker has registered decides.
         """
@@ -280,7 +282,8 @@ class RouteTable:
     # Consistency of the tables.
 
     def _owner(self, broker: BrokerIdentity, addresses: dict[int, str]) -> LiveBroker | None:
-        """Return the live broker that has the same name and id at another address, or None."""
+        """Return the live owner of a broker's name and id, if its address is another one. Otherwise
+        return None."""
         address = addresses.get(broker.id)
         if address is None or address == broker.address:
             return None
@@ -403,7 +406,7 @@ def _copied(broker: BrokerData) -> BrokerData:
 
 
 def _show_acting_masters(brokers: list[BrokerData], queues: dict[str, QueueData]) -> None:
-    """Give the id 0 to the slave with the smallest id, where a broker has no master.
+    """Give the id 0 to a slave in each broker without a master. The slave has the smallest id.
 
     Clients then read from this slave, as in RocketMQ.
     """
@@ -456,7 +459,7 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """Result of a registration that was accepted.
+    """Result of an accepted registration.
 
     - ``master_address``, ``ha_address``: for a slave, the addresses of its live master.
     """
@@ -467,7 +470,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Superseded:
-    """Result of a registration that is ignored, because another broker has a newer state.
+    """Result of an ignored registration. Another broker has a newer state.
 
     - ``owner``: the address of the broker that has the same name and id.
     """
@@ -477,7 +480,7 @@ class Superseded:
 
 @dataclass(frozen=True, slots=True)
 class Occupied:
-    """Result of a registration that is refused, because a live broker has the same name and id.
+    """Result of a refused registration. A live broker has the same name and id.
 
     - ``owner``: the other broker.
     - ``connection``: the connection of the other broker.
@@ -491,7 +494,7 @@ class Occupied:
 
 @dataclass(frozen=True, slots=True)
 class Incomplete:
-    """Result of a registration that is refused, because its list of topics is incomplete.
+    """Result of a refused registration. Its list of topics is incomplete.
 
     A broker's first registration must list all its topics, and this one lists a single topic.
     """
@@ -499,7 +502,7 @@ class Incomplete:
 
 @dataclass(slots=True)
 class LiveBroker:
-    """Registered broker, which counts as alive until ``heard_at`` plus ``timeout_ms``."""
+    """Registered broker. It counts as alive until ``heard_at`` plus ``timeout_ms``."""
 
     broker: BrokerIdentity
     connection: object

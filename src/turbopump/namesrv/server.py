@@ -1,4 +1,4 @@
-"""Name server: the route table, its handlers, a listening port, and the search for silent brokers.
+"""Name server: it listens on a port, answers requests, and removes silent brokers.
 
 Every event becomes a call of the table, with the current time as an argument. Files and signals are
 unknown here.
@@ -31,7 +31,7 @@ LIST_KV_S: Final = 600.0
 
 
 class NameServer:
-    """Name server, which runs in the present event loop. Call ``start``, then ``close``.
+    """Name server in the present event loop. Call ``start``, then ``close``.
 
     - ``config``: the settings, or None for the defaults.
     - ``clock``: the source of monotonic seconds.

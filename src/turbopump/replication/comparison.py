@@ -1,4 +1,4 @@
-"""Comparison of a slave's log with its master's log, before the slave copies new bytes.
+"""Comparison of a slave's log with its master's log. It comes before the copying of new bytes.
 
 A turbopump slave proves that its log is the beginning of its master's log, byte for byte. The
 master asks for digests and compares them with its own.
@@ -52,7 +52,7 @@ _KNOWN: Final = struct.Struct(f">{ID_SIZE}sq")
 
 
 class Verdict(IntEnum):
-    """Result of the comparison of a slave's log with its master's.
+    """Verdict on a slave's log, compared with its master's log.
 
     The verdict decides what the ``offset`` of the outcome means:
 
@@ -69,14 +69,14 @@ class Verdict(IntEnum):
 
 
 class Range(NamedTuple):
-    """Range of ``size`` bytes of the log, from ``offset`` on."""
+    """Range of the log: ``size`` bytes, beginning at ``offset``."""
 
     offset: int
     size: int
 
 
 class Outcome(NamedTuple):
-    """Result of a comparison, and the history of the master's log."""
+    """Outcome of a comparison, together with the history of the master's log."""
 
     verdict: Verdict
     offset: int
@@ -84,8 +84,8 @@ class Outcome(NamedTuple):
 
 
 def _take_history(came: ReceivedBytes, after: int) -> tuple[KnownLog, ...] | None:
-    """Remove a history from the received bytes, and return it. Return None until all its bytes have
-    arrived.
+    """Remove a history from the received bytes and return it. Return None while bytes of it are
+    missing.
 
     - ``after``: the number of bytes before the history, which are removed too.
 
@@ -131,7 +131,7 @@ class MasterComparison:
         return self._came.rest
 
     def received(self, data: bytes, log: LogSpan) -> bytes:
-        """Process received bytes, and return the bytes to send to the slave.
+        """Process received bytes. Return the bytes to send to the slave.
 
         The call may change ``asked`` and ``found``. Raises ProtocolError for invalid data.
         """
@@ -155,8 +155,7 @@ class MasterComparison:
         return self._compare_digests()
 
     def set_digest(self, digest: bytes) -> bytes:
-        """Set the digest of the range ``asked`` in the master's log. Return the bytes to send to
-        the slave."""
+        """Set the master's digest of the range ``asked``. Return the bytes to send to the slave."""
         self._own = digest
         return self._compare_digests()
 
@@ -175,8 +174,8 @@ class MasterComparison:
         return self._request_next()
 
     def _request_next(self) -> bytes:
-        """Return a request for the digest of the next range, or the result if nothing is left to
-        compare."""
+        """Return a request for the digest of the next range. If everything is compared, return the
+        result."""
         log = self._log
         assert log is not None
         self._theirs = self._own = None
@@ -194,8 +193,7 @@ class MasterComparison:
         return _HEAD.pack(self._at, size)
 
     def _compare_digests(self) -> bytes:
-        """Compare the digests of both sides. Return the next request, or the result of the
-        comparison.
+        """Compare the digests of both sides. Return the next request, or the result.
 
         Return no bytes while a digest is missing.
         """
@@ -250,7 +248,7 @@ class SlaveComparison:
         return _GREETING.pack(PROVE, self.start, self.end) + _history(self._known)
 
     def received(self, data: bytes) -> Range | Outcome | None:
-        """Process received bytes, and return the next request or the result from the master.
+        """Process received bytes. Return the next request of the master, or its result.
 
         A request is a range whose digest the master wants. Return None if more bytes must arrive.
         Raises ProtocolError for invalid data.
@@ -283,7 +281,7 @@ _NOTHING_IS_CUT: Final = "Nothing is cut automatically"
 
 
 def masters_refusal(found: Outcome, end: int) -> str:
-    """Return the reason why a master does not serve a slave, and advice for the operator.
+    """Return the reason why a master refuses a slave, with advice for the operator.
 
     - ``end``: the end of the slave's log.
     """
@@ -300,7 +298,7 @@ def masters_refusal(found: Outcome, end: int) -> str:
 
 
 def slaves_refusal(found: Outcome, master: str, end: int) -> str:
-    """Return the reason why a slave does not copy from its master, and advice for the operator.
+    """Return the reason why a slave refuses its master, with advice for the operator.
 
     - ``end``: the end of the slave's log.
     """

@@ -1,5 +1,4 @@
-"""Handshake on the HA port: two turbopump brokers prove to each other that they belong to one
-cluster.
+"""Handshake on the HA port. Two turbopump brokers prove that they belong to one cluster.
 
 ::
 
@@ -36,7 +35,7 @@ PROOF_SIZE: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class PeerRules:
-    """Rules that decide which brokers may use the HA port, and how.
+    """Rules for brokers that connect to the HA port.
 
     - ``closed``: True if access control is on, so the other broker must prove that it knows the
       credentials.
@@ -54,7 +53,8 @@ class PeerRules:
     certified: bool = False
 
     def refusal(self, host: str, *, encrypted: bool) -> str | None:
-        """Return the reason why a master refuses all connections from an address, or None."""
+        """Return the reason why a master refuses connections from an address. Return None if they
+        are allowed."""
         if host in self.allowed:
             return None
         if self.encrypted and not encrypted:
@@ -73,7 +73,7 @@ class PeerRules:
 
 
 class Step(NamedTuple):
-    """Answer of a handshake to received bytes.
+    """Result of one step of a handshake, after bytes were received.
 
     - ``said``: the bytes to send.
     - ``rest``: the bytes received after the handshake, or None while the handshake runs.
@@ -87,7 +87,7 @@ _NOT_YET: Final = Step(b"", None)
 
 
 class _Handshake:
-    """Part of the handshake that is the same on both sides."""
+    """Common part of the handshakes of master and slave."""
 
     def __init__(self, credentials: Credentials | None, nonce: bytes) -> None:
         assert len(nonce) == NONCE_SIZE
@@ -97,7 +97,7 @@ class _Handshake:
         self._came = ReceivedBytes()
 
     def _take_greeting(self) -> bytes | None:
-        """Return the nonce of the other side, or None if more bytes must arrive. Raises
+        """Return the nonce of the other side. Return None if more bytes must arrive. Raises
         ProtocolError."""
         if not HELLO.startswith(self._came.rest[: len(HELLO)]):
             raise ProtocolError("it sent no handshake")
@@ -111,7 +111,7 @@ class _Handshake:
 
 
 class MasterHandshake(_Handshake):
-    """Handshake on the master's side. A slave with an address in `haAllowedPeers` may omit the
+    """Handshake on the master's side. A slave whose address is in `haAllowedPeers` may omit the
     handshake."""
 
     def __init__(self, rules: PeerRules, host: str, nonce: bytes) -> None:
@@ -119,7 +119,7 @@ class MasterHandshake(_Handshake):
         self._allowed = host in rules.allowed
 
     def received(self, data: bytes) -> Step:
-        """Process received bytes, and return the bytes to send to the slave.
+        """Process received bytes. Return the bytes to send to the slave.
 
         Raises ProtocolError if the slave must be refused.
         """
@@ -159,7 +159,7 @@ class SlaveHandshake(_Handshake):
         return HELLO + self._nonce
 
     def received(self, data: bytes) -> Step:
-        """Process received bytes, and return the bytes to send to the master.
+        """Process received bytes. Return the bytes to send to the master.
 
         Raises ProtocolError if the master is not of this cluster.
         """

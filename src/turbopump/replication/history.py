@@ -1,4 +1,4 @@
-"""History of a log: the other logs with which it agrees, and up to which offset.
+"""History of a log: a list of other logs, each with the offset up to which both agree.
 
 The history is stored in ``turbopump.history.json``.
 
@@ -38,7 +38,7 @@ KNOWN_MAX: Final = 256
 
 
 class KnownLog(NamedTuple):
-    """Entry of a history, which names another log that has the same bytes up to an offset.
+    """Entry of a history. It names another log whose bytes are the same up to an offset.
 
     - ``id``: the id of the other log.
     - ``until``: the offset before which both logs have the same bytes.
@@ -49,7 +49,7 @@ class KnownLog(NamedTuple):
 
 
 def new_id(now_ms: int, source: random.Random) -> bytes:
-    """Return a new id for a log, which consists of the time and random bytes.
+    """Return a new id for a log. The id consists of the time and random bytes.
 
     The time keeps ids different in tests that repeat the same random numbers.
     """
@@ -57,7 +57,7 @@ def new_id(now_ms: int, source: random.Random) -> bytes:
 
 
 def common_until(one: Sequence[KnownLog], other: Sequence[KnownLog]) -> int:
-    """Return the offset before which two logs are the same according to their histories.
+    """Return the offset up to which two logs are equal, according to their histories.
 
     Return 0 if the histories have no common log.
     """
@@ -66,7 +66,7 @@ def common_until(one: Sequence[KnownLog], other: Sequence[KnownLog]) -> int:
 
 
 class LogHistory:
-    """Record of the other logs that have the same first bytes as this broker's log.
+    """Record of other logs that begin with the same bytes as this broker's log.
 
     - ``path``: the file of the history.
     - ``own``: the id for bytes that this run of the broker writes itself.
@@ -89,7 +89,7 @@ class LogHistory:
             self.save_now()  # the next start then finds nothing to change
 
     def begin_own(self, end: int) -> None:
-        """Record that the bytes from ``end`` on are in no other known log.
+        """Record that no other known log has the bytes from ``end`` on.
 
         This run is about to write these bytes, or copies them from a log without a known id.
         """
@@ -107,7 +107,8 @@ class LogHistory:
         self.known = tuple(known[-KNOWN_MAX:])
 
     def found_different(self, master: Sequence[KnownLog], at: int) -> None:
-        """Record that this log and the master's log have the same bytes only before ``at``."""
+        """Record a difference at ``at``: before it, this log and the master's log have the same
+        bytes."""
         theirs = dict(master)
         known = [
             KnownLog(name, min(until, at) if theirs.get(name, 0) > at else until)
@@ -133,8 +134,8 @@ class LogHistory:
         self._saved = self.known
 
     def save(self, done: Callable[[OSError | None], None]) -> None:
-        """Save the history in another thread, if it has changed, and call ``done`` with the error
-        or None.
+        """Save the history in another thread if it has changed. Call ``done`` with the error or
+        None.
 
         Saves run one after the other.
         """

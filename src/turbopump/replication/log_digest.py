@@ -1,4 +1,4 @@
-"""Digest of a range of the log, which both sides of a comparison need (``comparison.py``)."""
+"""Digest of a range of the log, for the comparison of two logs (``comparison.py``)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from turbopump.store.log.commit_log import CommitLog
 def start_digest(
     log_: CommitLog, disk: Disk, wanted: Range, done: Callable[[bytes | OSError], None]
 ) -> None:
-    """Read a range of the log in a thread, and call ``done`` with its digest or an error.
+    """Compute the digest of a range of the log in a thread. Call ``done`` with the digest or an
+    error.
 
     The digest is SHA-256. The range may span several files.
     """

@@ -1,4 +1,4 @@
-"""Replication on the master's side: the state of each slave, and the next bytes to send.
+"""Decisions of a master in replication. They include the next bytes to send to each slave.
 
 The module also computes up to which offset enough slaves have the log. Values in, values out:
 offsets, bytes of reports and times (monotonic seconds) come in; bytes to send, refusals and
@@ -58,7 +58,7 @@ class LogSpan(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """Part of the log to send to a slave. A size of 0 is a heartbeat."""
+    """Part of the log to send to a slave. With a size of 0 it is a heartbeat."""
 
     offset: int
     size: int
@@ -94,8 +94,7 @@ class SlaveConnection:
         self.last_write = self.now - self.settings.heartbeat  # the first heartbeat is due at once
 
     def begin_proved(self, offset: int) -> None:
-        """Start to send the log from ``offset`` on, because the slave has proved its log up to
-        there.
+        """Start to send the log from ``offset`` on. The slave has proved its log up to this offset.
 
         The proof does not count as an acknowledgement, because the slave's disk may have fewer
         bytes.
@@ -104,7 +103,7 @@ class SlaveConnection:
         self.proved = True
 
     def receive_reports(self, data: bytes, log: LogSpan, now: float) -> bool:
-        """Process the reports in received bytes. Return True if there was at least one report.
+        """Process received bytes with reports of the slave. Return True if a report was complete.
 
         A repeated offset counts too, because it keeps an up-to-date slave in sync while nothing is
         sent.
@@ -128,7 +127,7 @@ class SlaveConnection:
         return True
 
     def _first_offset(self, wanted: int, log: LogSpan) -> int:
-        """Return the first offset to send to a slave whose log ends at ``wanted``.
+        """Return the first offset to send to a slave. The slave's log ends at ``wanted``.
 
         Raises ProtocolError if the master's log does not have this offset.
         """
@@ -142,8 +141,8 @@ class SlaveConnection:
         return wanted
 
     def next_transfer(self, log: LogSpan, now: float) -> Transfer | None:
-        """Return the next bytes of the log to send to the slave, or None. These bytes count as
-        sent.
+        """Return the next bytes of the log to send to the slave, or None. The returned bytes count
+        as sent.
 
         Raises ProtocolError if the log no longer has the next bytes.
         """
@@ -170,7 +169,7 @@ class SlaveConnection:
         return None
 
     def pause(self, written: int, now: float) -> float:
-        """Return the seconds for which to pause before more bytes are sent to the slave.
+        """Return the seconds to pause before the next bytes are sent to the slave.
 
         - ``written``: the end of the log.
 
@@ -191,13 +190,13 @@ class SlaveConnection:
         return size
 
     def is_silent(self, now: float) -> bool:
-        """Return True if the slave has sent nothing for so long that its connection must be
-        closed."""
+        """Return True if the connection must be closed because the slave has sent nothing for too
+        long."""
         return now - self.last_read > self.settings.housekeeping
 
 
 def ahead_refusal(slaves_end: int, end: int) -> str:
-    """Return the reason for refusing a slave whose log is longer than the master's.
+    """Return the reason against a slave whose log is longer than the master's.
 
     - ``slaves_end``: the end of the slave's log.
     - ``end``: the end of the master's log.
@@ -210,7 +209,7 @@ def ahead_refusal(slaves_end: int, end: int) -> str:
 
 
 def too_old_refusal(slaves_end: int, start: int) -> str:
-    """Return the reason for refusing a slave whose log ends before the master's log begins.
+    """Return the reason against a slave whose log ends before the master's log begins.
 
     - ``slaves_end``: the end of the slave's log.
     - ``start``: the start of the master's log.
@@ -236,7 +235,7 @@ class _Progress:
 
 
 class Replicas:
-    """Offsets up to which the slaves of a master have acknowledged the log.
+    """Table of the slaves of a master, with the log offset that each has acknowledged.
 
     A slave is in sync if it had all of the log at some moment of the last ``catch_up`` seconds.
 
@@ -258,8 +257,7 @@ class Replicas:
         """True if fewer than ``acks`` slaves are in sync, so that sends do not wait for slaves."""
 
     def record_begin(self, slave: str, *, proved: bool, end: int, now: float) -> None:
-        """Reset the state of a slave that has connected again, because the slave may have lost
-        data.
+        """Reset the state of a slave that has connected again. The slave may have lost data.
 
         - ``end``: the end of the master's log.
         """
@@ -299,7 +297,7 @@ class Replicas:
         self.update(now, confirmed)
 
     def is_in_sync(self, slave: str, now: float, *, proved: bool = True) -> bool:
-        """Return True if a slave had all of the log at some moment of the last ``catch_up``
+        """Return True if a slave is in sync: it had the whole log within the last ``catch_up``
         seconds.
 
         A slave that does not count yet is not in sync.
@@ -310,8 +308,7 @@ class Replicas:
         return now - one.caught_up <= self._settings.catch_up
 
     def update(self, now: float, confirmed: int = 0) -> None:
-        """Update the offset that enough slaves have copied, and forget a slave that was silent for
-        long.
+        """Update the offset that enough slaves have copied. Forget a slave after a long silence.
 
         - ``confirmed``: the offset up to which sends are answered.
         """

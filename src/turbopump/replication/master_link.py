@@ -1,4 +1,4 @@
-"""HA port of a master, and the connections of its slaves.
+"""HA port of a master. Slaves connect to this port to copy the log.
 
 This module moves bytes and measures time. ``master.py`` decides about sending, refusing and
 acknowledging; the store decides what readers see. Topics, requests and name servers are unknown
@@ -66,7 +66,7 @@ CHECK_S: Final = 0.5
 
 
 class MasterLink:
-    """HA port of a master broker, from which slaves copy the log.
+    """HA port of a master broker. Slaves copy the log from this port.
 
     - ``durable_only``: True to send only bytes that are on this disk, so that no slave is ahead of
       its master after a power cut (SYNC_FLUSH).
@@ -154,7 +154,7 @@ class MasterLink:
 
     @property
     def span(self) -> LogSpan:
-        """Offsets of the log, with the end of the part that may be sent to slaves."""
+        """Offsets of the log. Slaves may get the bytes before its ``end``."""
         log_ = self.store.log
         store = self.store
         end = min(store.durable.value, log_.end) if self._durable_only else log_.end
@@ -173,8 +173,7 @@ class MasterLink:
 
     @property
     def hot_from(self) -> int:
-        """Offset from which on the log is in memory, because this process has just written the
-        bytes."""
+        """Offset from which on the log is in memory. This process has just written these bytes."""
         return max(self.store.log.end - HOT_SIZE, self._opened_at)
 
     def add_slave(self, slave: SlavePeer) -> None:
@@ -190,7 +189,7 @@ class MasterLink:
         self._all_gone.set()
 
     def record_acknowledgement(self, slave: SlavePeer) -> None:
-        """Record the acknowledgement of a slave, and answer the sends that waited for it."""
+        """Record the acknowledgement of a slave. Answer the sends that waited for this slave."""
         connection = slave.connection
         now = asyncio.get_running_loop().time()
         self.replicas.record_acknowledgement(
@@ -204,7 +203,7 @@ class MasterLink:
         self._publish_copied()
 
     def record_begin(self, slave: SlavePeer) -> None:
-        """Record and log that the master begins to send the log to a slave."""
+        """Record the start of sending the log to a slave, and log the event."""
         connection = slave.connection
         now = asyncio.get_running_loop().time()
         end = self.store.log.end
@@ -215,7 +214,7 @@ class MasterLink:
         log.info("slave begins slave=%s sent_from=%d log=%s", slave.address, connection.next, state)
 
     def watch_log(self) -> None:
-        """Wait until the log grows, and then send the new bytes to all slaves."""
+        """Wait until the log grows. Then send the new bytes to all slaves."""
         if self._watches or not self.slaves:
             return
         self._watches = True
@@ -248,7 +247,7 @@ class MasterLink:
         self.watch_log()
 
     def _check_slaves(self) -> None:
-        """Close the connections of silent slaves, and send heartbeats to the others.
+        """Close the connections of silent slaves. Send heartbeats to the other slaves.
 
         Connections without a handshake are closed too. The check repeats itself.
         """
@@ -271,8 +270,8 @@ class MasterLink:
         self._timer = loop.call_later(CHECK_S, self._check_slaves)
 
     def _publish_copied(self) -> None:
-        """Pass to the store the offset that enough slaves have copied, and whether too few are in
-        sync."""
+        """Tell the store the offset up to which enough slaves have the log. Also report if too few
+        are in sync."""
         if not self.settings.acks:
             return
         replicas = self.replicas
@@ -381,7 +380,7 @@ class SlavePeer(asyncio.Protocol):
         return self._comparison is not None and self.connection.next is None
 
     def _send_comparison(self, said: bytes) -> None:
-        """Send bytes of a comparison to the slave, and read the next range of the log to compare.
+        """Send bytes of a comparison to the slave. Then read the next range of the log to compare.
 
         After the end of the comparison, start to send the log or close the connection.
         """
@@ -430,11 +429,11 @@ class SlavePeer(asyncio.Protocol):
 
     @property
     def unsent(self) -> int:
-        """Number of bytes in the send buffer that the slave has not read yet."""
+        """Number of bytes in the send buffer. The slave has not read them yet."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def refuse(self, cause: str) -> None:
-        """Close a connection that was not served yet, and log the reason."""
+        """Close the connection before it is served, and log the reason."""
         _refused_peer(self.address, cause, kind=f"{self._host} {cause}")
         self.close()
 
@@ -444,13 +443,13 @@ class SlavePeer(asyncio.Protocol):
             self._transport.abort()
 
     def send_new(self) -> None:
-        """Send new bytes of the log to the slave, at most about ``TURN_SIZE`` in each run of the
-        event loop."""
+        """Send new log bytes to the slave. One run of the event loop sends roughly ``TURN_SIZE``
+        bytes."""
         if not self._due:
             self._send_turn()
 
     def _send_turn(self) -> None:
-        """Send the next bytes of the log to the slave, about ``TURN_SIZE`` or less.
+        """Send the next log bytes to the slave, roughly ``TURN_SIZE`` at most.
 
         All these bytes are in one file of the log, and are read at once.
         """
@@ -491,7 +490,7 @@ class SlavePeer(asyncio.Protocol):
         return self.connection.next_transfer(self._link.span, asyncio.get_running_loop().time())
 
     def _read_log(self, turn: list[Transfer]) -> Bytes | None:
-        """Return the bytes to send if the operating system has these bytes in memory.
+        """Return the bytes to send, if the operating system has them in memory.
 
         Otherwise return None, and start a thread that reads them; they are sent afterwards.
         Recently written bytes are not copied, because that part of the log does not change any

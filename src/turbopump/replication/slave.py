@@ -1,4 +1,4 @@
-"""Replication on the slave's side: its requests to the master, and its acknowledgements.
+"""Decisions of a slave in replication. They include its reports to the master.
 
 The module also decides which received bytes are accepted. Values in, values out: received bytes and
 times (monotonic seconds) go in; reports and bytes for the log come out. Sockets, files and the loop
@@ -36,7 +36,7 @@ known: it is 0, the highest byte of the first entry's size.
 
 
 def first_wanted(start: int, end: int, segment_size: int) -> int:
-    """Return the offset that an empty slave requests to get the whole log of its master.
+    """Return the first offset for an empty slave to request. The slave then gets the whole log.
 
     - ``start``, ``end``: the first and the last offset of the master's log.
 
@@ -73,11 +73,11 @@ class MasterConnection:
         """True once the master has sent a frame, which shows that it serves this slave."""
 
     def begin(self) -> bytes:
-        """Return the first report to the master, which requests the log from an offset on."""
+        """Return the first report to the master. It requests the log from an offset on."""
         return REPORT.pack(self.reported)
 
     def received(self, data: bytes, now: float) -> None:
-        """Accept bytes that the master has sent.
+        """Accept bytes from the master.
 
         Raises ProtocolError if the bytes do not continue at the end of the log.
         """
@@ -94,8 +94,8 @@ class MasterConnection:
         self.came.in_this_second += found
 
     def to_store(self) -> tuple[int, bytes] | None:
-        """Return the offset and the bytes to append to the log, or None if more must arrive
-        first."""
+        """Return an offset, and the bytes to append to the log there. Return None if more bytes
+        must arrive."""
         if self._size < self._wanted:
             return None
         waiting = b"".join(self._waiting)
@@ -119,7 +119,7 @@ class MasterConnection:
         self._wanted = wanted
 
     def next_report(self, end: int, now: float) -> bytes | None:
-        """Return the report to send to the master, or None if no report is due.
+        """Return the next report to the master. Return None if no report is due.
 
         - ``end``: the end of the bytes that the slave acknowledges.
 
@@ -132,6 +132,6 @@ class MasterConnection:
         return None
 
     def is_silent(self, now: float) -> bool:
-        """Return True if the master has sent nothing for so long that the connection must be
-        closed."""
+        """Return True if the connection must be closed because the master has sent nothing for too
+        long."""
         return now - self.last_read > self._settings.housekeeping

@@ -1,4 +1,4 @@
-"""Connection of a slave to its master, renewed when it is lost.
+"""Connection of a slave to its master. A lost connection is renewed.
 
 This module moves bytes and measures time. ``slave.py`` decides about accepting and acknowledging;
 the store decides what readers see. Topics, requests and name servers are unknown here.
@@ -62,7 +62,7 @@ _DIGITS: Final = dict.fromkeys(map(ord, "0123456789"))
 
 
 class SlaveLink:
-    """Task that copies the log of the master to this slave, and renews a lost connection.
+    """Task that copies the log of the master to this slave. It renews a lost connection.
 
     Call ``start``, then ``set_master``, and at the end ``stop``.
 
@@ -120,7 +120,7 @@ class SlaveLink:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start a task that copies the log of the master. It waits for ``set_master``."""
+        """Start a task to copy the log of the master. The task waits for ``set_master``."""
         self._task = asyncio.create_task(self._run(), name="copying from the master")
 
     async def stop(self) -> None:
@@ -134,7 +134,7 @@ class SlaveLink:
             await asyncio.gather(task, return_exceptions=True)
 
     def set_master(self, address: str | None) -> None:
-        """Set the address of the master's HA port, and reconnect if it has changed.
+        """Set the address of the master's HA port. Reconnect if the address has changed.
 
         - ``address``: `host:port`, None if there is no master at present, or an empty string if the
           master takes no slaves. Without an address, a connection that works is kept.
@@ -152,12 +152,13 @@ class SlaveLink:
             self.peer.close()
 
     def reconnect(self) -> None:
-        """Connect to the master again, because ``begin_at`` can now learn more about the master."""
+        """Connect to the master again, so that ``begin_at`` learns more about the master."""
         if self.peer is not None:
             self.peer.close()
 
     def room_made(self) -> None:
-        """Store the bytes that waited for a new file of the log, and read from the master again."""
+        """Store the bytes that waited for a new file of the log. Then read from the master
+        again."""
         if self.peer is not None:
             self.peer.store_received()
 
@@ -169,7 +170,7 @@ class SlaveLink:
             await asyncio.sleep(pause)
 
     async def _copy_from(self, address: str) -> float:
-        """Connect to the master, and copy its log until the connection ends.
+        """Connect to the master. Copy its log until the connection ends.
 
         Return the seconds to wait before the next attempt.
         """
@@ -251,7 +252,7 @@ class SlaveLink:
         return self.store.log.end
 
     async def _record_unknown_log(self) -> None:
-        """Record in the history that the next bytes of the log come from a log without a known id.
+        """Record in the history that the next bytes come from a log without a known id.
 
         Raises CopyError if the history cannot be saved.
         """
@@ -269,11 +270,11 @@ class SlaveLink:
 
     @property
     def accepted(self) -> bool:
-        """True if the master has accepted this slave and sends its log."""
+        """True while the master accepts this slave and sends the log."""
         return self.peer is not None and self.peer.connection.accepted
 
     def clear_fault(self) -> None:
-        """Forget the reason why the slave did not copy, because bytes were copied."""
+        """Forget the reason for a pause in copying. Bytes were copied again."""
         if self.fault is not None:
             log.info("copying continues address=%s end=%d", self.address, self.store.log.end)
             self.fault = self._logged = None
@@ -333,7 +334,7 @@ class MasterPeer(asyncio.Protocol):
 
     @property
     def kind(self) -> str:
-        """Kind of the connection for log lines, which is TLS or plain text."""
+        """Kind of the connection for log lines: TLS or plain text."""
         return "TLS" if self.encrypted else "plain text"
 
     @property
@@ -390,7 +391,7 @@ class MasterPeer(asyncio.Protocol):
             self._write(digest)
 
     def _end_comparison(self, comparison: SlaveComparison, found: Outcome) -> None:
-        """Record the result of a comparison in the history, then start copying or refuse the
+        """Record the result of a comparison in the history. Then start copying, or refuse the
         master."""
         link = self._link
         end = comparison.end
@@ -432,7 +433,7 @@ class MasterPeer(asyncio.Protocol):
             self._transport.abort()
 
     def store_received(self) -> None:
-        """Append the received bytes to the log, and acknowledge them to the master."""
+        """Append the received bytes to the log. Then acknowledge them to the master."""
         if self._transport is None or self._comparison is not None:
             return
         store = self._link.store

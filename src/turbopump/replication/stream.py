@@ -25,7 +25,7 @@ TRANSFER_SIZE_MAX: Final = 1 << 30
 
 
 class ByteRate:
-    """Counter of bytes per second, for the last whole second.
+    """Counter of bytes per second. The result is for the last whole second.
 
     - ``now``: the start of the first second.
     """
@@ -71,7 +71,7 @@ class ReportReader:
 
 
 class TransferReader:
-    """Decoder of the frames in which a master sends its log.
+    """Decoder of the frames from a master. The frames contain its log.
 
     - ``position``: the next offset of the log, or None before the first frame if any start is
       accepted.
@@ -85,7 +85,7 @@ class TransferReader:
         self._head = b""
 
     def feed(self, data: bytes) -> list[memoryview]:
-        """Decode received bytes, and return the bytes of the log in pieces.
+        """Decode received bytes. Return the contained bytes of the log, in pieces.
 
         Raises ProtocolError if a frame does not continue at the end of the frame before.
         """
@@ -127,7 +127,7 @@ class TransferReader:
 
 
 class ReceivedBytes:
-    """Buffer of received bytes, from which a caller takes pieces.
+    """Buffer of received bytes. A caller takes pieces from its start.
 
     - ``rest``: the bytes that were not taken yet.
     """
@@ -136,7 +136,7 @@ class ReceivedBytes:
         self.rest = b""
 
     def take(self, size: int) -> bytes | None:
-        """Remove and return the first ``size`` bytes, or return None if fewer have arrived."""
+        """Remove and return the first ``size`` bytes. Return None if fewer bytes have arrived."""
         if len(self.rest) < size:
             return None
         taken = self.rest[:size]

@@ -1,4 +1,4 @@
-"""Readers of the lakes of `turbopump pipeline archive`, with and without Spark.
+"""Readers of the lakes that `turbopump pipeline archive` writes, with and without Spark.
 
 The list of files comes from the table, never from a listing of its folder. Formats are unknown
 here: ``turbopump.spark.pipelines.lake`` opens them.
@@ -35,7 +35,7 @@ __all__ = ["dataset", "files", "offsets", "rows", "table_schema"]
 
 
 def files(lake: str | Path, table: str = DATA) -> list[str]:
-    """Return the paths of the Parquet files that a table of a lake has now.
+    """List the Parquet files of a table in a lake. Return the paths of the newest version.
 
     ``table`` is ``data`` or ``_rejected``. Compaction replaces files, so call this function again
     for each read. Raises LakeError if there is no lake.
@@ -44,7 +44,7 @@ def files(lake: str | Path, table: str = DATA) -> list[str]:
 
 
 def offsets(lake: str | Path) -> Offsets:
-    """Return for each queue the offset of the first message that the lake lacks.
+    """For each queue, return the offset of the first message that is not in the lake.
 
     Raises LakeError if there is no lake.
     """
@@ -53,7 +53,7 @@ def offsets(lake: str | Path) -> Offsets:
 
 
 def dataset(lake: str | Path, table: str = DATA) -> ds.Dataset:
-    """Return a table of a lake as a dataset for pyarrow, pandas, Polars or DuckDB.
+    """Open a table of a lake as an Arrow dataset, for pyarrow, pandas, Polars or DuckDB.
 
     DuckDB reads the dataset with ``duckdb.from_arrow``. The dataset has the columns of the files,
     and ``topic``, ``date`` and ``hour``. Raises LakeError if there is no lake.
@@ -76,7 +76,7 @@ def dataset(lake: str | Path, table: str = DATA) -> ds.Dataset:
 
 
 def rows(spark: SparkSession, lake: str | Path, table: str = DATA) -> DataFrame:
-    """Return a table of a lake as a Spark DataFrame.
+    """Open a table of a lake as a Spark DataFrame.
 
     Raises LakeError if there is no lake.
     """
@@ -111,7 +111,7 @@ def rows(spark: SparkSession, lake: str | Path, table: str = DATA) -> DataFrame:
 
 
 def quoted(name: str) -> str:
-    """Quote the name of a column or table, because Spark splits an unquoted name at its dots."""
+    """Quote the name of a column or table. Spark splits an unquoted name at its dots."""
     return f"`{name.replace('`', '``')}`"
 
 
@@ -127,7 +127,8 @@ def table_schema(lake: Lake, table: str = DATA, snapshot: Snapshot | None = None
 
 
 def _path_of(lake: Lake, file: DataFile) -> str:
-    """Return the path of a data file, which may still be in the staging folder."""
+    """Return the path of a committed data file. Until a writer moves the file, it is in the
+    staging folder."""
     placed, staged = lake.root / file.path, lake.staging / file.name
     return str(staged if staged.exists() and not placed.exists() else placed)
 

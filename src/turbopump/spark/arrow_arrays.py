@@ -17,9 +17,10 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 def number_array(values: np.ndarray[Any, Any], there: Mask | None = None) -> pa.Array:
-    """Return an Arrow array with the values of a NumPy array.
+    """Return the values of a NumPy array as an Arrow array.
 
-    Values are null where ``there`` is false. Memory is shared if the values are adjacent.
+    Values are null where the mask ``there`` is false. If the values are adjacent in memory, both
+    arrays share this memory.
     """
     buffers = [_validity_bitmap(there), pa.py_buffer(np.ascontiguousarray(values))]
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), buffers)

@@ -1,4 +1,4 @@
-"""Batch reads of RocketMQ topics with ``spark.read.format("rocketmq")``.
+"""Batch reads of RocketMQ topics: plans for ``spark.read.format("rocketmq")``.
 
 This module plans a read, applies Spark's filters to the plan, and divides it into tasks. The
 offsets of all queues are looked up once, when the query is planned. Spark's filters limit the
@@ -83,10 +83,10 @@ class BatchReader(DataSourceReader):
     def _tags_to_ask_for(
         self, cluster: Cluster, begins: Offsets, ends: Offsets
     ) -> frozenset[str] | None:
-        """Return the tags that brokers should filter by, or None if brokers should not filter.
+        """Return the tags for the brokers' tag filter, or None if brokers must not filter.
 
-        The tags come from Spark's filters. Brokers cannot filter by them if the query has an SQL
-        filter, or if a topic may store inner batches, because an inner batch has no tag of its own.
+        The tags come from Spark's filters. Brokers must not filter by tags if the query has an SQL
+        filter, or if a topic may store inner batches. (An inner batch has no tag of its own.)
         """
         tags = self._pushed.tags
         if tags is None or self._options.sql_filter is not None:
@@ -104,10 +104,10 @@ class BatchReader(DataSourceReader):
 
 
 class PushingBatchReader(BatchReader):
-    """Spark reader of a batch query that applies some of Spark's filters.
+    """Spark reader of a batch query, with support for Spark's filters.
 
-    PySpark refuses a reader with ``pushFilters`` unless the session allows pushed filters, so other
-    sessions use ``BatchReader``.
+    PySpark refuses a reader with ``pushFilters`` unless the session allows pushed filters. Other
+    sessions therefore use ``BatchReader``.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
@@ -134,7 +134,8 @@ IntRange = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """Restrictions on columns that the source takes over from Spark's filters.
+    """Restrictions on columns, taken from Spark's filters. The source applies these restrictions
+    itself.
 
     A field that is None does not restrict its column.
     """
@@ -148,7 +149,7 @@ class Pushed:
     tags: frozenset[str] | None = None
 
     def may_match(self, queue: MessageQueue) -> bool:
-        """Return True if a queue may have messages that match the filters."""
+        """Return True if messages of this queue can match the filters."""
         return (
             (self.topics is None or queue.topic in self.topics)
             and (self.brokers is None or queue.broker_name in self.brokers)
@@ -159,7 +160,8 @@ class Pushed:
     def limit_ranges(
         self, cluster: Cluster, begins: Offsets, ends: Offsets
     ) -> tuple[Offsets, Offsets]:
-        """Narrow the range of offsets of each queue to the messages that the filters may match."""
+        """For each queue, narrow the range of offsets. Only messages that cannot match the
+        filters are left out."""
         begins = {queue: max(begin, self.offsets[0]) for queue, begin in begins.items()}
         ends = {queue: min(end, self.offsets[1]) for queue, end in ends.items()}
         first, last = self.stored_ms
@@ -177,10 +179,11 @@ NOTHING_PUSHED: Final = Pushed()
 
 
 def push(filters: Iterable[Filter]) -> tuple[Pushed, list[Filter]]:
-    """Split Spark's filters into those that the source applies and those that Spark must apply.
+    """Divide Spark's filters between the source and Spark.
 
-    A row must match all filters. A filter may be in both results, because the source applies some
-    filters only roughly.
+    The first result has the restrictions that the source applies. The second result has the filters
+    that Spark must apply. A row must match all filters. A filter may be in both results, because
+    the source applies some filters only roughly.
     """
     pushed = NOTHING_PUSHED
     left: list[Filter] = []
@@ -192,8 +195,8 @@ def push(filters: Iterable[Filter]) -> tuple[Pushed, list[Filter]]:
 
 
 def _add_filter(pushed: Pushed, one: Filter) -> tuple[Pushed, bool]:
-    """Add one of Spark's filters to ``pushed``, and return True if Spark need not apply the filter
-    again."""
+    """Add one of Spark's filters to ``pushed``. The second result is True if Spark need not
+    apply it again."""
     column = getattr(one, "attribute", ("",))
     name = ".".join(column)
     if isinstance(one, IsNotNull):
@@ -215,7 +218,8 @@ def _add_filter(pushed: Pushed, one: Filter) -> tuple[Pushed, bool]:
 
 
 def _add_values(pushed: Pushed, name: str, values: tuple[Any, ...]) -> tuple[Pushed, bool]:
-    """Add a filter that requires one of these values in a column."""
+    """Restrict a column to these values. The second result is True if Spark need not do this
+    again."""
     if name in ("topic", "brokerName", "tags"):
         if not all(isinstance(value, str) for value in values):
             return pushed, False
@@ -255,8 +259,7 @@ def _range_of(one: Filter, name: str, value: Any) -> IntRange | None:
 
 
 def _compared(one: Filter, value: int) -> IntRange | None:
-    """Return the range of numbers that match a comparison, or None if the filter is no
-    comparison."""
+    """Return the range of numbers that match a comparison. Return None for any other filter."""
     if isinstance(one, GreaterThan):
         return value + 1, _INT64
     if isinstance(one, GreaterThanOrEqual):
@@ -281,7 +284,7 @@ def _ms(value: datetime) -> int:
 
 
 def _can_be_asked_for(tag: str) -> bool:
-    """Return True if this tag can be part of a broker's tag filter ``A || B``."""
+    """Return True if this tag can be written in a broker's tag filter ``A || B``."""
     return bool(tag) and tag == tag.strip() and "||" not in tag and tag != "*"
 
 

@@ -75,7 +75,7 @@ class BlockingConnection:
             raise ConnectError(f"no TLS connection to {self.address}: {why}") from None
 
     def exchange_all(self, requests: Sequence[Request[Any]], *, timeout: float) -> list[Command]:
-        """Send all requests at once, and return the answers in the order of the requests.
+        """Send all requests at once and wait. Return the answers in the order of the requests.
 
         An answer with an error code is returned like any other. Raises CallTimeoutError,
         ConnectionLostError, FrameError or HeaderError.
@@ -102,8 +102,7 @@ class BlockingConnection:
             self._socket.sendall(b"".join(map(encode_command, commands)))
 
     def receive(self, *, timeout: float) -> list[Command]:
-        """Wait for the answers to the requests of the last ``send``, and return them in the order
-        of the requests."""
+        """Wait for the answers to the last ``send``. Return them in the order of its requests."""
         deadline = time.monotonic() + timeout
         answers: list[Command | None] = [None] * len(self._opaques)
         missing = len(answers)

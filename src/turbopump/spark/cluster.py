@@ -66,7 +66,7 @@ T = TypeVar("T")
 
 
 class PullFilter(NamedTuple):
-    """Filter by which a broker selects the messages of a pull.
+    """Broker's filter for the messages of a pull.
 
     ``kind`` is ``TAG`` or ``SQL92``, the type of the expression.
     """
@@ -126,7 +126,7 @@ class Cluster:
             self._connections.popitem()[1].close()
 
     def forget_routes(self) -> None:
-        """Forget the routes of all topics, so that the next call asks the name servers again."""
+        """Forget the routes of all topics. The next call asks the name servers for new routes."""
         self._routes.clear()
 
     def topics(self) -> list[str]:
@@ -153,7 +153,7 @@ class Cluster:
         ]
 
     def is_read_from_slave(self, queue: MessageQueue) -> bool:
-        """Return True if a queue is read from a slave, which may lack messages of its master.
+        """Return True if a queue is read from a slave. A slave may lack messages of its master.
 
         The answer comes from the last known route of the queue's topic.
         """
@@ -161,7 +161,7 @@ class Cluster:
         return route is not None and route.master(queue.broker_name) is None
 
     def queues_of_known(self, topic: str) -> list[MessageQueue]:
-        """Return the readable queues of a topic that is known to exist.
+        """Return the readable queues of a topic that certainly exists.
 
         If the topic has no route, the call waits for one, because the topic's broker may be
         restarting.
@@ -170,30 +170,30 @@ class Cluster:
         return self._retry(lambda: self.queues(topic), passing, self._broker_patience)
 
     def offset_min(self, queue: MessageQueue) -> int:
-        """Return the offset of the oldest message that the queue still has."""
+        """Return the offset of the oldest message in the queue."""
         return self.offsets_min([queue])[queue]
 
     def offsets_min(self, queues: Iterable[MessageQueue]) -> Offsets:
-        """Return for each queue the offset of the oldest message.
+        """For each queue, return the offset of the oldest message.
 
         The requests to one broker are sent together.
         """
         return self._offsets(queues, offsets.GetMinOffset)
 
     def offset_max(self, queue: MessageQueue) -> int:
-        """Return the offset that the next message of the queue will get."""
+        """Return the end of a queue, which is the offset of its next message."""
         return self.offsets_max([queue])[queue]
 
     def offsets_max(self, queues: Iterable[MessageQueue]) -> Offsets:
-        """Return for each queue the offset that its next message will get.
+        """For each queue, return its end, which is the offset of its next message.
 
         The requests to one broker are sent together.
         """
         return self._offsets(queues, offsets.GetMaxOffset)
 
     def group_offset(self, queue: MessageQueue, group: str) -> int | None:
-        """Return the offset that a consumer group has committed for a queue, or None if there is
-        none."""
+        """Return the offset that a consumer group has committed for a queue. Return None if
+        there is no such offset."""
         request = offsets.QueryConsumerOffset(
             consumer_group=group,
             topic=queue.topic,
@@ -208,7 +208,7 @@ class Cluster:
             raise
 
     def commit_group_offsets(self, group: str, wanted: Mapping[MessageQueue, int]) -> None:
-        """Commit the given offset of each queue for a consumer group.
+        """For each queue, commit the given offset for a consumer group.
 
         If a broker does not know the group, a pull creates the group first. The broker must allow
         that (``autoCreateSubscriptionGroup``).
@@ -249,13 +249,13 @@ class Cluster:
         return config.attributes.get("queue.type", "SimpleCQ") != "SimpleCQ"
 
     def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset of the first message that was stored at or after a time.
+        """Return the offset of the first message with a store time at or after ``timestamp_ms``.
 
         If all messages are older, the call returns the end of the queue.
 
-        The broker's answer to request 29 is only a guess: 4.x returns the *nearest* message, and
-        any one of several in the same millisecond. So the neighbouring messages are checked, and
-        the queue is searched if the guess is wrong.
+        The broker's answer to request 29 is only a guess. A broker of 4.x returns the *nearest*
+        message, or any of several messages stored in the same millisecond. So the neighbouring
+        messages are checked, and the queue is searched if the guess is wrong.
         """
         low = self.offset_min(queue)
         high = self.offset_max(queue)
@@ -277,8 +277,7 @@ class Cluster:
         )
 
     def pull(self, queue: MessageQueue, offset: int, rows_max: int) -> Command:
-        """Pull at most ``rows_max`` messages that begin at an offset, and return the broker's
-        answer.
+        """Pull up to ``rows_max`` messages from an offset on. Return the broker's answer.
 
         ``start_pull`` has the possible codes of the answer.
         """
@@ -294,8 +293,7 @@ class Cluster:
         wanted: PullFilter = EVERY_MESSAGE,
         group: str = GROUP,
     ) -> Callable[[], list[Command]]:
-        """Send several pulls of one queue at once, and return a function that waits for the
-        answers.
+        """Send several pulls of one queue at once. Return a function that waits for the answers.
 
         ``begins`` has an offset and a maximum number of messages for each pull. The function
         returns the answers in the same order. The caller can work in the meantime, but must not
@@ -344,14 +342,17 @@ class Cluster:
         return answers
 
     def _drop_connection(self, queue: MessageQueue, connection: BlockingConnection) -> None:
-        """Close a broken connection, so that the next request opens a new one and fetches a new
-        route."""
+        """Close a broken connection, and forget the route of the queue's topic.
+
+        The next request opens a new connection and fetches a new route.
+        """
         connection.close()
         self._connections.pop(connection.address, None)
         self._routes.pop(queue.topic, None)
 
     def _known_address(self, queue: MessageQueue) -> str | None:
-        """Return the address of a broker with this queue, or None if no route is known."""
+        """Return the address of a readable broker with this queue. Return None if no route is
+        known."""
         route = self._routes.get(queue.topic)
         return None if route is None else route.readable_address(queue.broker_name)
 
@@ -372,7 +373,7 @@ class Cluster:
         return _offset_in(self._ask_broker(queue, [request], self._timeout)[0], queue)
 
     def stored_ms(self, queue: MessageQueue, offset: int) -> int:
-        """Return the time (ms) at which the message at this offset was stored.
+        """Return the store time (ms) of the message at an offset.
 
         Raises ClientError if there is no such message.
         """
@@ -399,7 +400,7 @@ class Cluster:
             raise BodyError(f"{servers}: {error}") from None
 
     def _ask_name_server(self, request: Request[ReplyT]) -> ReplyT:
-        """Send a request to each name server in turn, and return the first answer.
+        """Ask the name servers in turn, until one answers. Return this answer.
 
         Raises RemotingError if no name server answers.
         """
@@ -461,7 +462,8 @@ class Cluster:
     def _retry(
         self, ask: Callable[[], T], passing: tuple[type[Exception], ...], patience: float
     ) -> T:
-        """Call ``ask`` until it succeeds, for up to ``patience`` seconds, and return its result.
+        """Call ``ask`` until it succeeds, for at most ``patience`` seconds. Return the result of
+        ``ask``.
 
         Only the exceptions in ``passing`` are retried.
         """
@@ -483,7 +485,7 @@ socket's buffer."""
 
 
 def _group_by_broker(queues: Iterable[MessageQueue]) -> Iterator[list[MessageQueue]]:
-    """Group the queues by topic and broker, into lists of limited length."""
+    """Group the queues by topic and broker. A large group is split into several lists."""
     by_broker = groupby(sorted(queues), lambda queue: (queue.topic, queue.broker_name))
     for _, group in by_broker:
         same = list(group)
@@ -497,7 +499,7 @@ out of range."""
 
 
 def _offset_in(answer: Command, queue: MessageQueue) -> int:
-    """Return the offset in a broker's answer, but 0 instead of a negative offset.
+    """Return the offset in a broker's answer. A negative offset becomes 0.
 
     Apache's broker answers -1 for a queue that it has not created yet. Raises HeaderError for an
     impossible offset.

@@ -1,5 +1,4 @@
-"""Spark source ``format("rocketmqCommitlog")``, which reads the files of a CommitLog without a
-broker.
+"""Spark source ``format("rocketmqCommitlog")``, a reader of CommitLog files that needs no broker.
 
 This module has the options of the source, and divides a log into tasks. The files may be a backup,
 the disk of a dead broker, or the store of a running one. The rule: nothing in the directory is
@@ -78,7 +77,7 @@ class LogOptions:
 
 
 class LogPartition(InputPartition):
-    """One Spark task, which reads parts of CommitLog segments one after the other."""
+    """Input of one Spark task: parts of CommitLog segments, to be read one after the other."""
 
     def __init__(self, ranges: list[LogRange], store: str | None) -> None:
         super().__init__(ranges)
@@ -127,7 +126,7 @@ def log_schema(columns: Sequence[str] | None = None) -> pa.Schema:
 
 
 def scan_options(options: LogOptions, schema: pa.Schema, store: str | None) -> ScanOptions:
-    """Return the options of the scan that one Spark task makes."""
+    """Return the options for the scan in one Spark task."""
     return ScanOptions(
         schema=schema,
         broker_name=options.broker_name,
@@ -141,7 +140,7 @@ def scan_options(options: LogOptions, schema: pa.Schema, store: str | None) -> S
 # The options: every accepted name, its field and its parser (docs/guide/spark-commitlog.md lists
 # them; a test compares).
 def log_options(options: Mapping[str, str]) -> LogOptions:
-    """Parse the options that Spark passes for a read of CommitLog files.
+    """Parse the options of a read of CommitLog files. Spark passes them as text.
 
     The case of names is ignored. Raises ConfigError with one sentence for an invalid option.
     """
@@ -196,9 +195,9 @@ LOG_OPTIONS: Final[Mapping[str, Option]] = {
 # The division of a log into tasks. The rule: a part begins at a good entry or at the start of a
 # segment, and ends where the next part begins. So any damaged bytes are in exactly one part.
 def plan(options: LogOptions, partitions_default: int) -> tuple[list[list[LogRange]], str | None]:
-    """Divide a log into tasks, each with a list of parts of segments.
+    """Divide a log into tasks. Each task is a list of parts of segments.
 
-    The second result is the directory of the store, or None if no ConsumeQueues belong to the
+    The second result is the directory of the store. It is None if no ConsumeQueues belong to the
     segments. Raises ConfigError if there is no log at the path.
     """
     try:
@@ -224,7 +223,8 @@ _PAGE: Final = 4096
 
 
 def find_log(path: Path) -> tuple[list[StoreFile], Path | None]:
-    """Return the segments at a path in order, and the directory of the store if it is known.
+    """Return the segments at a path in order. Also return the directory of the store, or None if
+    unknown.
 
     The path is a store, the commitlog folder of a store, or one segment. Raises ConfigError if
     there is no log at the path.
@@ -262,7 +262,10 @@ def find_log(path: Path) -> tuple[list[StoreFile], Path | None]:
 def _wanted_parts(
     segments: Sequence[StoreFile], store: Path | None, options: LogOptions
 ) -> list[LogRange]:
-    """Return one part for each segment that may contain wanted entries."""
+    """For each segment, return one part to read. Segments without wanted entries are left out.
+
+    Only the times of the first entries decide this.
+    """
     live = store is not None and _is_open_in_broker(store)
     while len(segments) > 1 and is_blank(str(segments[-1].path)):
         segments = segments[:-1]  # a file that the broker created in advance
@@ -292,14 +295,14 @@ _LATE: Final = 1 << 62
 
 
 def _is_open_in_broker(store: Path) -> bool:
-    """Return True if the store's lock shows that a broker is using the store."""
+    """Return True if a broker holds the lock of the store, and so is using the store."""
     return read_run_state(ReadOnlyDisk(), StorePaths(store), Findings()).running
 
 
 def _written_sizes(parts: Sequence[LogRange]) -> list[int]:
-    """Estimate how many bytes of each part are written.
+    """For each part, estimate how many of its bytes are written.
 
-    Brokers allocate a segment in full size before they write it.
+    Brokers allocate a segment in full size before they write to it.
     """
     return [about_written(part.path, part.end - part.start) for part in parts]
 

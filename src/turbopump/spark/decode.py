@@ -93,9 +93,9 @@ def record_batches(
 
 
 def _parts(entries: Entries, bodies_wanted: bool) -> Iterator[tuple[Entries, dict[int, bytes]]]:
-    """Split the entries so that the decompressed bodies of each part have a limited size.
+    """Split the entries into parts. The decompressed bodies of a part have a limited total size.
 
-    Yields each part with its decompressed bodies by row.
+    Yields each part with its decompressed bodies, by row.
     """
     begin = size = 0
     bodies: dict[int, bytes] = {}
@@ -133,7 +133,7 @@ def topics(entries: Entries) -> pa.StringArray:
 
 
 def _bodies(entries: Entries, decompressed: dict[int, bytes]) -> pa.BinaryArray:
-    """Return the body of each entry, decompressed if the body is in ``decompressed``."""
+    """Return the body of each entry. A body in ``decompressed`` replaces the stored one."""
     stored = entries.pieces(0)
     if not decompressed:
         return stored
@@ -151,7 +151,7 @@ def _body_faults(entries: Entries) -> pa.StringArray:
 
 
 def _flags(entries: Entries) -> pa.Array:
-    """Return the flag that the application has set on each message."""
+    """Return the flag of each message, which the sending application has set."""
     return number_array(entries.int_view[entries.flags_at].astype(np.int32))
 
 
@@ -193,7 +193,7 @@ def _store_hosts_at(entries: Entries) -> Ints:
 
 
 def _hosts(entries: Entries, at: Ints, is_v6: Mask) -> pa.StringArray:
-    """Return the text of each host, such as ``1.2.3.4:5`` or ``[::1]:5``."""
+    """For each host, return its text, such as ``1.2.3.4:5`` or ``[::1]:5``."""
     if is_v6.any():
         table = np.zeros((len(at), 21), np.uint8)
         table[:, :20] = entries.byte_view[at[:, None] + np.arange(20)]

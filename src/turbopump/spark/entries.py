@@ -1,4 +1,4 @@
-"""Table of the stored entries in a buffer, which reads each field of all entries at once.
+"""Table of the stored entries in a buffer. A field is read for all entries at once.
 
 No Python object is made per message. A walk over the sizes (or a ConsumeQueue) gives the positions
 of entries. Every fixed field is then one gather through an array view that has a number at *every*
@@ -52,7 +52,7 @@ Int32s = np.ndarray[Any, np.dtype[np.int32]]
 
 
 class Entries:
-    """Table of the stored entries in a buffer, which gives each field of all entries as an array.
+    """Table of the stored entries in a buffer. Each field is an array with one value per entry.
 
     The caller may give the ``positions`` and ``sizes`` of the entries. Each entry must then be
     inside ``raw`` and have at least the 91 bytes of the smallest entry. Without them, a walk over
@@ -101,7 +101,7 @@ class Entries:
         return len(self.positions)
 
     def rows(self, which: Any) -> Entries:
-        """Return the table with only the rows that a mask or slice selects."""
+        """Return a table of some of the rows. ``which`` is a mask or a slice."""
         part = copy(self)
         part.__dict__.pop("properties", None)  # it was made for all rows
         for name in self._PER_ROW:
@@ -148,7 +148,7 @@ class Entries:
         return False
 
     def _find_cuts(self, is_v2: Mask) -> None:
-        """Find where the body, the topic and the properties of each entry begin and end.
+        """For each entry, find the begin and the end of the body, the topic and the properties.
 
         After an invalid length, the other positions are chosen so that they stay inside the entry.
         """
@@ -202,8 +202,10 @@ class Entries:
         ).astype(np.int32)
 
     def ends_without_crc(self, begins: Ints, ends: Ints) -> Ints:
-        """Return where the properties end, without the CRC that a broker may store as the last
-        property."""
+        """For each entry, return the end of the properties.
+
+        If the last property is the CRC that a broker may add, the end is before it.
+        """
         large = ends - begins >= CRC_SUFFIX_SIZE
         has_crc = large & (self.long_view[np.where(large, ends - CRC_SUFFIX_SIZE, 0)] == _CRC_NAME)
         found: Ints = ends - CRC_SUFFIX_SIZE * has_crc
@@ -216,7 +218,7 @@ class Entries:
         self.status[row] = self.status[row] or UNREADABLE
 
     def decompressed_body(self, row: int) -> bytes | None:
-        """Return the decompressed body of a row, or None if decompression fails.
+        """Decompress the body of a row. Return None if this fails.
 
         After a failure, ``faults`` has the reason.
         """
@@ -228,10 +230,10 @@ class Entries:
             return None
 
     def lacking_crcs(self, requires_crc: Callable[[int], bool] | None) -> Mask:
-        """Return a mask of the entries that must have a CRC but have none.
+        """Return a mask of the entries that lack a required CRC.
 
-        ``requires_crc`` returns True for an offset of the log at which entries must have a CRC. It
-        is None if no offset is known to require a CRC.
+        ``requires_crc`` takes an offset of the log. It returns True if an entry there must have a
+        CRC. If ``requires_crc`` is None, no entry needs a CRC.
         """
         lacking = ~self._have_crcs()
         if requires_crc is None or not lacking.any():
@@ -248,8 +250,8 @@ class Entries:
     def crc_mismatches(self) -> Mask:
         """Return a mask of the entries whose stored CRC is wrong.
 
-        The CRC of the whole entry is checked if the entry has one, otherwise the CRC of the body. A
-        check takes about 0.3 µs per entry, plus the CRC itself.
+        If an entry has a CRC of the whole entry, this CRC is checked. Otherwise the CRC of the body
+        is checked. A check takes about 0.3 µs per entry, plus the CRC itself.
         """
         ends = self.positions + self.sizes
         suffixes = ends - CRC_SUFFIX_SIZE
@@ -285,7 +287,7 @@ class Entries:
         return offsets
 
     def shifted_ints(self, at: int) -> Int32s:
-        """Return a field of 4 bytes that is stored after both hosts, for each row.
+        """For each row, return a field of 4 bytes. The field is stored behind both hosts.
 
         ``at`` is the position of the field if both hosts are IPv4.
         """
@@ -293,9 +295,10 @@ class Entries:
         return found
 
     def shifted_longs(self, at: int, hosts: int) -> Ints:
-        """Return a field of 8 bytes that is stored after one or both hosts, for each row.
+        """For each row, return a field of 8 bytes. The field is stored behind one or both hosts.
 
-        ``at`` is the position of the field if the hosts are IPv4.
+        ``hosts`` is the number of hosts before the field. ``at`` is the position of the field if
+        these hosts are IPv4.
         """
         found: Ints = self.long_view[self.positions + self.shift[:, hosts - 1] + at].astype(
             np.int64
@@ -303,7 +306,7 @@ class Entries:
         return found
 
     def pieces(self, which: int) -> pa.BinaryArray:
-        """Copy the body, the topic or the properties of each entry out of the buffer.
+        """For each entry, copy the body, the topic or the properties out of the buffer.
 
         ``which`` is 0 for bodies, 2 for topics and 4 for properties.
         """
@@ -323,9 +326,10 @@ class Entries:
 
 
 def entries_between(data: memoryview, begin: int, limit: int) -> tuple[Ints, Ints, int]:
-    """Return the positions and the sizes of adjacent entries, and the end of the last entry.
+    """Find adjacent entries with ``walk_entries``. Return them as arrays.
 
-    ``walk_entries`` finds the entries.
+    The arrays are the positions and the sizes of the entries. The third result is the end of the
+    last entry.
     """
     found, end = walk_entries(data, begin, limit)
     positions: Ints = np.frombuffer(found, np.int64)
@@ -334,10 +338,11 @@ def entries_between(data: memoryview, begin: int, limit: int) -> tuple[Ints, Int
 
 @has_twin
 def walk_entries(data: memoryview, begin: int, limit: int) -> tuple[bytes, int]:
-    """Find adjacent entries from byte ``begin`` on, by the size that each entry has at its start.
+    """Find adjacent entries from byte ``begin`` on. The size at the start of an entry leads to the
+    next.
 
     Returns the positions of the entries that begin before ``limit``, as packed native 64-bit
-    numbers, and the end of the last entry. The walk stops at an entry that is too small or
+    numbers. Also returns the end of the last entry. The walk stops at an entry that is too small or
     incomplete. An entry takes about 0.15 µs, or 0.01 µs when compiled.
     """
     found = array("q")
@@ -353,7 +358,7 @@ def walk_entries(data: memoryview, begin: int, limit: int) -> tuple[bytes, int]:
 
 
 def _at_every_byte(raw: memoryview, type_: str) -> np.ndarray[Any, Any]:
-    """Return a view of a buffer as numbers, with a number that starts at each byte."""
+    """View a buffer as overlapping numbers: one number begins at each byte."""
     width = np.dtype(type_).itemsize
     return np.ndarray((max(len(raw) - width + 1, 0),), type_, raw, 0, (1,))
 

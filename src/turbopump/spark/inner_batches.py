@@ -1,8 +1,9 @@
-"""Expansion of inner batches into one row per message.
+"""Expansion of inner batches, so that each message has a row.
 
-An inner batch is an entry that contains several messages. Fields that a message lacks are the
-batch's. Its queue offset is the batch's plus its number in the batch. The plain twin is
-``turbopump.message.batch.inner_entries``. Arrow columns are unknown here.
+An inner batch is an entry that contains several messages. If a message lacks a field, the field of
+the batch is used. The queue offset of a message is that of the batch plus the number of the message
+in the batch. The plain twin is ``turbopump.message.batch.inner_entries``. Arrow columns are unknown
+here.
 """
 
 from __future__ import annotations
@@ -38,12 +39,13 @@ Item = tuple[int, int, int, int]
 
 
 def expand_batches(entries: Entries, which: Mask | None = None) -> Entries:
-    """Replace each inner batch by one row for each of its messages.
+    """Replace each inner batch by rows, one row for each message in the batch.
 
     ``which`` is a mask of the entries that may be expanded, or None for all entries.
 
-    A batch that cannot be expanded is ``unreadable``. It has a row for each of its offsets, so that
-    no reader misses one. The first row has its body and properties, the others have none.
+    A batch that cannot be expanded becomes ``unreadable``. It has a row for each of its offsets, so
+    that no reader misses an offset. Only the first row has the body and the properties of the
+    batch.
     """
     wrapped = (entries.sys_flags & _WRAPPED) == _WRAPPED
     if which is not None:
@@ -72,16 +74,16 @@ def expand_batches(entries: Entries, which: Mask | None = None) -> Entries:
 
 
 def _messages_counted(entries: Entries, row: int) -> int | None:
-    """Return the number of messages in an inner batch according to the broker, or None.
+    """Return the number of messages in an inner batch, as the broker has stored it.
 
-    Old brokers do not store this number.
+    The result is None if the number is not stored, as by old brokers.
     """
     begin, end = entries.cuts[row, 4:].tolist()
     return inner_count(bytes(entries.raw[begin:end]).decode(errors="replace"))
 
 
 def _items_of(entries: Entries, row: int, counted: int | None) -> list[Item]:
-    """Return the messages of an inner batch.
+    """Find the messages in an inner batch.
 
     Raises ProtocolError if the batch cannot be expanded.
     """
@@ -100,7 +102,7 @@ def _items_of(entries: Entries, row: int, counted: int | None) -> list[Item]:
 
 
 def _place_items(expanded: Entries, is_item: Mask, found: list[Item], counts: Ints) -> None:
-    """Set the positions and fields of the rows that come from inner batches."""
+    """For rows from inner batches, set the positions and the fields."""
     begins = np.repeat(np.cumsum(counts) - counts, counts)
     expanded.is_item = is_item
     expanded.number = np.arange(len(expanded)) - begins
@@ -131,7 +133,7 @@ def _place_items(expanded: Entries, is_item: Mask, found: list[Item], counts: In
 
 
 def _with_batches_decompressed(entries: Entries, wrapped: Mask) -> Entries:
-    """Return a copy of the entries in which the bodies of inner batches are decompressed.
+    """Return a copy of the entries, with the bodies of inner batches decompressed.
 
     A body that cannot be decompressed stays as it is, without its compression flags. Raises
     StoredMessageError if the decompressed bodies are too large together.
@@ -161,7 +163,7 @@ def _with_batches_decompressed(entries: Entries, wrapped: Mask) -> Entries:
 
 
 def _with_body(entries: Entries, row: int, body: bytes | None) -> bytes:
-    """Return an entry with another body and without compression flags.
+    """Return a copy of an entry with another body. The copy has no compression flags.
 
     If ``body`` is None, the entry keeps its own body.
     """

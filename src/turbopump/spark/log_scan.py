@@ -74,7 +74,7 @@ _END: Final = 1 << 62
 
 
 class LogRange(NamedTuple):
-    """Part of one CommitLog segment, with the offsets in the log from ``begin`` to ``end``.
+    """Part of one CommitLog segment. ``begin`` and ``end`` are offsets in the log.
 
     An entry begins at ``begin``. The next part or the next segment begins at ``end``.
     """
@@ -109,7 +109,7 @@ class ScanOptions:
 
 
 def scan(part: LogRange, options: ScanOptions) -> Iterator[pa.RecordBatch]:
-    """Yield record batches with the entries in a part of the log.
+    """Yield the entries in a part of the log, as record batches.
 
     Damaged entries are rows with a ``status``. An unreadable page of the file counts as damage.
     Raises OSError if the file cannot be opened.
@@ -119,7 +119,7 @@ def scan(part: LogRange, options: ScanOptions) -> Iterator[pa.RecordBatch]:
 
 
 def first_good_entry(path: str, start: int, begin: int, end: int) -> int | None:
-    """Return the offset of the first valid entry that begins between ``begin`` and ``end``, or
+    """Find the first valid entry that begins between ``begin`` and ``end``. Return its offset, or
     None.
 
     ``start`` is the offset in the log at which the file begins.
@@ -129,8 +129,7 @@ def first_good_entry(path: str, start: int, begin: int, end: int) -> int | None:
 
 
 def store_time_at(path: str, start: int, offset: int) -> int | None:
-    """Return the time (ms) at which the entry at an offset was stored, or None if the entry is
-    damaged.
+    """Return the store time (ms) of the entry at an offset. Return None if the entry is damaged.
 
     ``start`` is the offset in the log at which the file begins.
     """
@@ -198,9 +197,9 @@ class _Scan:
         return units_between(self._options.store, begin, end, self._options.topics)
 
     def _next_wanted(self, at: int) -> int:
-        """Return the offset of the next wanted entry, or an offset before it.
+        """Skip unwanted entries, if possible. Return an offset at or before the next wanted entry.
 
-        Unwanted entries are skipped only if ConsumeQueues show where they end.
+        Entries are skipped only if ConsumeQueues show where the entries end.
         """
         if not self._options.topics or (units := self._units) is None:
             return at
@@ -214,11 +213,11 @@ class _Scan:
         return min(units.end_of(end - 1), self._part.end)
 
     def _good_run(self, at: int) -> tuple[Ints, Ints, int]:
-        """Return the offsets, the sizes and the end of the adjacent valid entries from offset
-        ``at`` on.
+        """From offset ``at`` on, find adjacent valid entries. Return their offsets, their sizes,
+        and their end.
 
-        The entries are complete in the loaded bytes, and are not inner batches. Nothing is returned
-        if the options name topics.
+        The entries are complete in the loaded bytes, and are not inner batches. If the options name
+        topics, no entry is returned.
         """
         start, held = self._window.start, min(self._window.end, self._limit)
         if self._options.topics or at >= held:
@@ -228,7 +227,8 @@ class _Scan:
         return positions, np.diff(positions, append=at + size), at + size
 
     def _adjacent_entries(self, at: int) -> tuple[Ints, Ints, int]:
-        """Return the offsets, the sizes and the end of the adjacent entries from offset ``at`` on.
+        """From offset ``at`` on, find adjacent entries. Return their offsets, their sizes, and
+        their end.
 
         The entries are complete in the loaded bytes, but are not checked.
         """
@@ -261,7 +261,7 @@ class _Scan:
         return positions + start, sizes, end + start
 
     def _rows_of(self, entries: Entries, is_checked: bool) -> Iterator[pa.RecordBatch]:
-        """Yield record batches with the wanted entries among ``entries``, and all damaged ones.
+        """Yield rows for the wanted entries and for all damaged entries, as record batches.
 
         The lengths of the entries are valid. ``is_checked`` is True if their CRCs are valid, too.
         """
@@ -285,10 +285,9 @@ class _Scan:
         yield from record_batches(entries, options.schema, self._constants)
 
     def _pass_non_entry(self, at: int) -> int:
-        """Decide why no entry begins at an offset, and return the offset at which the scan
-        continues.
+        """Decide why no entry begins at an offset. Return the offset at which the scan continues.
 
-        Damage is added to the rows.
+        Damage becomes a row.
         """
         # The order of these checks decides what counts as damage.
         # 1. A blank up to the end of the segment is the normal end of a segment.
@@ -340,14 +339,16 @@ class _Scan:
         return self._no_more_entries(at)
 
     def _no_more_entries(self, at: int) -> int:
-        """Record damage if the file ends before the part does, and return the end of the part."""
+        """End the part. If the file ends before the part does, the missing bytes are recorded as
+        damage."""
         if at < self._part.end and not self._part.is_last and self._limit < self._part.end:
             self._add_damaged_row(at, self._part.end, TRUNCATED)
         return self._part.end
 
     @cached_property
     def _data_end(self) -> int:
-        """Offset in the log after the last byte of this part that is not zero."""
+        """End of the data in this part: the offset in the log after the last byte that is not
+        zero."""
         begin, end = (offset - self._part.start for offset in (self._part.begin, self._limit))
         buffer = bytearray(_SEARCH_STEP)
         while end > begin:
@@ -382,10 +383,10 @@ class _Scan:
 
 
 def _crc_rule(root: str) -> Callable[[int], bool] | None:
-    """Return a function that is True for the offsets at which an entry must have a CRC.
+    """Return a rule that decides by offset if an entry must have a CRC.
 
-    These are the offsets that turbopump's broker wrote. The result is None if no such offset is
-    known.
+    The rule is True for the offsets that turbopump's broker wrote. The result is None if no such
+    offset is known.
     """
     disk = ReadOnlyDisk()
     paths = StorePaths(Path(root))
@@ -393,9 +394,9 @@ def _crc_rule(root: str) -> Callable[[int], bool] | None:
 
 
 class _Window:
-    """Buffer for one piece of a file, which is reused for the next piece.
+    """Reusable buffer for one piece of a file at a time.
 
-    Allocating a new buffer would take longer than copying the bytes.
+    Allocating a new buffer for each piece would take longer than copying the bytes.
     """
 
     def __init__(self, fd: int, origin: int) -> None:
@@ -406,7 +407,7 @@ class _Window:
         self.data = self._buffer[:0]
 
     def load(self, at: int, size: int) -> None:
-        """Load ``size`` bytes from an offset of the log, or fewer at the end of the file."""
+        """Load ``size`` bytes of the log from an offset on. At the end of the file, load fewer."""
         if self.start <= at and at + size <= self.end:
             return
         if size > len(self._buffer):
@@ -430,7 +431,7 @@ def _open_file(path: str) -> Iterator[int]:
 
 
 def _read_into(fd: int, buffer: memoryview, at: int) -> int:
-    """Fill a buffer from byte ``at`` of a file, and return the number of bytes read.
+    """Fill a buffer from byte ``at`` of a file on. Return the number of bytes read.
 
     An unreadable page becomes zeros, so that its entries are found to be damaged.
     """
@@ -449,9 +450,10 @@ def _read_into(fd: int, buffer: memoryview, at: int) -> int:
 
 
 def _may_have_data(fd: int, begin: int, end: int) -> bool:
-    """Return False if the file system knows that a range of a file was never written.
+    """Return False if a range of a file was certainly never written.
 
-    Such a range reads as zeros. Brokers allocate a segment in full size before they write it.
+    The file system knows this, and such a range reads as zeros. Brokers allocate a segment in full
+    size before they write to it.
     """
     if not hasattr(os, "SEEK_DATA"):
         return True
@@ -462,7 +464,7 @@ def _may_have_data(fd: int, begin: int, end: int) -> bool:
 
 
 def _read_page(fd: int, buffer: memoryview, at: int) -> int:
-    """Read the rest of a page of a file into a buffer, and return the number of bytes.
+    """Fill a buffer up to the end of a page of a file. Return the number of bytes.
 
     If the page cannot be read, the bytes become zeros.
     """
@@ -482,10 +484,11 @@ def _read_bytes(fd: int, at: int, size: int) -> bytes:
 
 
 def _pieces(fd: int, begin: int, end: int, overlap: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the bytes of a file from ``begin`` to ``end`` in pieces, and skip long runs of zeros.
+    """Yield the bytes of a file in pieces, from ``begin`` to ``end``. Pieces with only zeros are
+    skipped.
 
-    Each piece comes with its position in the file, and begins ``overlap`` bytes before the end of
-    the bytes that were read before.
+    Each piece comes with its position in the file. It begins ``overlap`` bytes before the end of
+    the bytes read so far.
     """
     at = begin
     buffer = bytearray(_SEARCH_STEP)
@@ -509,7 +512,7 @@ def is_blank(path: str) -> bool:
 
 
 def about_written(path: str, size: int) -> int:
-    """Estimate how many of the first ``size`` bytes of a segment are written.
+    """Estimate the number of written bytes among the first ``size`` bytes of a segment.
 
     A binary search reads only some pages. It assumes that the segment has data up to some point,
     and zeros after this point.
@@ -523,7 +526,7 @@ def about_written(path: str, size: int) -> int:
 
 
 def _next_good(fd: int, start: int, begin: int, end: int) -> int | None:
-    """Return the offset of the first valid entry that begins between ``begin`` and ``end``, or
+    """Find the first valid entry that begins between ``begin`` and ``end``. Return its offset, or
     None.
 
     ``start`` is the offset in the log at which the file begins.
@@ -553,10 +556,10 @@ _NO_INTS: Final = np.zeros(0, np.int64)
 
 @dataclass(slots=True)
 class Units:
-    """Entries of a range of the log, as the ConsumeQueues of a store list them.
+    """Entries in a range of the log, according to the ConsumeQueues of a store.
 
-    A unit is the record of one entry in a ConsumeQueue. There is one unit for each entry, in the
-    order of the log.
+    A unit is the record of one entry in a ConsumeQueue. Here each entry has one unit, and the units
+    are in the order of the log.
     """
 
     positions: Ints
@@ -577,8 +580,8 @@ class Units:
         return index if found else None
 
     def run_end(self, index: int) -> int:
-        """Return the index after the last of the adjacent entries that begin with the unit
-        ``index``."""
+        """Return the end of a run of units. The entries of a run are adjacent, from the unit
+        ``index`` on."""
         at = int(np.searchsorted(self.breaks, index))
         return int(self.breaks[at]) + 1
 
@@ -586,7 +589,7 @@ class Units:
         return int(self.positions[index] + self.sizes[index])
 
     def is_sure(self, index: int) -> bool:
-        """Return True if another unit's entry begins exactly at the end of this unit's entry."""
+        """Return True if the next unit's entry begins exactly at the end of this unit's entry."""
         return self.run_end(index) > index + 1
 
 
@@ -602,8 +605,8 @@ _UNIT_TYPES: Final = {
 
 
 def units_between(root: str, begin: int, end: int, topics: frozenset[str]) -> Units | None:
-    """Return the units of all ConsumeQueues for the entries that begin between two offsets of the
-    log.
+    """Find the entries that begin between two offsets of the log. Return their units from all
+    ConsumeQueues.
 
     The result is None if there are no such units, or if a file cannot be read.
     """
@@ -654,9 +657,9 @@ def units_between(root: str, begin: int, end: int, topics: frozenset[str]) -> Un
 
 
 def dispatched_end(root: str) -> int:
-    """Return the offset in the log at which the last entry ends that is in a ConsumeQueue.
+    """Return the end of the last entry that is listed in a ConsumeQueue, as an offset in the log.
 
-    Brokers put only complete entries into ConsumeQueues. The result is 0 if there are none.
+    Brokers list only complete entries in ConsumeQueues. The result is 0 if no entry is listed.
     """
     end = 0
     for _, _, files, width in _queue_files(root):
@@ -676,9 +679,9 @@ def dispatched_end(root: str) -> int:
 
 
 def _queue_files(root: str) -> Iterator[tuple[str, int, list[tuple[int, str]], int]]:
-    """Yield the topic, the queue id, the files and the bytes per unit of each ConsumeQueue.
+    """For each ConsumeQueue, yield the topic, the queue id, the files, and the bytes per unit.
 
-    Each file is a tuple of the number in its name and its path.
+    Each file is a tuple: the number in its name, and its path.
     """
     paths = StorePaths(Path(root))
     for directory, width in (
@@ -708,7 +711,7 @@ def _names_in(directory: Path) -> list[str]:
 def _units_of_file(
     path: str, following: str | None, width: int, begin: int, end: int
 ) -> tuple[np.ndarray[Any, Any], int] | None:
-    """Return the units in a file for the entries that begin between two offsets of the log.
+    """Read units from a file: those whose entries begin between two offsets of the log.
 
     The second result is the number of the first unit in the file. ``following`` is the path of the
     queue's next file. The result is None if the file has no such unit.
@@ -727,7 +730,7 @@ def _units_of_file(
 
 
 def _unit_keys(fd: int, width: int) -> Any:
-    """Return a function that reads the log offset of the unit with a given number.
+    """Return a function that maps the number of a unit to the log offset of its entry.
 
     The function returns ``_END`` for a number after the last unit.
     """

@@ -1,4 +1,4 @@
-"""Offsets in queues, and their JSON form in checkpoints and options.
+"""Offsets in queues. Checkpoints and options contain them as JSON.
 
 ::
 
@@ -29,7 +29,7 @@ Offsets = dict[MessageQueue, int]
 
 
 def encode_offsets(offsets: Mapping[MessageQueue, int]) -> dict[str, Any]:
-    """Return offsets in the versioned form that Spark writes into a checkpoint.
+    """Encode offsets in the versioned form. Spark writes this form into a checkpoint.
 
     The dict is sorted, so that equal offsets have equal texts.
     """
@@ -116,7 +116,7 @@ class OffsetRange:
 def ranges_between(
     begins: Mapping[MessageQueue, int], ends: Mapping[MessageQueue, int]
 ) -> list[OffsetRange]:
-    """Return for each queue the range between its begin and its end, in the order of queues.
+    """For each queue, return the range from its begin to its end, in the order of queues.
 
     A queue without a begin, or with an end that is not after the begin, has no range.
     """
@@ -133,7 +133,7 @@ def split_ranges(
     tasks_min: int | None = None,
     rows_max: int | None = None,
 ) -> list[list[OffsetRange]]:
-    """Divide ranges of offsets into tasks with nearly equal numbers of messages.
+    """Divide ranges of offsets into tasks. All tasks have nearly the same number of messages.
 
     The tasks are in the order of the ranges, and a queue may be cut.
 
@@ -176,7 +176,7 @@ def split_ranges(
 def limit_ends(
     begins: Mapping[MessageQueue, int], ends: Mapping[MessageQueue, int], rows_max: int
 ) -> dict[MessageQueue, int]:
-    """Lower the ends of the queues so that at most ``rows_max`` messages are read in all.
+    """Lower the ends of queues, so that at most ``rows_max`` messages are read in all.
 
     Each queue gets a share in proportion to the number of its waiting messages. Such shares keep
     queues at about the same point in time, which watermarks need. No queue starves: if ``rows_max``

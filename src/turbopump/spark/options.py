@@ -1,4 +1,4 @@
-"""Options of ``format("rocketmq")``, as a table of names and as typed values.
+"""Options of ``format("rocketmq")``: a table of all names, and the typed values.
 
 Every accepted name is in the table with its meaning (docs/reference/spark.md lists them; a test
 compares). Any other name is refused with the nearest known one, because an option that is silently
@@ -31,10 +31,9 @@ from turbopump.spark.offsets import Offsets, decode_offsets
 
 # Suggestion of a known name for a misspelt one, for errors.
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a suggestion such as ``"; did you mean 'topic'?"``, or ``""`` if no known name is
-    similar.
+    """Suggest the most similar known name, for example ``"; did you mean 'topic'?"``.
 
-    The case of names is ignored.
+    Return ``""`` if no known name is similar. The case of names is ignored.
     """
     spelled = {candidate.lower(): candidate for candidate in known}
     near = get_close_matches(name.lower(), spelled, n=1, cutoff=0.6)
@@ -87,7 +86,7 @@ _COLUMNS_OF_KAFKA: Final = {
 
 
 def column_names(text: str, known: Iterable[str] = COLUMN_NAMES) -> tuple[str, ...]:
-    """Parse a comma-separated list of columns, and return their exact names in the same order.
+    """Parse a comma-separated list of columns. Return their exact names in the same order.
 
     The case of names in ``text`` is ignored. Raises ConfigError for an unknown name (with the most
     similar known one), a repeated one, or an empty list.
@@ -130,7 +129,7 @@ EVERY_BROKER: Final = "*"
 
 @dataclass(frozen=True, slots=True)
 class ReadBound:
-    """Begin or end of a read, as the options define it.
+    """Begin or end of a read, according to the options.
 
     For each queue, the first of these fields with a value is used. Times are in ms since 1970 UTC.
     """
@@ -145,7 +144,7 @@ class ReadBound:
     """Handling of a time after the last stored message, ``latest`` or ``error``."""
 
     def time_of(self, queue: MessageQueue) -> int | None:
-        """Return the time that the options give for a queue, or None."""
+        """Return the time given for a queue, or None if the options give no time."""
         if self.timestamp_ms is not None:
             return self.timestamp_ms
         return self.timestamps.get(queue)
@@ -192,7 +191,10 @@ class ReadOptions:
     tls: ClientTls | None = None
 
     def begin(self, default: WantedOffsets) -> ReadBound:
-        """Return the begin of the read that the options set, or ``default`` if they set none."""
+        """Return the begin of the read. If the options set no begin, use ``default``.
+
+        If they set only a group, a queue without a committed offset begins at its first message.
+        """
         left = default if self.starting_group is None else "earliest"
         return ReadBound(
             "starting",
@@ -217,7 +219,7 @@ class ReadOptions:
 def read_options(
     options: Mapping[str, str], environment: Mapping[str, str] = os.environ
 ) -> ReadOptions:
-    """Parse the options that Spark passes for a read of RocketMQ topics.
+    """Parse the options of a read of RocketMQ topics. Spark passes them as text.
 
     The case of names is ignored. Credentials and TLS settings come from the options, else from the
     file that they name, else from ``environment``. Raises ConfigError for an invalid option, with
@@ -246,7 +248,7 @@ def read_options(
 def connection_of(
     values: dict[str, Any], environment: Mapping[str, str], hint: str = ""
 ) -> dict[str, Any]:
-    """Remove the options of the connection from ``values``, and return them as typed fields.
+    """Take the options of the connection out of ``values``. Return them as typed fields.
 
     The result has ``name_servers``, ``credentials`` and ``tls``. A field without an option is read
     from ``environment``. Raises ConfigError for an invalid value or a missing name server; ``hint``
@@ -274,9 +276,9 @@ def connection_of(
 
 
 def options_of_mode(options: ReadOptions, mode: str) -> list[str]:
-    """Return the names of the given options that only one mode of reading accepts.
+    """Return the names of given options that are valid in only one mode of reading.
 
-    ``mode`` is ``batch`` or ``stream``.
+    ``mode`` is this mode, ``batch`` or ``stream``.
     """
     unset = ReadOptions(name_servers=())
     return [
@@ -295,9 +297,9 @@ def given_values(
     what: str = "options",
     hint: Callable[[str], str | None] | None = None,
 ) -> dict[str, tuple[str, Any]]:
-    """Parse the given options by a table of known options.
+    """Parse the given options, according to a table of known options.
 
-    The result has for each field the name of the option and its value. ``hint`` returns a sentence
+    For each field, the result has the name of the option and its value. ``hint`` returns a sentence
     about an unknown name, which replaces the suggestion of a similar name.
 
     Raises ConfigError for an unknown name, an invalid value, and two spellings of one option with
@@ -341,7 +343,7 @@ def _hint(name: str) -> str | None:
 
 
 def hint_of_kafka(name: str, known: Mapping[str, str]) -> str | None:
-    """Return a sentence that replaces an option of Spark's Kafka source or sink, or None.
+    """Explain an option that belongs to Kafka. Return a sentence, or None for another option.
 
     ``known`` has sentences by the first letters of names, in lower case.
     """
@@ -500,7 +502,8 @@ def group_name(text: str) -> str:
 
 
 def _tags(text: str) -> tuple[str, ...]:
-    """Return the tags in ``A || B``, or no tags for ``*``, which matches every message."""
+    """Parse the tags in ``A || B``. Return no tags for ``*``, because ``*`` matches every
+    message."""
     tags = tuple(sorted({tag.strip() for tag in text.split("||") if tag.strip()}))
     if not tags:
         raise ConfigError("expected a tag, several separated by ||, or * for every message")
@@ -558,7 +561,7 @@ _SIZE: Final = _with_unit(
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One accepted option of a read or a write.
+    """Option that a read or a write accepts.
 
     The option sets ``field`` to the value that ``read`` parses from its text. ``mode`` tells which
     reads accept the option: ``both``, ``batch`` or ``stream``. ``alias_of`` is the name of the

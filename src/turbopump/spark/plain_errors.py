@@ -51,7 +51,7 @@ class _OnStandardError(logging.StreamHandler[TextIO]):
 
 
 def show_warnings() -> None:
-    """Send the warnings of this package to standard error."""
+    """Write the warnings of this package to standard error."""
     handler = _OnStandardError()
     handler.setFormatter(
         logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s", "%y/%m/%d %H:%M:%S")
@@ -81,7 +81,10 @@ if is_worker():
 
 @contextmanager
 def hidden_traceback() -> Iterator[None]:
-    """Hide the traceback of a TurbopumpError that leaves the block in a Python worker of Spark."""
+    """Hide the traceback if a TurbopumpError leaves the block.
+
+    This applies only in a Python worker of Spark.
+    """
     try:
         yield
     except TurbopumpError:
@@ -91,7 +94,7 @@ def hidden_traceback() -> Iterator[None]:
 
 
 def plain_errors(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a function so that Spark shows its errors without a traceback.
+    """Decorate a function, so that its errors appear in Spark without a traceback.
 
     The function runs within ``hidden_traceback``.
     """

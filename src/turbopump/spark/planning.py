@@ -1,4 +1,4 @@
-"""Plan of a read, with its queues, the offsets of each queue, and the tasks.
+"""Plan of a read: queues, offsets and tasks.
 
 The plan asks the cluster once, so that tasks get plain numbers. A topic or queue that the user
 names and the cluster lacks is an error here, never a smaller read. Spark is unknown here.
@@ -49,9 +49,9 @@ def queues_of(
 ) -> list[MessageQueue]:
     """Return all queues of the topics that the options select.
 
-    A topic without a route raises RouteNotFoundError, with three exceptions. It is left out if
-    ``lenient``. It is left out if a pattern has just found it, because it is being deleted. Without
-    ``fail_on_data_loss`` it is left out and added to ``gone``.
+    A topic without a route raises RouteNotFoundError, with three exceptions. With ``lenient``, the
+    topic is left out. If a pattern has just found the topic, it is left out, because it is being
+    deleted. Without ``fail_on_data_loss``, it is left out and added to ``gone``.
     """
     queues: list[MessageQueue] = []
     for topic in topics_wanted(cluster, options):
@@ -68,7 +68,7 @@ def queues_of(
 
 
 def chosen(queues: Iterable[MessageQueue], options: ReadOptions) -> list[MessageQueue]:
-    """Return the queues that the option ``assign`` selects, or all queues without this option."""
+    """Select queues by the option ``assign``. Without this option, return all queues."""
     if options.assigned is None:
         return list(queues)
     return [queue for queue in queues if is_asked_for(queue, options)]
@@ -86,7 +86,7 @@ def is_asked_for(queue: MessageQueue, options: ReadOptions) -> bool:
 
 
 def queues_wanted(cluster: Cluster, options: ReadOptions) -> list[MessageQueue]:
-    """Return the queues that a read must read.
+    """Return the queues to read.
 
     A warning reports a read from a slave, or a topic that is left out. Raises ConfigError if an
     assigned queue does not exist or a named topic has no queues. Raises the errors of
@@ -144,7 +144,7 @@ def reachable_queues(cluster: Cluster, queues: Iterable[MessageQueue]) -> list[M
 
 
 def by_broker(queues: Iterable[MessageQueue]) -> list[tuple[str, list[MessageQueue]]]:
-    """Group the queues by broker, and return each broker's name with its queues."""
+    """Group the queues by broker. For each broker, return its name and its queues."""
     brokers: dict[str, list[MessageQueue]] = {}
     for queue in queues:
         brokers.setdefault(queue.broker_name, []).append(queue)
@@ -167,7 +167,7 @@ def check_named(queues: Iterable[MessageQueue], bound: ReadBound) -> None:
 def offsets_at(
     cluster: Cluster, queues: Iterable[MessageQueue], bound: ReadBound, options: ReadOptions
 ) -> Offsets:
-    """Return the offset in each queue at which a read begins or ends.
+    """For each queue, return the offset at which the read begins or ends.
 
     Raises ConfigError for a time after the last message, if the options make that an error. Raises
     DataLossError for a given or committed offset after the end of its queue. Without
@@ -182,9 +182,9 @@ def offsets_at(
 def _offset_at(
     cluster: Cluster, queue: MessageQueue, bound: ReadBound, options: ReadOptions
 ) -> int:
-    """Return the offset at which a read begins or ends in one queue, or EARLIEST or LATEST.
+    """Return the offset at which the read of one queue begins or ends.
 
-    The caller looks up EARLIEST and LATEST for all queues together.
+    The result may be EARLIEST or LATEST. The caller looks these up for all queues together.
     """
     time_ms = bound.time_of(queue)
     if time_ms is not None:
@@ -228,7 +228,7 @@ def _checked_offset(
 def check_begins_before_end(
     queues: Iterable[MessageQueue], begin: ReadBound, end: ReadBound
 ) -> None:
-    """Raise ConfigError if the given begin of a queue is after the given end."""
+    """Raise ConfigError if a queue's given begin is after its given end."""
     for queue in queues:
         start_ms, start = _given_bound(begin, queue)
         end_ms, stop = _given_bound(end, queue)
@@ -244,7 +244,10 @@ def check_begins_before_end(
 
 
 def _given_bound(bound: ReadBound, queue: MessageQueue) -> tuple[int | None, int | None]:
-    """Return the time that was given for a queue, or else the offset that was given as a number."""
+    """Return the given time and the given offset of a queue. At most one of them is not None.
+
+    Only an offset given as a number counts. Both are None for ``earliest``, ``latest`` and a group.
+    """
     time_ms = bound.time_of(queue)
     if time_ms is not None or bound.group is not None or isinstance(bound.offsets, str):
         return time_ms, None

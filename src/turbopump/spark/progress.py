@@ -31,12 +31,12 @@ QueryProgress = StreamingQueryProgress | Mapping[str, Any] | str
 
 
 def lag(progress: QueryProgress | None) -> dict[MessageQueue, int]:
-    """Return the number of messages in each queue that a streaming query still has to read.
+    """For each queue, return the number of messages that a streaming query still has to read.
 
-    Messages count if they existed when the query's last micro-batch was planned, and the
-    micro-batch did not read them. The result is empty if the query has no RocketMQ source, or no
-    progress yet (``lastProgress`` is None). Queues of unreachable brokers are left out. Raises
-    ConfigError for a value that is not a progress report.
+    Messages count if they existed when the last micro-batch was planned, but were not read by this
+    micro-batch. The result is empty if the query has no RocketMQ source, or no progress yet
+    (``lastProgress`` is None). Queues of unreachable brokers are left out. Raises ConfigError for a
+    value that is not a progress report.
     """
     behind: dict[MessageQueue, int] = {}
     if progress is None:
@@ -72,7 +72,8 @@ class LagReport:
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until the lag is zero at the present rate, or None while nothing is processed."""
+        """Seconds until the lag is zero at the present rate. None if the query processes no
+        messages."""
         if not self.behind_total:
             return 0.0
         rate = self.processed_rows_per_second
@@ -98,7 +99,8 @@ def report(progress: QueryProgress) -> LagReport:
 
 
 class LagListener(StreamingQueryListener):
-    """Listener that keeps the latest lag of each running query that reads RocketMQ.
+    """Listener for streaming queries on RocketMQ topics. It keeps the latest lag of each running
+    query.
 
     ``on_report`` is called with every report on Spark's listener thread, so it should be fast.
 
@@ -113,12 +115,12 @@ class LagListener(StreamingQueryListener):
 
     @property
     def reports(self) -> dict[str, LagReport]:
-        """Latest report of each running query, by the id of the query."""
+        """Latest report of each running query, by query id."""
         with self._lock:
             return dict(self._reports)
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        """Ignore the start of a query, because a new query has no progress yet."""
+        """Do nothing. A new query has no progress yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         found = report(event.progress)
@@ -130,7 +132,7 @@ class LagListener(StreamingQueryListener):
             self._on_report(found)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """Ignore that a query is idle, because its latest report is still valid."""
+        """Do nothing. The latest report of an idle query is still valid."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         with self._lock:
@@ -157,9 +159,9 @@ def _fields(progress: QueryProgress) -> Mapping[str, Any]:
 
 
 def _offsets(text: Any) -> Offsets:
-    """Parse offsets of RocketMQ queues from a progress report.
+    """Parse the offsets of RocketMQ queues in a progress report.
 
-    The result is empty for the offsets of another source, and if there are none yet.
+    The result is empty for another source, and for a source that has no offsets yet.
     """
     if isinstance(text, str):
         try:
@@ -172,9 +174,9 @@ def _offsets(text: Any) -> Offsets:
 
 
 def _rate(value: Any) -> float:
-    """Return a rate of a progress report as a number.
+    """Return a rate from a progress report as a number.
 
-    The rate is 0 if Spark reports none, or NaN, because none can be computed.
+    If Spark reports no rate, or NaN because it cannot compute the rate, return 0.
     """
     rate = float(value or 0)
     return rate if rate == rate and rate not in (float("inf"), float("-inf")) else 0.0

@@ -1,4 +1,5 @@
-"""Properties of many messages at once, as a map column and as columns of single properties.
+"""Arrow columns made from the properties of many messages: a map of all, or one property per
+column.
 
 ::
 
@@ -46,7 +47,7 @@ class PropertyColumns:
             self._ids, self._values = self._ids[keep], self._values[keep]
 
     def map_column(self) -> pa.MapArray:
-        """Return a map of all properties for each message, which may be empty."""
+        """For each message, return a map of all its properties. The map may be empty."""
         offsets = np.zeros(self._rows + 1, np.int32)
         np.cumsum(self._counts, out=offsets[1:])
         names = text_array(self._names).take(number_array(self._ids))
@@ -55,8 +56,8 @@ class PropertyColumns:
         )
 
     def column(self, name: str) -> pa.StringArray:
-        """Return the value of one property for each message, or null if a message lacks the
-        property."""
+        """For each message, return the value of one property. The value is null if the message
+        lacks it."""
         if name not in self._names:
             return pa.nulls(self._rows, pa.string())
         found = np.flatnonzero(self._ids == self._names.index(name))
@@ -68,7 +69,10 @@ class PropertyColumns:
         return there.take(number_array(source, source >= 0))
 
     def _texts(self, cuts: np.ndarray[Any, np.dtype[np.int32]]) -> pa.StringArray:
-        """Return the texts whose begins and ends are in ``cuts``, in ascending order."""
+        """Cut texts out of the data. ``cuts`` has the begin and the end of each text.
+
+        The cuts must be in ascending order.
+        """
         pieces = np.ascontiguousarray(cuts).ravel()
         whole = pa.StringArray.from_buffers(
             max(len(pieces) - 1, 0), pa.py_buffer(pieces), pa.py_buffer(self._data)
@@ -89,7 +93,7 @@ def _valid_text(texts: pa.BinaryArray) -> pa.BinaryArray:
 def _contiguous(
     texts: pa.BinaryArray,
 ) -> tuple[np.ndarray[Any, np.dtype[np.int32]], np.ndarray[Any, np.dtype[np.uint8]]]:
-    """Return the offsets of the texts in one array of bytes, and the array.
+    """Join texts in one array of bytes. Return the offsets of the texts, and the array.
 
     The offsets are the start of each text and the end of the last one.
     """
@@ -152,7 +156,8 @@ def split_properties(
 
 
 def _first_after(begins: Ints, separators: Ints, none: int) -> Ints:
-    """Return the first separator at or after each begin, or ``none`` where there is none."""
+    """For each begin, find the first separator at or after the begin. If there is none, use
+    ``none``."""
     if (
         len(separators) == len(begins)
         and (separators >= begins).all()
@@ -164,7 +169,7 @@ def _first_after(begins: Ints, separators: Ints, none: int) -> Ints:
 
 
 def _last_of_each(ids: Ints, counts: Ints, distinct: int) -> Ints | None:
-    """Return the indexes of the last property of each name in each message.
+    """For each name in each message, return the index of the last property with this name.
 
     The result is None if no message repeats a name.
     """

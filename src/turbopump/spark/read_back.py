@@ -1,4 +1,4 @@
-"""Search for rows that an earlier attempt of a write has sent to the target, by their keys.
+"""Search of the target for rows that an earlier attempt has sent. Rows are found by their keys.
 
 Every message of a write with an idempotency key has two properties::
 
@@ -52,7 +52,7 @@ _SPECULATION: Final = "spark.speculation"
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """Id of a write, and the time (ms since 1970 UTC) at which the driver planned the write."""
+    """Identity of a planned write: an id, and the time of planning (ms since 1970 UTC)."""
 
     id: str
     at_ms: int
@@ -60,7 +60,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class TaskAttempt:
-    """One attempt of a Spark task that writes rows.
+    """Attempt of a Spark task to write rows.
 
     - ``any_partition``: True if an earlier attempt may have had the rows in another partition.
     - ``looks``: True if there may have been an earlier attempt.
@@ -89,7 +89,7 @@ class TaskAttempt:
 def attempt_of(
     context: TaskContext | None, options: WriteOptions, planned: Planned, now_ms: int
 ) -> TaskAttempt:
-    """Return the attempt that is running, as Spark's task context describes it.
+    """Describe the running attempt, from Spark's task context.
 
     Raises ConfigError if the write has idempotency keys and Spark may run two attempts at a time.
     """
@@ -135,7 +135,7 @@ def _property_of(context: TaskContext | None, name: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Parsed property ``SPARK_WRITE`` of a message, which tells who sent the message."""
+    """Sender of a message: the parsed property ``SPARK_WRITE``."""
 
     write: str
     batch: int
@@ -145,7 +145,7 @@ class Mark:
 
 
 def decode_mark(text: str | None) -> Mark | None:
-    """Parse the property ``SPARK_WRITE``, or return None for another text."""
+    """Parse the property ``SPARK_WRITE``. Return None if the text is not such a property."""
     parts = (text or "").rsplit("/", 3)
     if len(parts) != 4 or not (parts[1].isdecimal() and parts[2].isdecimal()):
         return None
@@ -154,9 +154,9 @@ def decode_mark(text: str | None) -> Mark | None:
 
 @dataclass(eq=False)
 class SentKeys(SentAlready):
-    """Keys of the rows of a batch that a topic already has.
+    """Keys of one batch's rows, if a topic already has these rows.
 
-    ``again`` is True if another attempt of this partition has sent some of them.
+    ``again`` is True if another attempt of this partition has sent some of these rows.
     """
 
     again: bool = False
@@ -164,7 +164,7 @@ class SentKeys(SentAlready):
 
 @dataclass(eq=False)
 class ReadBack:
-    """Reader of the target topics that finds the rows which one attempt need not send.
+    """Reader of the target topics, for one attempt. It finds rows that need not be sent again.
 
     The calls block. Only one thread may use the reader at a time.
     """
@@ -176,7 +176,7 @@ class ReadBack:
         self._mark = SenderMark(MARK, f"{self.attempt.write}/", KEY)
 
     def find_sent_keys(self, topic: str) -> SentKeys:
-        """Return the keys of the rows that earlier attempts have sent to a topic.
+        """Find the rows that earlier attempts have sent to a topic. Return their keys.
 
         Raises the errors of reading the topic.
         """
@@ -227,7 +227,7 @@ class ReadBack:
         return (0 if oldest_ms is None else oldest_ms), older_ms
 
     def stray_keys(self, found: SentKeys) -> Counter[str]:
-        """Return the keys that an older attempt of this partition has sent after ``found`` was
+        """Find keys that an older attempt of this partition has sent late, after ``found`` was
         read.
 
         This attempt may have sent the same rows.
@@ -241,7 +241,8 @@ class ReadBack:
         )
 
     def own_keys(self, queue: MessageQueue, begin: int) -> Counter[str]:
-        """Return the keys that this attempt has sent to a queue, from an offset of the queue on."""
+        """From an offset of a queue on, find the keys that this attempt has sent. Return their
+        counts."""
         token = f"{self.attempt.run}.{self.attempt.token}"
         return Counter(
             key for mark, key in self._marks_since({queue: begin}) if mark.token == token
@@ -252,7 +253,7 @@ class ReadBack:
         return Cluster(options.name_servers, credentials=options.credentials, tls=options.tls)
 
     def _marks_since(self, begins: Mapping[MessageQueue, int]) -> Iterator[tuple[Mark, str]]:
-        """Yield the sender and the key of each message of this write.
+        """For each message of this write, yield its sender and its key.
 
         Each queue is read from the offset in ``begins`` to its end.
         """
@@ -267,10 +268,10 @@ class ReadBack:
     def _read_marks(
         self, wanted: OffsetRange
     ) -> Iterator[tuple[pa.TimestampArray, list[tuple[int, Mark, str]]]]:
-        """Read a range of a queue in batches, and yield the messages of this write.
+        """Read a range of a queue. For each batch, yield the store times of all messages.
 
-        Each batch has the store times of all its messages. With them come the number in the batch,
-        the sender and the key of each message of this write.
+        With the times comes a list of the messages of this write. For each of them, the list has
+        the number in the batch, the sender and the key.
         """
         options = ReadOptions(
             name_servers=self.options.name_servers,

@@ -1,4 +1,4 @@
-"""Work of a reading task, which reads the given ranges of queues.
+"""Work of one reading task: yielding the rows in given ranges of queues.
 
 A task needs only its ranges and options, and leaves only open connections behind. Spark's classes
 are unknown here, except for ``InputPartition``.
@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 
 class RangesPartition(InputPartition):
-    """One Spark task, which reads ranges of queues one after the other.
+    """Input of one Spark task: ranges of queues, to be read one after the other.
 
     The list may be empty, because PySpark replaces an empty list of partitions by one of its own.
     ``tags`` are the tags in Spark's filters, in addition to the option; None means all.
@@ -56,9 +56,9 @@ def connected(
     patience: float = READING_PATIENCE_S,
     broker_patience: float | None = None,
 ) -> Cluster:
-    """Return a client of the cluster that the options name.
+    """Return a client for the cluster that the options name.
 
-    ``patience`` and ``broker_patience`` are those of ``Cluster``.
+    ``patience`` and ``broker_patience`` have the meaning of the arguments of ``Cluster``.
     """
     return Cluster(
         options.name_servers,
@@ -77,10 +77,10 @@ _kept_clusters: dict[Hashable, tuple[Cluster, float]] = {}
 
 @contextmanager
 def connected_in_task(options: ReadOptions, *, kept: bool) -> Iterator[Cluster]:
-    """Open a client of the cluster for one task, like ``connected``.
+    """Open a client of the cluster for one task, in the manner of ``connected``.
 
-    With ``kept``, its connections stay open for the next task of this process, unless this task
-    fails or ends early. The next task asks for routes again.
+    With ``kept``, the connections stay open for the next task of this process. They are closed if
+    this task fails or ends early. The next task asks for routes again.
     """
     # workers are forked
     key = os.getpid(), options.name_servers, options.credentials, options.tls
@@ -102,10 +102,10 @@ def connected_in_task(options: ReadOptions, *, kept: bool) -> Iterator[Cluster]:
 
 
 def read_partition(partition: InputPartition, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one Spark task, as record batches with the columns of the options.
+    """Yield the rows of one Spark task as record batches. The options select the columns.
 
-    If brokers filter by the tags in Spark's filters, there may be a few other rows, which Spark
-    removes.
+    If brokers filter by the tags in Spark's filters, there may be a few other rows. Spark removes
+    these rows.
     """
     assert isinstance(partition, RangesPartition)
     keep_what_is_loaded()
@@ -130,10 +130,10 @@ def keep_what_is_loaded() -> None:
 def read_ranges(
     ranges: Iterable[OffsetRange], options: ReadOptions, tags: frozenset[str] = frozenset()
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of these ranges of queues, as record batches with the columns of the options.
+    """Yield the rows in these ranges of queues as record batches. The options select the columns.
 
-    Only rows with one of ``tags`` are read, or rows that match the SQL filter, or all rows without
-    either.
+    With ``tags``, only rows with one of these tags are read. Otherwise only rows that match the SQL
+    filter are read, if the options have one.
     """
     wanted = EVERY_MESSAGE
     columns = options.columns
@@ -179,7 +179,7 @@ def _warn_of_faults(batch: pa.RecordBatch, part: OffsetRange) -> None:
 def _read_unless_gone(
     cluster: Cluster, part: OffsetRange, options: ReadOptions, wanted: PullFilter
 ) -> Iterator[bytearray]:
-    """Read a range of a queue like ``read_range``, but tolerate that the topic was deleted.
+    """Read a range of a queue with ``read_range``, but allow that the topic is deleted meanwhile.
 
     If the topic was deleted after planning and ``fail_on_data_loss`` is false, the range ends
     there.
@@ -201,7 +201,7 @@ def _is_gone(cluster: Cluster, topic: str) -> bool:
 
 
 def _rows_with_tags(batch: pa.RecordBatch, tags: frozenset[str]) -> pa.RecordBatch:
-    """Return the rows of a batch that have one of these tags.
+    """Keep those rows of a batch whose tag is one of ``tags``.
 
     Brokers compare only hashes of tags, so an answer may also have messages with other tags.
     """
@@ -288,7 +288,8 @@ def _is_full(chunk: bytearray, rows: int) -> bool:
 def _read_filtered(
     cluster: Cluster, wanted: OffsetRange, options: ReadOptions, messages: PullFilter
 ) -> Iterator[bytearray]:
-    """Read a range of a queue like ``read_range`` when the broker filters messages.
+    """Read a range of a queue while the broker filters messages. Otherwise do the same as
+    ``read_range``.
 
     Only the ``nextBeginOffset`` of an answer tells which offsets the broker has handled, so one
     pull is sent at a time. A range is complete when these offsets have covered it without a gap. A
@@ -320,8 +321,7 @@ def _read_filtered(
 
 
 def _is_gap(answer: Command, reply: PullMessageReply, offset: int) -> bool:
-    """Return True if the answer to a filtered pull skips offsets for a reason other than the
-    filter."""
+    """Return True if the answer to a filtered pull skips offsets, but not because of the filter."""
     if reply.next_begin_offset <= offset or reply.min_offset > offset:
         return True
     if answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
@@ -331,7 +331,7 @@ def _is_gap(answer: Command, reply: PullMessageReply, offset: int) -> bool:
 
 
 def _all_good(body: bytes) -> int | None:
-    """Return the number of messages in the body of an answer if all are valid, as usual.
+    """Count the messages in an answer, if all of them are valid, as is usual.
 
     The result is None if a message is damaged or an inner batch. The check takes about 0.04 µs per
     100 bytes.
@@ -341,7 +341,7 @@ def _all_good(body: bytes) -> int | None:
 
 
 def _undamaged_messages(wanted: OffsetRange, body: bytes, fail: bool) -> tuple[bytes, int]:
-    """Return the valid messages of an answer to a filtered pull, and their number.
+    """Return the valid messages in an answer to a filtered pull. Also return their number.
 
     A damaged message counts as lost.
     """
@@ -366,7 +366,7 @@ _NAMED_MAX: Final = 10
 
 
 def _good_messages(wanted: OffsetRange, begin: int, end: int, body: bytes, fail: bool) -> bytes:
-    """Return the valid messages of an answer that must have all offsets from ``begin`` to ``end``.
+    """Return the valid messages in an answer. All offsets from ``begin`` to ``end`` are expected.
 
     Missing offsets count as lost.
     """
@@ -401,8 +401,7 @@ def _good_messages(wanted: OffsetRange, begin: int, end: int, body: bytes, fail:
 
 
 def _offsets_of(entry: bytes, unpacking: Unpacking) -> range:
-    """Return the queue offsets of a stored entry, which are several if the entry is an inner
-    batch."""
+    """Return the queue offsets of a stored entry. An inner batch has several."""
     first = queue_offset_of(entry)
     count = None
     if is_wrapped(entry[FLAG_BITS_AT]):
@@ -413,7 +412,7 @@ def _offsets_of(entry: bytes, unpacking: Unpacking) -> range:
 
 
 def _after_gap(wanted: OffsetRange, offset: int, reply: PullMessageReply, fail: bool) -> int:
-    """Report that messages are lost, and return the offset at which the read continues.
+    """Report lost messages. Return the offset at which the read continues.
 
     The broker has answered a pull at ``offset`` with code 19 (not stored yet), 20 (the whole queue
     was removed) or 21 (outside the queue).
@@ -435,10 +434,10 @@ def _after_gap(wanted: OffsetRange, offset: int, reply: PullMessageReply, fail: 
 
 
 def report_loss(fail: bool, what: str, advice: str, instead: str) -> None:
-    """Raise DataLossError for a loss of messages, or log a warning if the user allows the loss.
+    """Raise DataLossError for lost messages. If the user allows losses, log a warning instead.
 
-    The error has ``what`` and ``advice``. The warning has ``what``, and ``instead`` for what is
-    done about the loss.
+    The text of the error is ``what`` and ``advice``. The text of the warning is ``what`` and
+    ``instead``, which says what happens after the loss.
     """
     if fail:
         raise DataLossError(f"{what}{advice}")

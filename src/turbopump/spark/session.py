@@ -45,7 +45,7 @@ def rocketmq_session(
     conf: Mapping[str, str] | None = None,
     partitions_max: int | None = None,
 ) -> SparkSession:
-    """Return the running Spark session, or start a new one, with the sources for RocketMQ.
+    """Return a Spark session with the sources for RocketMQ: the running session, or a new one.
 
     - ``master``: Spark's master; default: Spark's own configuration, else ``local[*]``.
     - ``conf``: further Spark settings.
@@ -88,7 +88,7 @@ def rocketmq_session(
 
 
 def end_session(spark: SparkSession) -> None:
-    """Stop a Spark session, and wait until its JVM has ended.
+    """Stop a Spark session. Wait until its JVM has ended.
 
     (``spark.stop()`` alone leaves the JVM running until Python ends.) A new session may be started
     afterwards. A JVM that has already ended is no error.
@@ -115,9 +115,10 @@ def end_session(spark: SparkSession) -> None:
 
 
 def ended_jvm(patience_s: float = 10) -> int | None:
-    """Return the exit code of the JVM that this process has started, or None while the JVM runs.
+    """Return the exit code of the JVM that this process has started. Return None while the JVM
+    runs.
 
-    The call waits for the end of the JVM for at most ``patience_s`` seconds. A negative code is the
+    The call waits up to ``patience_s`` seconds for the end of the JVM. A negative code is the
     number of a signal. The result is also None if there is no JVM.
     """
     process = getattr(SparkContext._gateway, "proc", None)
@@ -128,14 +129,14 @@ def ended_jvm(patience_s: float = 10) -> int | None:
 
 
 def worker_python(environment: Mapping[str, str] = os.environ) -> str | None:
-    """Return a program that starts Spark's Python workers faster on this machine, or None.
+    """Return a program that starts Spark's Python workers faster. Return None if it cannot be used.
 
     The program finds PySpark compiled and runs ``PYSPARK_PYTHON``. A worker then starts in 0.4 s of
     CPU instead of 1.4.
 
     The result is None if the user has set a Python, or if spark-submit has started the JVM. It is
-    also None if PySpark comes from elsewhere than a package with its own Spark, because the
-    compiled code may then differ.
+    also None if PySpark is not installed as a package with its own Spark, because the compiled code
+    may then differ.
     """
     program = Path(__file__).with_name("worker_python.sh")
     home = Path(pyspark.__file__).parent
@@ -153,12 +154,13 @@ def worker_python(environment: Mapping[str, str] = os.environ) -> str | None:
 
 
 def socket_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return environment variables that make a JVM talk to its Python workers through Unix sockets.
+    """Return environment variables for a JVM, so that it uses Unix sockets to its Python workers.
 
-    They change Spark's default for ``spark.python.unix.domain.socket.enabled``. Spark sends a task
-    in pieces. Over TCP, the kernel delays the second piece until the first is acknowledged, which
-    takes 40 ms per task, a third of a small micro-batch. The result is ``{}`` if the user has set
-    this, if spark-submit has started the JVM, or if the system has no Unix sockets.
+    The variables change Spark's default for ``spark.python.unix.domain.socket.enabled``. Spark
+    sends a task in pieces. Over TCP, the kernel delays the second piece until the first is
+    acknowledged, which takes 40 ms per task, a third of a small micro-batch. The result is ``{}``
+    if the user has set this, if spark-submit has started the JVM, or if the system has no Unix
+    sockets.
     """
     if "PYSPARK_UDS_MODE" in environment or "PYSPARK_GATEWAY_PORT" in environment:
         return {}
@@ -181,7 +183,7 @@ exec {java} "$@"
 
 
 def java_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the environment variables with which Spark finds a usable Java.
+    """Return environment variables, so that Spark finds a usable Java.
 
     The result is ``{}`` or a JAVA_HOME. Raises ConfigError if there is no usable Java. A launcher
     made here lives in a temporary directory until this process ends.
@@ -206,7 +208,7 @@ def java_environment(environment: Mapping[str, str] = os.environ) -> dict[str, s
 
 
 def java_fault(environment: Mapping[str, str] = os.environ) -> str:
-    """Return the reason why the Java of JAVA_HOME or PATH cannot start, or ``""`` if it starts."""
+    """Explain why the Java of JAVA_HOME or PATH cannot start. Return ``""`` if it starts."""
     home = environment.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else "java"
     try:
@@ -232,7 +234,7 @@ def _launcher_home(java: Path) -> Path:
 
 
 def _version(java: Path) -> int:
-    """Return the major version of a Java, or 0 if it cannot be run."""
+    """Return the major version of a Java. Return 0 if this Java cannot be run."""
     try:
         code, text = _run_version(str(java), os.environ)
     except (OSError, subprocess.TimeoutExpired):
@@ -242,7 +244,7 @@ def _version(java: Path) -> int:
 
 
 def _run_version(java: str, environment: Mapping[str, str]) -> tuple[int, str]:
-    """Return the exit code and the output of ``java -version``."""
+    """Run ``java -version``. Return its exit code and its output."""
     command = [java, "-version"]
     answer = subprocess.run(
         command, capture_output=True, text=True, timeout=60, check=False, env=dict(environment)

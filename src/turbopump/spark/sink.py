@@ -1,4 +1,4 @@
-"""Writes of rows to topics with ``df.write.format("rocketmq")`` and ``writeStream``.
+"""Writes of rows to topics, for ``df.write.format("rocketmq")`` and ``writeStream``.
 
 The main thread of a task receives record batches from Spark and encodes them. The event loop of the
 blocking clients sends many requests at a time. The main thread waits when too many requests are
@@ -76,7 +76,7 @@ PAUSES_S: Final = (0.1, 0.2, 0.4, 0.8, 1.6)
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """Result of one task that writes rows.
+    """Result of one writing task.
 
     - ``rows``: number of rows sent.
     - ``skipped``: number of rows that were stored already.
@@ -105,12 +105,12 @@ class BatchWriter(DataSourceArrowWriter):
             return write_task(iterator, self._options, self._layout, attempt)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Log the rows that were sent again. There is nothing to commit, because the messages are
-        stored already."""
+        """Log the rows that an earlier attempt had already stored. Otherwise a commit changes
+        nothing."""
         _log_resent_rows(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Log that the write has failed. The rows that were sent stay stored."""
+        """Log that the write has failed. Rows already sent stay stored."""
         _log.warning("the write failed; %d of its rows are stored", _count_rows(messages))
 
 
@@ -124,12 +124,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return self._batches.write(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Log the rows that were sent again. There is nothing to commit, because the messages are
-        stored already."""
+        """Log the rows that an earlier attempt had already stored. Otherwise a commit changes
+        nothing."""
         _log_resent_rows(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Log that the micro-batch has failed. The rows that were sent stay stored."""
+        """Log that the micro-batch has failed. Rows already sent stay stored."""
         _log.warning("batch %d failed; %d of its rows are stored", batchId, _count_rows(messages))
 
 
@@ -148,7 +148,7 @@ def _log_resent_rows(messages: Sequence[WriterCommitMessage | None]) -> None:
 
 
 def refuse_overwrite() -> ConfigError:
-    """Return the error for a write that would replace existing messages."""
+    """Return the error for a write in overwrite mode. Existing messages cannot be replaced."""
     return ConfigError(
         'a topic is only appended to: use mode("append"), in a stream outputMode("append")'
     )
@@ -171,7 +171,7 @@ def write_task(
 
 
 def parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Split a record batch into slices whose encoded rows have a limited size."""
+    """Slice a record batch, so that the encoded rows of each slice have a limited size."""
     count = -(-batch.nbytes // ENCODED_SIZE_MAX)
     step = max(1, -(-batch.num_rows // max(count, 1)))
     for begin in range(0, batch.num_rows, step):
@@ -179,7 +179,7 @@ def parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 class PackedProducer(Producer):
-    """Producer that sends messages which are already encoded."""
+    """Producer for messages that are already encoded."""
 
     async def deliver(self, outgoing: Outgoing, queue: MessageQueue, timeout: float) -> SendResult:
         """Send an encoded message to a queue once, without retries.
@@ -191,7 +191,7 @@ class PackedProducer(Producer):
 
 @dataclass(eq=False)
 class Outbox:
-    """Sender of the rows of one task, for use as a context manager on one thread.
+    """Sender of the rows of one task. Use it as a context manager, on one thread.
 
     No request is pending when the block ends.
     """
@@ -268,7 +268,7 @@ class Outbox:
         self._raise_failure()
 
     def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Return the queues to which the rows for a topic can be sent.
+        """Return the queues that can get rows for a topic.
 
         Raises RouteNotFoundError if the topic has no route.
         """
@@ -287,8 +287,7 @@ class Outbox:
             return SentKeys()
 
     def count_duplicates(self) -> int:
-        """Return the number of rows that are stored twice, because an older attempt was still
-        sending."""
+        """Count the rows that are stored twice, because an older attempt was still sending."""
         found = [one for one in self._found.values() if one.again or self.attempt.number]
         return sum(self._read_back.stray_keys(one).total() for one in found)
 
@@ -306,7 +305,7 @@ class Outbox:
         )
 
     def _mask_absent(self, encoded: Encoded) -> Mask | None:
-        """Return a mask of the rows that their topic does not have yet, or None if all are new."""
+        """Return a mask of the rows that their topic lacks. Return None if all rows are new."""
         if encoded.keys is None or not any(one.ids for one in self._found.values()):
             return None
         there = np.zeros(len(encoded), np.bool_)
@@ -338,9 +337,9 @@ class Outbox:
     # --- code that runs in the event loop
 
     async def _find_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Return the writable queues of a topic, or wait for them if there are none.
+        """Return the writable queues of a topic. If there are none, wait for them.
 
-        A restarting broker is missing in the route for a moment.
+        While a broker restarts, it is missing in the route for a moment.
         """
         now = asyncio.get_running_loop().time
         deadline = now() + min(self.options.send_timeout_ms / 1000, ROUTE_PATIENCE_S)
@@ -353,10 +352,10 @@ class Outbox:
             await asyncio.sleep(PAUSES_S[0])
 
     async def _send_packed(self, packed: PackedRows, first_row: int) -> None:
-        """Send rows in one request, after earlier rows for the same queue.
+        """Send rows in one request, after all earlier rows for the same queue.
 
-        Rows without a queue do not wait for others. Errors are not raised but stored: ``_failure``
-        has the first row that could not be sent.
+        Rows without a queue do not wait for other rows. Errors are not raised but stored:
+        ``_failure`` has the first row that could not be sent.
         """
         try:
             if packed.queue is None:
@@ -374,7 +373,8 @@ class Outbox:
             self._failure = row, why, error
 
     async def _until_stored(self, packed: PackedRows, first_row: int) -> None:
-        """Send rows again and again until they are stored or finally refused.
+        """Send rows until they are stored, or until an error is final. After other errors, send
+        them again.
 
         If a broker refuses the content of one row, the rows are halved until that row is found.
         """
@@ -434,14 +434,17 @@ class Outbox:
                 return
 
     def _search_start(self, queue: MessageQueue) -> int:
-        """Return the offset from which a search finds all that this task sends next to a queue."""
+        """Return the offset at which a search of a queue must begin.
+
+        All rows that this task sends next to the queue will be at this offset or later.
+        """
         found = self._found.get(queue.topic)
         return self._sent_to.get(queue) or (0 if found is None else found.read_to.get(queue, 0))
 
     async def _drop_present(
         self, packed: PackedRows, queue: MessageQueue, begin: int
     ) -> PackedRows | None:
-        """Return the rows that a queue lacks after the answer to their request was lost.
+        """Remove the rows that a queue already has, after a lost answer. Return the other rows.
 
         The queue is read from offset ``begin`` on. The result is None if the queue has all rows.
         """
@@ -469,17 +472,20 @@ def _outgoing(packed: PackedRows) -> Outgoing:
 
 
 def is_rows_fault(error: Exception) -> bool:
-    """Return True if a broker refused the content of a message, so that other rows may succeed."""
+    """Return True if a broker refused a message because of its content.
+
+    Other rows of the request may then succeed.
+    """
     return isinstance(error, SendError) and error.code == ResponseCode.MESSAGE_ILLEGAL
 
 
 def may_be_stored(error: Exception) -> bool:
-    """Return True if the broker may have stored the message in spite of the error."""
+    """Return True if the broker may have stored the message despite the error."""
     return isinstance(error.__cause__, CallTimeoutError | ConnectionLostError)
 
 
 def passes(error: Exception) -> bool:
-    """Return True if the same send may succeed later.
+    """Return True for a temporary error: the same send may succeed later.
 
     A broker may be busy, offline, or restarting.
     """

@@ -1,4 +1,4 @@
-"""Entry points of Spark's ``format("rocketmq")`` and ``format("rocketmqCommitlog")``.
+"""Entry points of Spark's data sources, ``format("rocketmq")`` and ``format("rocketmqCommitlog")``.
 
 They check the options before Spark plans a query, and set the schema. This module is fast to
 import, because Spark imports it in every session on the machine; the rest is imported on use. It
@@ -34,7 +34,7 @@ _READ_ONLY: Final = (
 
 
 class RocketMQDataSource(DataSource):
-    """Spark data source that reads and writes RocketMQ topics as rows.
+    """Spark data source for RocketMQ topics. It reads and writes messages as rows.
 
     docs/guide/spark.md describes the options and columns. Raises ConfigError for an invalid option.
     """
@@ -81,7 +81,7 @@ class RocketMQDataSource(DataSource):
         return StreamWriter(*self._write_plan(schema, overwrite))
 
     def _write_plan(self, schema: StructType, overwrite: bool) -> tuple[WriteOptions, Layout]:
-        """Return the options of a write, and the index of the column for each purpose."""
+        """Return the options and the column layout of a write."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
         from turbopump.spark.sink import refuse_overwrite
@@ -93,9 +93,9 @@ class RocketMQDataSource(DataSource):
         return options, layout(to_arrow_schema(schema, timezone="UTC"), options)
 
     def _checked_options(self, schema: StructType) -> ReadOptions:
-        """Return the options of a read, with the columns that the query wants.
+        """Return the options of a read. Their columns are those of the given schema.
 
-        These are the columns of ``.schema(...)``, if the user has called it. Raises ConfigError if
+        If the user has called ``.schema(...)``, these are the user's columns. Raises ConfigError if
         they contradict the option ``columns``.
         """
         from turbopump.spark.options import arrow_schema, column_names, read_options
@@ -116,7 +116,7 @@ class RocketMQDataSource(DataSource):
 
 
 class CommitLogDataSource(DataSource):
-    """Spark data source that reads the files of a CommitLog as rows.
+    """Spark data source for the files of a CommitLog. It reads entries as rows.
 
     docs/guide/spark-commitlog.md describes the options and columns. Raises ConfigError for an
     invalid option.

@@ -1,5 +1,5 @@
-"""Streaming reads, ``spark.readStream.format("rocketmq")``: the start of a query, the end of each
-micro-batch, and its tasks.
+"""Streaming reads for ``spark.readStream.format("rocketmq")``. A reader finds the start of a query,
+then the end and the tasks of each micro-batch.
 
 A micro-batch is defined only by two sets of offsets in the checkpoint, so a repeated one reads the
 same messages. Offsets stored in the broker (``commitGroup``) are never read back. Between calls,
@@ -138,10 +138,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return reading.read_partition(partition, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Commit the offsets that were read for ``commitGroup``, so that other tools see the
-        progress.
+        """Commit the offsets of a finished micro-batch for ``commitGroup``.
 
-        Only the checkpoint decides what was read.
+        Other tools can then see the progress. Only the checkpoint decides what was read.
         """
         self._commit_progress(decode_offsets(end))
 
@@ -151,7 +150,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._cluster = None
 
     def _next_ends(self, begins: Offsets) -> Offsets:
-        """Return the present end of each queue, in the form in which the checkpoint stores it.
+        """For each queue, return the end of the next micro-batch. The checkpoint stores these ends.
 
         A queue that is missing or too short keeps its offset. A new queue begins at its first
         message.
@@ -180,11 +179,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ends
 
     def _check_absent(self, queue: MessageQueue, begin: int) -> None:
-        """Raise an error or log a warning for a queue that was read before and is missing now.
+        """Handle a queue that was read before and is missing now. Raise an error or log a warning.
 
         Usually the queue returns with its broker, unless its topic now has fewer queues.
-        AvailableNow has no later batch, so a missing queue may be an error there. A queue that is
-        no error is logged once.
+        AvailableNow has no later batch, so a missing queue may be an error there. If a missing
+        queue is no error, it is logged once.
         """
         named = planning.is_asked_for(queue, self._options)
         on_broker = {each for each in self._route if each.broker_name == queue.broker_name}
@@ -211,8 +210,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             _log.warning("%s %s; its offset %d is kept", queue, why, begin)
 
     def _check_not_shorter(self, queue: MessageQueue, begin: int) -> None:
-        """Raise an error or log a warning for a queue that ends before the offset up to which it
-        was read.
+        """Check a queue whose end seems to be before the last read offset. Raise an error or log a
+        warning.
 
         Such a queue was deleted and made again, or lost its end. The target of AvailableNow may be
         older than the batch that a restart repeats. So the queue is asked for its present end.
@@ -243,7 +242,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return strategy == "fail" or (self._target is not None and strategy != "skip")
 
     def _warn_once(self, queue: MessageQueue, text: str) -> None:
-        """Log a warning about a queue, unless this was done since the queue was last in order.
+        """Log a warning about a queue, but only once until the queue is in order again.
 
         Spark asks every 10 ms.
         """
@@ -297,9 +296,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ends
 
     def _known_queues(self, *, lenient: bool) -> list[MessageQueue]:
-        """Return all queues of the topics, from a route that is at most ``ROUTE_S`` old.
+        """Return all queues of the topics, from a route at most ``ROUTE_S`` old.
 
-        The route is always looked up again while a queue that was read is missing.
+        While a queue that was read is missing, the route is looked up in each call.
         """
         if self._now() >= self._route_until:
             queues = planning.queues_of(self._connected(), self._options, lenient=lenient)
@@ -311,10 +310,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _must_wait(self, begins: Offsets, ends: Offsets) -> bool:
         """Return True if the micro-batch must wait for more messages.
 
-        It waits until there are ``minOffsetsPerTrigger`` messages, or one of them has waited for
-        ``maxTriggerDelay``. The waiting time comes from the messages' store times, so that a
-        restart does not reset it. It also counts from when they were first seen, in case the
-        broker's clock is ahead.
+        The micro-batch waits until there are ``minOffsetsPerTrigger`` messages, or until a message
+        has waited for ``maxTriggerDelay``. The waiting time is counted from the messages' store
+        times, so a restart does not reset it. The waiting time is also counted from the first sight
+        of the messages, in case the broker's clock is ahead.
         """
         least = self._options.offsets_per_trigger_min
         waiting = ranges_between(begins, ends)
@@ -340,10 +339,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return False
 
     def _rows_within(self, begins: Offsets, ends: Offsets, size_max: int) -> int:
-        """Estimate how many waiting messages have ``size_max`` stored bytes together, at least one.
+        """Estimate how many waiting messages fit into ``size_max`` stored bytes. The result is at
+        least 1.
 
-        The estimate reads the first waiting messages of each queue, and those near the resulting
-        end of the batch. The larger average counts.
+        The estimate reads the first waiting messages of each queue, and the messages near the
+        resulting end of the batch. The larger average counts.
         """
         waiting = ranges_between(begins, ends)
         first = [self._average_size(piece.queue, piece.begin) for piece in waiting]
@@ -363,7 +363,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # Progress that other tools can see.
     def _commit_progress(self, done: Offsets) -> None:
-        """Commit the offsets that were read for ``commitGroup``.
+        """Commit offsets for the group ``commitGroup``.
 
         A failure is only a warning, because the query does not depend on these offsets.
         """
@@ -390,7 +390,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class RefusedStream(DataSourceStreamReader):
-    """Stream reader that raises a given error when Spark first calls it.
+    """Stream reader in place of an error. It raises the error when Spark first calls the reader.
 
     PySpark 4.3 hides an error of ``streamReader`` itself behind an UnboundLocalError of its own.
     """
@@ -406,14 +406,13 @@ class RefusedStream(DataSourceStreamReader):
 
 
 def _ignore_damage(_damage: DamagedEntry) -> None:
-    """Leave a damaged message out of an estimate. The batch that reads the message reports the
-    damage."""
+    """Ignore a damaged message in an estimate. The batch with this message reports the damage."""
 
 
 def _share_within(waiting: list[OffsetRange], averages: list[float], size_max: int) -> float:
-    """Return the share of each range that has ``size_max`` bytes in all.
+    """Return the share of all ranges that has ``size_max`` bytes in total, at most 1.
 
-    ``averages`` has the average size of the messages of each range.
+    The same share of each range is meant. ``averages`` has the average message size in each range.
     """
     size = sum(piece.count * average for piece, average in zip(waiting, averages, strict=True))
     return min(1.0, size_max / size) if size else 1.0

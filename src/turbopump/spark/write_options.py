@@ -1,4 +1,4 @@
-"""Options of a write, and the meaning of each column.
+"""Options and columns of a write, with their meanings.
 
 The driver checks all of this before anything is sent. An unknown option or column is refused with
 the most similar known one, because data that is silently ignored is lost. docs/reference/spark.md
@@ -64,7 +64,7 @@ class WriteOptions:
 def write_options(
     options: Mapping[str, str], environment: Mapping[str, str] = os.environ
 ) -> WriteOptions:
-    """Parse the options that Spark passes for a write to RocketMQ topics.
+    """Parse the options of a write to RocketMQ topics. Spark passes them as text.
 
     The case of names is ignored. Credentials come from the options, else from the file that they
     name, else from ``environment``. Raises ConfigError with one sentence for an invalid option.
@@ -86,10 +86,10 @@ def write_options(
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Index of the column for each purpose, in the rows of a write.
+    """Columns of the rows in a write: the index of the column for each purpose.
 
     ``origin`` has the indexes of ``ORIGIN_COLUMNS``. ``received`` is True if the rows were read
-    from a topic, so that their properties may contain those that brokers add.
+    from a topic. The properties of such rows may contain those that brokers add.
     """
 
     columns: Mapping[str, int]
@@ -101,7 +101,7 @@ class Layout:
 
 
 def layout(schema: pa.Schema, options: WriteOptions) -> Layout:
-    """Find the purpose of each column of the rows of a write.
+    """Find the column for each purpose in the rows of a write.
 
     Raises ConfigError for a column that is missing, unknown or of the wrong type.
     """

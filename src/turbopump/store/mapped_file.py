@@ -1,5 +1,5 @@
-"""Row of equally sized mapped files that together hold one long run of bytes: a commit log, a
-consume queue.
+"""Row of equally sized mapped files. Together they hold one long run of bytes, such as a commit log
+or a consume queue.
 
 Each file is named by the offset of its first byte. The meaning of the bytes is unknown here. A row
 may lie in several directories (roots), on several disks. File k goes into root number k mod n, of
@@ -36,7 +36,7 @@ _LOOKED_AT: Final = 64
 
 
 class HasData(Protocol):
-    """File that can report its holes, as ``Segment`` does."""
+    """File that can report its holes, for example a ``Segment``."""
 
     def data_from(self, at: int) -> int | None: ...
 
@@ -94,7 +94,7 @@ class MappedFile:
 
 
 class OpenFiles:
-    """Sparse files of many rows, of which about ``limit`` stay mapped.
+    """Sparse files of many rows. Roughly ``limit`` of the files stay mapped.
 
     Above the limit, the files with the oldest write are unmapped. A dirty file stays mapped,
     because otherwise a failed write-back would go unnoticed.
@@ -114,7 +114,7 @@ class OpenFiles:
             self._unmap_cold(_LOOKED_AT)
 
     def written(self, file: MappedFile) -> None:
-        """Record that a clean file was written and must be synced."""
+        """Record a write to a clean file. The file must be synced later."""
         file.dirty = True
         self._dirty.append(file)
 
@@ -134,7 +134,7 @@ class OpenFiles:
         return [file.segment for file in dirty]
 
     def close(self, file: MappedFile) -> None:
-        """Close a file that is removed, or whose row is closed."""
+        """Close a file, because the file is removed or its row is closed."""
         file.segment.close()
         file.buffer = None
         file.room = file.start
@@ -153,7 +153,7 @@ class OpenFiles:
 
 
 class MappedFiles:
-    """Row of equally sized files that hold one long run of bytes.
+    """Row of equally sized files. Together they hold one long run of bytes.
 
     - ``roots``: directories of the files, each of which has ``file_size`` bytes.
     - ``read_only``: directories whose files are used, and in which no new file is made.
@@ -248,7 +248,7 @@ class MappedFiles:
             self.files.append(file)
 
     def _load_sparse(self) -> bool:
-        """Load an undamaged row that lies in one directory, in a third of the usual time.
+        """Load an undamaged row of one directory, in a third of the usual time.
 
         For any other row, change nothing and return False.
         """
@@ -289,7 +289,8 @@ class MappedFiles:
         return self.files[0].start if self.files else 0
 
     def at(self, offset: int) -> MappedFile | None:
-        """Return the file that contains the byte at ``offset``, or None."""
+        """Return the file with the byte at ``offset``, or None if the row does not contain the
+        byte."""
         files = self.files
         if not files:
             return None
@@ -339,8 +340,7 @@ class MappedFiles:
         return first
 
     def room_missing(self, end: int) -> int:
-        """Return the largest number of bytes of disk space that ``make_room`` up to ``end`` may
-        need.
+        """Return the most bytes of disk space that ``make_room`` up to ``end`` can need.
 
         The row must be sparse.
         """
@@ -352,7 +352,7 @@ class MappedFiles:
         return grown(end - start, self.file_size) - there
 
     def note_written(self, file: MappedFile) -> None:
-        """Record that a clean file was written and must be synced."""
+        """Record a write to a clean file. The file must be synced later."""
         if self._open_files is None:
             file.dirty = True
         else:
@@ -360,7 +360,7 @@ class MappedFiles:
 
     @property
     def has_spare(self) -> bool:
-        """True if the next file exists or is being made, and so needs no more disk space."""
+        """True if the next file exists or is being made. It then needs no more disk space."""
         return self.spare is not None or self._spare_in_making
 
     @property
@@ -412,7 +412,7 @@ class MappedFiles:
                 self._zero_rest(last, offset - last.start)
 
     def forget_first(self, file: MappedFile | None = None) -> None:
-        """Take the oldest file, which was deleted from the disk, out of the row.
+        """Take the oldest file out of the row, after its deletion from the disk.
 
         With ``file``, the call does so only if this is the oldest file.
         """
@@ -420,8 +420,8 @@ class MappedFiles:
             self._close(self.files.pop(0))
 
     def dirty_segments(self) -> list[Segment]:
-        """Return the segments that were written since the last call. They count as clean from now
-        on."""
+        """Return the segments that were written after the last call. From now on these segments
+        count as clean."""
         segments = []
         for file in reversed(self.files):
             if file.dirty:
@@ -454,7 +454,7 @@ class MappedFiles:
                 self._disk.remove(root)
 
     def emptied(self) -> MappedFiles:
-        """Return a row without files that has the settings of this row."""
+        """Return a row with the settings of this row, but without files."""
         return MappedFiles(
             self._disk,
             self.roots,
@@ -609,7 +609,8 @@ def grown(size: int, size_max: int) -> int:
 
 
 def data_steps(segment: HasData, at: int) -> Iterator[int]:
-    """Yield the starts of pieces of ``STEP`` bytes that may contain data, from ``at`` on.
+    """For each piece of ``STEP`` bytes that may contain data, yield its start. The search begins at
+    ``at``.
 
     The search for data stays well ahead of the caller's reads. The system reads ahead too, and
     cached pages of a hole count as data.
@@ -628,7 +629,8 @@ def data_steps(segment: HasData, at: int) -> Iterator[int]:
 
 
 def data_runs(segment: Segment, at: int) -> Iterator[tuple[int, int]]:
-    """Yield start and end of each run of bytes from ``at`` on that may contain data.
+    """For each run of bytes that may contain data, yield its start and its end. The search begins
+    at ``at``.
 
     A run has at most ``STEP`` bytes.
     """

@@ -16,6 +16,7 @@ from tests.unit.cli.commands import command_environment
 import turbopump
 from turbopump.cli import main
 from turbopump.cli.entry import COMMANDS
+from turbopump.compiled import KIND
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -26,6 +27,7 @@ HELP_IMPORTS = {
     "turbopump.cli",
     "turbopump.cli.start",
     "turbopump.cli.entry",
+    "turbopump.documentation",
     "turbopump.errors",
 }
 
@@ -109,9 +111,11 @@ def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[
     assert capsys.readouterr().out.startswith(f"Usage: turbopump {name}")
 
 
-def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_the_packages_and_tells_which_functions_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["--version"]) == 0
-    assert turbopump.__version__ in capsys.readouterr().out
+    assert capsys.readouterr().out == f"turbopump {turbopump.__version__}, {KIND}\n"
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,15 @@ import pytest
 from turbopump.config.broker_config import BrokerConfig, load_broker_config
 from turbopump.config.namesrv_config import NamesrvConfig, load_namesrv_config
 from turbopump.config.setting import settings_of
+from turbopump.documentation import page_url
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 Start = Callable[..., Any]
 
 PRINTED = Path(__file__).parents[1] / "config" / "apache_5_3_3_broker.conf"
 """What Apache's ``BrokerStartup -p`` prints."""
-HEAD = "# a file for -c; docs/reference/configuration.md explains each key"
+PAGE = page_url("docs/reference/configuration.md")
+HEAD = f"# a file for -c; {PAGE} explains each key"
 READY = r"^ready namesrv=(127\.0\.0\.1):(\d+)$"
 
 

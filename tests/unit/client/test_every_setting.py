@@ -475,5 +475,7 @@ def test_what_finds_and_resends_refuses_arguments_that_it_cannot_use(
 )
 def test_a_setting_that_does_not_exist_is_named(make: Make) -> None:
     needed = {} if make is MessageFinder else {"group": "g"}
-    with pytest.raises(TypeError, match=r"no such setting: retires; docs/reference"):
+    with pytest.raises(
+        TypeError, match=r"no such setting: retires; https://.*/client-settings\.html"
+    ):
         make("127.0.0.1:9876", retires=3, unit_name="u", **needed)

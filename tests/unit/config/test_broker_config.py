@@ -17,6 +17,7 @@ from turbopump.config.broker_config import BrokerConfig, FlushDiskType, load_bro
 from turbopump.config.namesrv_config import NamesrvConfig, load_namesrv_config
 from turbopump.config.properties import decode_text, encode
 from turbopump.config.setting import build, effective, settings_of
+from turbopump.documentation import page_url
 from turbopump.errors import ConfigError
 from turbopump.remoting.client import split_address
 
@@ -287,7 +288,7 @@ def test_keys_without_effect_and_unknown_keys_are_reported_and_their_values_are_
         (
             "WARNING",
             "keys without effect here have other values than Apache's defaults; "
-            "see docs/reference/configuration.md "
+            f"see {page_url('docs/reference/configuration.md')} "
             f"file={conf} keys=sendMessageThreadPoolNums,adminBrokerThreadPoolNums",
         ),
     ]

@@ -51,7 +51,7 @@ def _check_address(examination: Examination, found: Findings, address: str) -> N
 
 
 async def _check_member(examination: Examination, found: Findings, name: str, address: str) -> bool:
-    """Check one broker, and return True if a broker of this name answers at the address."""
+    """Check one broker. Return True if the server at the address is the broker of this name."""
     request = GetBrokerRuntimeInfo()
     asked = examination.clock.now_ms()
     began = examination.clock.monotonic()
@@ -101,7 +101,7 @@ async def _check_replication(examination: Examination, name: str, broker: Broker
 
 
 def _problem(address: str, error: Exception) -> tuple[str, str]:
-    """Return the reason why a broker does not answer, and the fix."""
+    """Explain why a broker does not answer. Return the reason and the fix."""
     if isinstance(error, ConnectError):
         start = f"start it if it has stopped; otherwise {_advertise(address)}"
         return f"it advertises {address}: {error}", fix_for_tls(error) or start

@@ -60,7 +60,7 @@ class Findings:
 
 @dataclass(slots=True)
 class Examination:
-    """State that the checks of one examination share.
+    """Shared state of the checks in one run of the doctor.
 
     - ``servers``: the connections to the servers.
     - ``masters``: the addresses of the masters that have answered.
@@ -75,7 +75,7 @@ class Examination:
     findings: list[Findings] = field(default_factory=list)
 
     def about(self, subject: str) -> Findings:
-        """Add an empty list of findings about a subject after the others, and return the list."""
+        """Append an empty list of findings about a subject, and return this list."""
         found = Findings(subject)
         self.findings.append(found)
         return found

@@ -20,7 +20,8 @@ from turbopump.errors import ProtocolError, RemotingError
 async def examine_cluster(
     servers: Servers, clock: Clock, topic: str | None = None, group: str | None = None
 ) -> list[Diagnosis]:
-    """Check all servers of a cluster, and the given topic and group. Return the findings."""
+    """Check all servers of a cluster. Also check the topic and the group, if given. Return the
+    findings."""
     examination = Examination(servers, clock)
     cluster = await check_name_servers(examination)
     if cluster is not None:

@@ -54,7 +54,8 @@ async def check_group(
 
 
 def _last_read(examination: Examination, rows: Sequence[Mapping[str, int]]) -> str:
-    """Return a phrase with the age of the last read message, for the queue that is most behind.
+    """Return a phrase that says how long ago the last read message was stored. The queue with the
+    oldest such message counts, among queues with unread messages.
 
     The phrase is empty if nothing was read, or if the group has read everything.
     """
@@ -85,7 +86,8 @@ async def _check_settings(examination: Examination, found: Findings, group: str)
 def _judge_members(
     examination: Examination, found: Findings, group: str, topic: str | None, members: Members
 ) -> None:
-    """Report problems of the consumers of a group, as the brokers know them."""
+    """Report problems of a group's consumers, such as conflicts, or a consumer unknown to a
+    broker."""
     conflicts = dict.fromkeys(one for body in members.values() for one in body.conflicts or ())
     for conflict in conflicts:
         found.wrong(
@@ -115,7 +117,7 @@ def _judge_members(
 async def _ask_members(
     examination: Examination, found: Findings, group: str, members: Members
 ) -> None:
-    """Ask each consumer of a group, through a broker, for its recent failures."""
+    """Ask each consumer of a group for its recent failures. A broker forwards the request."""
     known_at: dict[str, str] = {}
     for address, body in members.items():
         for one in body.connection_set:

@@ -1,4 +1,4 @@
-"""Checks of the name servers: their answers, and the brokers that each knows."""
+"""Checks of the name servers: each answers, and all know the same brokers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from turbopump.protocol.requests.namesrv import MASTER_ID, ClusterInfo, GetBroke
 
 
 async def check_name_servers(examination: Examination) -> ClusterInfo | None:
-    """Check each name server. Return all brokers that the name servers know, or None."""
+    """Check each name server. Return the brokers of all name servers, or None if no broker is
+    registered."""
     known: dict[str, ClusterInfo] = {}
     for address in examination.servers.name_servers:
         found = examination.about(f"name server {address}")
@@ -56,7 +57,7 @@ async def check_name_servers(examination: Examination) -> ClusterInfo | None:
 
 
 def _compare_brokers(examination: Examination, known: Mapping[str, ClusterInfo]) -> None:
-    """Report brokers that one name server knows and another does not."""
+    """For each name server, report the brokers that only other name servers know."""
     members = {
         address: {
             (name, at)
@@ -76,7 +77,7 @@ def _compare_brokers(examination: Examination, known: Mapping[str, ClusterInfo])
 
 
 def _find_rival_masters(examination: Examination, known: Mapping[str, ClusterInfo]) -> None:
-    """Report broker names for which name servers know different masters."""
+    """Report each broker name that has more than one master, according to the name servers."""
     masters: dict[str, dict[str, str]] = {}
     for server, info in known.items():
         for name, broker in info.broker_addr_table.items():
@@ -108,7 +109,7 @@ def _software(answer: Command) -> str:
 
 
 def _problem(error: Exception) -> tuple[str, str]:
-    """Return the reason why a name server does not answer, and the fix."""
+    """Explain why a name server does not answer. Return the reason and the fix."""
     if isinstance(error, ConnectError):
         start = "start it (turbopump namesrv), or check -n, NAMESRV_ADDR and the network"
         return str(error), fix_for_tls(error) or start

@@ -1,4 +1,4 @@
-"""Runtime figures of a broker (request 28), and what they say about its clock, disk and load.
+"""Runtime figures of a broker (request 28), as evidence of its clock, disk and load.
 
 A broker reports its figures as texts. Apache's brokers report fewer of them than ours.
 """
@@ -56,7 +56,7 @@ class RuntimeFigures:
 
     @property
     def time_ms(self) -> float | None:
-        """Time on the broker's clock in ms since 1970, or None if unknown.
+        """Time of the broker's clock in ms since 1970, or None if the figures do not show the time.
 
         Apache's broker reports its start and its uptime, to the second.
         """
@@ -86,7 +86,7 @@ class RuntimeFigures:
 
 
 def judge_runtime(found: Findings, figures: RuntimeFigures, now_ms: float) -> None:
-    """Report problems that the runtime figures of a broker show.
+    """Judge a broker by its runtime figures, and report problems.
 
     - ``now_ms``: the time of the answer by this machine's clock, in ms since 1970.
     """

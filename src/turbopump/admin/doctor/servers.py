@@ -1,4 +1,4 @@
-"""Checks that apply to name servers and brokers alike: answers, certificates, accounts."""
+"""Checks of any server, name server or broker: answers, certificates, accounts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def refuse_failure(answer: Command, request: Request[Any], address: str) -> None
 
 
 async def check_security(examination: Examination, found: Findings, address: str) -> None:
-    """Check the TLS certificate and the accounts file of a server that has answered."""
+    """Check the TLS certificate and the accounts file of a server. Call this after its first
+    answer."""
     connection = examination.servers.connection(address)
     end = None
     if connection is not None:
@@ -48,7 +49,7 @@ async def check_security(examination: Examination, found: Findings, address: str
 
 
 def compare_accounts(examination: Examination) -> None:
-    """Report differences between the users of name servers and masters.
+    """Report differences between the users of these servers: all name servers and all masters.
 
     Each of these servers keeps its own users. `admin.replication` compares slaves with their
     master.

@@ -83,7 +83,7 @@ async def _find_route(
 async def count_messages(
     examination: Examination, topic: str, settings: Mapping[str, TopicConfig]
 ) -> int:
-    """Return the number of messages that a topic has on the brokers in ``settings``."""
+    """Count the messages of a topic on the brokers in ``settings``."""
     count = 0
     for address in settings:
         table = await examination.servers.call(address, GetTopicStatsInfo(topic=topic))

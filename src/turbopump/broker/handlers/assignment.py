@@ -1,5 +1,4 @@
-"""Handler of requests for the queues that a consumer reads (400), and for the choice of pull or pop
-(401).
+"""Handler of requests about the assignment of queues to consumers (400 and 401).
 
 The order of checks and the codes are those of apache/rocketmq ``QueryAssignmentProcessor``.
 """
@@ -47,7 +46,7 @@ class AssignmentHandler:
     async def query(
         self, _request: QueryAssignment, body: QueryAssignmentRequestBody, _context: RequestContext
     ) -> Response[QueryAssignmentResponseBody]:
-        """Return the queues that a consumer must read, and whether to pull or to pop each of them.
+        """Assign queues to a consumer. The answer has a mode for each queue: pull or pop.
 
         If the queues cannot be computed, the answer has none, and the consumer keeps its queues.
         """
@@ -89,7 +88,7 @@ class AssignmentHandler:
         body: SetMessageRequestModeRequestBody,
         _context: RequestContext,
     ) -> Response[None]:
-        """Choose for an operator whether a group pulls or pops the messages of a topic.
+        """Set the mode of a group for a topic: pull or pop. An operator sends this request.
 
         The consumers of the group learn of the choice with their next request for their queues.
         """

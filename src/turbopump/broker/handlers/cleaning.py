@@ -1,4 +1,4 @@
-"""Handler of deletions that an operator requests (306, 316 and 329).
+"""Handler of requests by an operator to delete expired data (306, 316 and 329).
 
 The broker deletes files by itself (``store/retention.py``), and these requests start a deletion
 now. Source: apache/rocketmq ``AdminBrokerProcessor.cleanExpiredConsumeQueue`` and its neighbours.

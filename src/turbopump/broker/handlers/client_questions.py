@@ -1,4 +1,5 @@
-"""Handler of an operator's questions that the broker passes to consumers (223, 307 and 309).
+"""Handler of questions to consumers (223, 307 and 309). An operator asks, and the broker passes the
+question on.
 
 The broker sends 221, 307 or 309 to the consumers. A consumer that does not answer delays only the
 operator, for a bounded time. Source: apache/rocketmq ``Broker2Client.getConsumeStatus``,
@@ -48,7 +49,7 @@ CALL_TIMEOUT_S: Final = 10.0
 
 @dataclass(eq=False)
 class ClientQuestionsHandler:
-    """Handler of questions by an operator that the broker passes to consumers."""
+    """Handler of an operator's questions to consumers. The broker passes each question on."""
 
     stored: Stored
 
@@ -61,7 +62,7 @@ class ClientQuestionsHandler:
     async def status(
         self, request: GetConsumerStatus, _context: RequestContext
     ) -> Response[GetConsumerStatusBody]:
-        """Return the offsets of each consumer in a group, as the consumers report them.
+        """Ask the consumers of a group for their offsets, and return the answers.
 
         Consumers that do not answer are left out.
         """
@@ -98,7 +99,7 @@ class ClientQuestionsHandler:
     async def consume_directly(
         self, request: ConsumeMessageDirectly, context: RequestContext
     ) -> Response[ConsumeMessageDirectlyResult]:
-        """Let a consumer process a stored message now, and return the consumer's result."""
+        """Let a consumer process a stored message now. Return the consumer's result."""
         try:
             _, _, offset = decode_offset_msg_id(request.msg_id or "")
         except ProtocolError as error:

@@ -58,7 +58,7 @@ class ClientsHandler:
     def heartbeat(
         self, _request: requests.Heartbeat, context: RequestContext
     ) -> Steps[Response[requests.HeartbeatReply]]:
-        """Record a client and its groups, and return the conflicts in these groups.
+        """Record a client and its groups. Return the conflicts in these groups.
 
         The conflicts are in the remark beside code 0, which only our clients read. RocketMQ reports
         no conflicts.
@@ -93,7 +93,7 @@ class ClientsHandler:
         *,
         producing: bool,
     ) -> Steps[Response[requests.HeartbeatReply]]:
-        """Record the contents of a heartbeat, with a yield after each group."""
+        """Record the contents of a heartbeat. Yield after each group."""
         peer = context.peer
         now = context.peer.now()
         language = int(context.command.language)

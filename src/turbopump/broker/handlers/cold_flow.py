@@ -1,4 +1,5 @@
-"""Handler of limits on the reads of cold data (2001, 2002 and 2003), and of reading ahead (2004).
+"""Handler of requests about cold data: limits on reads (2001, 2002 and 2003), and reading ahead
+(2004).
 
 Source: apache/rocketmq ``AdminBrokerProcessor``, which ignores thresholds that it cannot read, and
 only logs them.

@@ -156,7 +156,7 @@ class ConsumersHandler:
     def group_progress(
         self, request: GetConsumeStats, context: RequestContext
     ) -> Outcome[ConsumeStats]:
-        """Return the offset of a consumer group in each queue, and the end of each queue."""
+        """For each queue, return its end and the offset of a consumer group."""
         return answer(self.stored.store.cold_reads, self._read_progress(request), Response, context)
 
     def _read_progress(self, request: GetConsumeStats) -> ReadSteps[ConsumeStats]:
@@ -172,7 +172,7 @@ class ConsumersHandler:
     def all_progress(
         self, request: GetBrokerConsumeStats, context: RequestContext
     ) -> Outcome[ConsumeStatsList]:
-        """Return the offsets of every consumer group in each of its topics.
+        """For each consumer group, return its offsets in all its topics.
 
         Topics to which a connected group no longer subscribes are left out, as with RocketMQ.
         """
@@ -199,7 +199,7 @@ class ConsumersHandler:
     def _topic_progress(
         self, group: str, name: str, topic: TopicConfig | None
     ) -> ReadSteps[ConsumeStats]:
-        """Return the offset of a consumer group in each queue of one topic.
+        """For each queue of one topic, return the offset of a consumer group.
 
         The result is empty for a topic that is unknown or not served.
         """
@@ -237,7 +237,7 @@ class ConsumersHandler:
     def time_span(
         self, request: QueryConsumeTimeSpan, context: RequestContext
     ) -> Outcome[QueryConsumeTimeSpanBody]:
-        """Return times that show how far a consumer group has read each queue of a topic.
+        """For each queue of a topic, return times that show the progress of a consumer group.
 
         They are the store times of the first, the last and the last consumed message, and the age
         of the next message.
@@ -281,8 +281,8 @@ class ConsumersHandler:
         )
 
     def _stored_at(self, topic: str, queue_id: int, index: int) -> ReadSteps[int]:
-        """Return the time when the message at a queue offset was stored, in ms, or −1 without a
-        message."""
+        """Return the store time of the message at a queue offset, in ms. Without a message return
+        −1."""
         if index < 0:
             return -1
         entry = yield from self.stored.store.lookup.entry_in_queue(topic, queue_id, index)

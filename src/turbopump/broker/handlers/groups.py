@@ -57,7 +57,7 @@ class GroupsHandler:
         body: requests.SubscriptionGroupList,
         context: RequestContext,
     ) -> Response[None]:
-        """Create several consumer groups, or none if any of them is invalid.
+        """Create several consumer groups. If one group is invalid, create none of them.
 
         A group is invalid if its name is, or if it has too many queues.
         """
@@ -90,7 +90,7 @@ class GroupsHandler:
     async def ban(
         self, request: requests.UpdateGroupForbidden, context: RequestContext
     ) -> Response[requests.GroupForbidden]:
-        """Ban a consumer group from a topic or end the ban, and return the group's permission.
+        """Ban a consumer group from a topic, or end the ban. Return the group's permission.
 
         A request without a change only returns the permission. A ban also ends the waiting requests
         of the group.

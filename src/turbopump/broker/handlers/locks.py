@@ -107,7 +107,7 @@ class LocksHandler:
     async def _when_saved(
         self, granted: dict[MessageQueue, int]
     ) -> Response[LockBatchResponseBody]:
-        """Wait for the disk, and return the granted locks that are saved in time.
+        """Wait for the disk. Return the granted locks that were saved in time.
 
         The client requests the other locks again.
         """

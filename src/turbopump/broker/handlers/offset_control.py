@@ -59,8 +59,7 @@ class OffsetControlHandler:
         router.add(QueryCorrectionOffset, self.correction)
 
     def reset(self, request: ResetOffset, context: RequestContext) -> Outcome[ResetOffsetBody]:
-        """Reset the offsets of a consumer group in a topic, and return the new offset of each
-        queue."""
+        """Reset the offsets of a consumer group in a topic. Return the new offset of each queue."""
         topic = self.stored.tables.topics.find(request.topic)
         if topic is None:
             return refusal(ResponseCode.TOPIC_NOT_EXIST, f"Topic {request.topic} does not exist")
@@ -95,7 +94,7 @@ class OffsetControlHandler:
     def _offsets_at_time(
         self, request: ResetOffset, queue_ids: Sequence[int]
     ) -> ReadSteps[dict[int, int]]:
-        """Return the offset of each queue at the requested time.
+        """For each queue, return its offset at the requested time.
 
         For a time after the last message of a queue, the offset is the end of the queue.
         """
@@ -181,7 +180,7 @@ class OffsetControlHandler:
             yield
 
     async def clone(self, request: CloneGroupOffset, context: RequestContext) -> Response[None]:
-        """Copy the offsets of one consumer group to another, which need not exist yet.
+        """Copy the offsets of one consumer group to another group. The other group need not exist.
 
         RocketMQ 5.3.3 copies nothing if the request names no topic.
         """
@@ -219,10 +218,10 @@ class OffsetControlHandler:
     def correction(
         self, request: QueryCorrectionOffset, _context: RequestContext
     ) -> Steps[Response[QueryCorrectionOffsetBody]]:
-        """Return the lowest offset of other consumer groups in each queue of a topic.
+        """For each queue of a topic, return the lowest offset among the other consumer groups.
 
-        An operator compares them with the offsets of one group. If that group is behind all others
-        in a queue, the offset is the largest 64-bit number.
+        An operator compares these offsets with the offsets of one group. If that group is behind
+        all others in a queue, the offset is the largest 64-bit number.
         """
         without = frozenset((request.filter_groups or "").split(","))
         lowest = yield from self.stored.tables.offsets.lowest(request.topic, without)

@@ -1,4 +1,4 @@
-"""Handler of requests about the offsets of groups (14 and 15) and of queues (29, 30 and 31).
+"""Handler of requests about offsets of groups (14 and 15) and offsets of queues (29, 30 and 31).
 
 Source: apache/rocketmq ``ConsumerManageProcessor``, ``AdminBrokerProcessor``.
 """
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class OffsetsHandler:
-    """Handler of requests to read and commit consumer offsets, and to find offsets of a queue."""
+    """Handler of requests about offsets of consumer groups and offsets of queues."""
 
     stored: Stored
 
@@ -97,8 +97,7 @@ class OffsetsHandler:
         return Response()
 
     def _has_offset(self, request: UpdateConsumerOffset) -> bool:
-        """Return True if a consumer group has an offset in a queue, even if the queue was removed
-        since."""
+        """Return True if a consumer group has an offset in a queue. A removed queue also counts."""
         assert request.queue_id is not None
         stands = self.stored.tables.offsets.find(
             request.consumer_group, request.topic, request.queue_id

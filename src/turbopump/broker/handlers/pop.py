@@ -69,7 +69,7 @@ _QueueRequest = PopMessage | PeekMessage | Notification | PollingInfo
 
 
 class PopHandler:
-    """Handler of requests to pop or peek messages, or to be notified of them."""
+    """Handler of requests to pop or peek messages, or to be notified of messages."""
 
     def __init__(self, stored: Stored, pop: Pop, forwarding: Forwarding) -> None:
         self._config = stored.config
@@ -141,7 +141,7 @@ class PopHandler:
         *,
         expired: bool,
     ) -> Ready[PopMessageReply]:
-        """Return messages, an empty answer, or HELD if the request waits for messages."""
+        """Return messages or an empty answer. Return HELD if the request waits for messages."""
         if self._groups.is_banned(query.group, query.topic):  # perhaps while it waited
             remark = ban_remark(query.group, query.topic)
             return Response(PopMessageReply(), code=ResponseCode.NO_PERMISSION, remark=remark)
@@ -178,7 +178,7 @@ class PopHandler:
     def _hold_pop(
         self, query: PopQuery, queue_id: int, context: RequestContext, deadline: float, left: float
     ) -> bool:
-        """Let a pop wait until messages arrive, for ``left`` seconds at most.
+        """Let a pop wait until messages arrive, but at most ``left`` seconds.
 
         Return False if too many pops wait already.
         """
@@ -223,7 +223,7 @@ class PopHandler:
     async def peek(
         self, request: PeekMessage, context: RequestContext
     ) -> Response[PopMessageReply]:
-        """Return messages that a pop would return, without making them invisible."""
+        """Return the messages of the next pop, but leave them visible."""
         refused = self._refusal(request, request.max_msg_nums, "peeking", PopMessageReply())
         if refused is not None:
             return refused
@@ -245,7 +245,7 @@ class PopHandler:
         )
 
     def notify(self, request: Notification, context: RequestContext) -> Outcome[NotificationReply]:
-        """Return True if there are messages to pop, or wait until messages arrive."""
+        """Return True as soon as there are messages to pop. The request may wait for them."""
         refused = self._refusal(request, 1, "notification", NotificationReply())
         return refused or self._notify_or_hold(request, context)
 
@@ -282,7 +282,7 @@ class PopHandler:
         return Response(NotificationReply(has_msg=found))
 
     def _look_for_messages(self, line: TopicGroup, queue_id: int, *, ordered: bool) -> Steps[bool]:
-        """Return True if a pop would find a message, with a yield after each queue."""
+        """Return True if a pop would find a message. Yield after each queue."""
         for queue in self._pop.view.queues(line, queue_id, ordered=ordered):
             if self._pop.view.has_more(queue):
                 return True
@@ -290,7 +290,7 @@ class PopHandler:
         return False
 
     def waiting(self, request: PollingInfo, _context: RequestContext) -> Response[PollingInfoReply]:
-        """Return the number of pops that wait for messages of a group in a topic."""
+        """For a group and a topic, return the number of pops that wait for messages."""
         refused = self._refusal(request, 1, "polling info", PollingInfoReply())
         line = TopicGroup(request.topic, request.consumer_group)
         return refused or Response(
@@ -304,7 +304,7 @@ class PopHandler:
     def _refusal(
         self, request: _QueueRequest, count: int, what: str, header: HeaderT
     ) -> Response[HeaderT] | None:
-        """Return a refusal if a request is not allowed, else None.
+        """Return a refusal if a request is not allowed. Otherwise return None.
 
         ``header`` is the header of the refusal, and ``what`` names the request in its remark.
         """
@@ -356,7 +356,7 @@ class PopHandler:
         return None
 
     def _time_refusal(self, request: PopMessage) -> Response[PopMessageReply] | None:
-        """Return a refusal if the invisible time of a pop is too long for a timer, else None.
+        """Refuse a pop whose invisible time is too long for a timer. Otherwise return None.
 
         RocketMQ accepts such a pop, and loses the messages if they are not acknowledged.
         """

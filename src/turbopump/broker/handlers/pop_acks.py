@@ -1,5 +1,5 @@
-"""Handler of requests about popped messages: acknowledgements (200051 and 200151) and changes of
-the invisible time (200053).
+"""Handler of acknowledgements of popped messages (200051 and 200151), and of changes of their
+invisible time (200053).
 
 The order of checks and the codes are those of apache/rocketmq ``AckMessageProcessor``,
 ``ChangeInvisibleTimeProcessor``. Unlike Apache's broker, this one does not change the time of a

@@ -87,7 +87,7 @@ _BUSY: Final = refusal(
 
 
 class _Pull:
-    """Pull that is being read or waits for messages.
+    """Pull request in progress. Its queue is being read, or the request waits for messages.
 
     - ``deadline``: the end of the waiting time, as a time of the event loop in seconds. None
       until a read has found nothing.
@@ -128,7 +128,7 @@ class _Pull:
         self.revocations = handler.held.revocations
 
     def __call__(self, expired: bool) -> None:
-        """Read the queue again, because it has grown or the waiting time is over."""
+        """Read the queue again. The queue has grown, or the waiting time is over."""
         if expired:
             self.deadline = -inf
         self.handler.read_held(self)
@@ -181,9 +181,9 @@ class PullHandler:
         return self._read(pull)
 
     def _pull_cold(self, pull: _Pull) -> Outcome[PullMessageReply]:
-        """Read data that may not be in memory, unless the group has read too much of such data.
+        """Read data that may not be in memory. Each group has a limit on such reads.
 
-        In that case a push consumer is refused, and a pull consumer gets one message after
+        Over the limit a push consumer is refused, and a pull consumer gets one message after
         COLD_HOLD_S seconds.
         """
         pull.is_cold = True
@@ -302,7 +302,7 @@ class PullHandler:
         self.read_later(pull)
 
     def read_later(self, pull: _Pull) -> None:
-        """Read the queue for a pull once its client has received earlier answers."""
+        """Read the queue for a pull, after the client has received earlier answers."""
         served = pull.context.served
         if served.wire.closed:
             return
@@ -312,7 +312,7 @@ class PullHandler:
         pull.context.settle_call(self._read, pull)
 
     def _answer(self, pull: _Pull, offset: int, result: GetResult) -> Outcome[PullMessageReply]:
-        """Return the answer to a pull, and log messages that cannot be read."""
+        """Return the answer to a pull. Log the messages that could not be read."""
         request = pull.request
         if result.unreadable is not None:
             _unreadable(
@@ -370,7 +370,7 @@ class PullHandler:
         return _CODES[result.status]
 
     def _suggested(self, request: PullMessage, result: GetResult) -> int:
-        """Return the id of the broker from which the client should pull next.
+        """Return the id of a broker. The client should send its next pull there.
 
         The id is that of another broker if the next messages may not be in memory here
         (accessMessageInMemoryMaxRatio). RocketMQ: ``isSuggestPullingFromSlave``.
@@ -385,7 +385,8 @@ class PullHandler:
         return group.broker_id
 
     def _moved(self, request: PullMessage, offset: int) -> Response[PullMessageReply]:
-        """Return the answer that redirects a pull to the offset of an operator's reset.
+        """Return the answer that redirects a pull after an operator's reset. ``offset`` is the
+        reset offset.
 
         RocketMQ: ``GetMessageStatus.OFFSET_RESET``.
         """
@@ -403,7 +404,8 @@ class PullHandler:
 
 
 def _nothing_of(result: GetResult, offset: int) -> GetResult:
-    """Return the empty result of a read at ``offset``, as if the queue ended there."""
+    """Return the empty result of a read at ``offset``. The result claims that the queue ends
+    there."""
     return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, result.min_offset, result.max_offset)
 
 

@@ -1,4 +1,4 @@
-"""Handler of queries by key (12), by log offset (33), and for the age (32) and the units (321) of a
+"""Handler of queries by key (12) or log offset (33), and about the age (32) or units (321) of a
 queue.
 
 Source: apache/rocketmq ``QueryMessageProcessor``, ``AdminBrokerProcessor.getEarliestMsgStoretime``.
@@ -64,7 +64,7 @@ class QueriesHandler:
         router.add(QueryConsumeQueue, if_served(self.stored.tables.topics, self.units))
 
     def by_key(self, request: QueryMessage, context: RequestContext) -> Outcome[QueryMessageReply]:
-        """Return the newest messages that have a key, from the oldest to the newest.
+        """Return the newest messages that have a key. The oldest of them comes first.
 
         Without such a message the answer has code 22.
         """
@@ -145,7 +145,7 @@ class QueriesHandler:
     def units(
         self, request: QueryConsumeQueue, context: RequestContext
     ) -> Outcome[QueryConsumeQueueResponseBody]:
-        """Return the stored units of a queue, and the subscription of a group to the topic."""
+        """Return the stored units of a queue. Add the subscription of a group to the topic."""
         question = self.stored.store.lookup.units(
             request.topic, request.queue_id, request.index, min(request.count, UNITS_MAX)
         )

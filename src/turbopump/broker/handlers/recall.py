@@ -148,7 +148,7 @@ class RecallHandler:
         due: int,
         born_host: tuple[str, int],
     ) -> Response[RecallMessageReply] | None:
-        """Store a recall, and return None, or a refusal if it is too late."""
+        """Store a recall. Return None, or a refusal for a late recall."""
         while True:
             if not self._timers.may_recall(due):
                 return self._too_late(due)

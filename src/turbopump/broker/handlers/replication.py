@@ -1,4 +1,4 @@
-"""Handler of requests by slaves, and of requests about the state of replication.
+"""Handler of requests about replication. Some come from slaves, the others ask for its state.
 
 Slaves request tables (43, 45, 402, 60 and 61). The others are 906 for the HA port, 907 for the
 state of replication, and 905 and 908, which Apache's slaves send. Source: apache/rocketmq
@@ -37,7 +37,7 @@ from turbopump.remoting.router import RequestContext, Router
 
 @dataclass(eq=False)
 class ReplicationHandler:
-    """Handler of requests by slaves, and of requests about the state of replication.
+    """Handler of requests about replication. Some come from slaves, the others ask for its state.
 
     Tables are sent in the form of their files.
     """
@@ -99,7 +99,7 @@ class ReplicationHandler:
     def exchange(
         self, request: ExchangeHAInfo, _context: RequestContext
     ) -> Response[ExchangeHAInfoReply]:
-        """Return the addresses of a master, or set the address of a slave's new master.
+        """Return the addresses of this master. At a slave, set the address of its new master.
 
         RocketMQ: the reported flushed offset is that of the start, and a slave keeps the new
         address.

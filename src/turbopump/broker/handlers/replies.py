@@ -46,7 +46,7 @@ PUSHED_BYTES_MAX: Final = 256 * 1024 * 1024
 
 
 class RepliesHandler:
-    """Handler of replies, which the broker sends to the waiting producers.
+    """Handler of replies. The broker sends each reply to the waiting producer.
 
     ``check`` is a function that returns the queue id for a send, or a refusal.
     """
@@ -72,7 +72,7 @@ class RepliesHandler:
         router.add(SendReplyMessageV2, self.reply)
 
     def reply(self, request: SendMessage, context: RequestContext) -> Outcome[SendMessageReply]:
-        """Send a reply to the producer that waits for it, and store a copy."""
+        """Send a reply to the waiting producer, and store a copy."""
         checked = self._check(request, self._topics.find(request.topic))
         if isinstance(checked, Response):
             return checked
@@ -117,7 +117,7 @@ class RepliesHandler:
     # --- to the producer
 
     async def _push_reply(self, request: SendMessage, context: RequestContext) -> str | None:
-        """Send a reply to its producer, and return None, or the reason if that fails."""
+        """Send a reply to its producer. Return None, or the reason for a failure."""
         client_id = property_value(request.properties or "", REPLY_TO_CLIENT)
         if client_id is None:
             return (
@@ -170,7 +170,7 @@ class RepliesHandler:
     async def _store_reply(
         self, request: SendMessage, queue_id: int, context: RequestContext, reply: SendMessageReply
     ) -> None:
-        """Store a copy of a reply, and set the message id and offset in the answer ``reply``.
+        """Store a copy of a reply. Set its message id and offset in the answer ``reply``.
 
         RocketMQ stores a reply without its sysFlag, so that a compressed reply cannot be read.
         """
@@ -203,5 +203,5 @@ class RepliesHandler:
 
 
 def _host_text(host: tuple[str, int]) -> str:
-    """Format a socket address like Java, without brackets around an IPv6 address."""
+    """Format a socket address as Java does: an IPv6 address has no brackets."""
     return f"{host[0]}:{host[1]}"

@@ -122,7 +122,7 @@ class SendHandler:
     def send(
         self, request: SendMessage, context: RequestContext, fresh: bool = False
     ) -> Outcome[SendMessageReply]:
-        """Store a message or a batch, and return the answer or HELD.
+        """Store a message or a batch. Return the answer, or HELD if the answer comes later.
 
         ``fresh`` is True if the topic has just been created and the caller waits for its
         registration.
@@ -216,7 +216,8 @@ class SendHandler:
         unique: str,
         recall_handle: str,
     ) -> bytes:
-        """Return the answer to a send of a timer message, with a handle to recall the message."""
+        """Return the answer to a send of a timer message. It contains a handle for the recall of
+        the message."""
         reply = SendMessageReply(
             msg_id=f"{self._msg_id_host}{stored.offset:016X}",
             queue_id=queue_id,
@@ -229,7 +230,7 @@ class SendHandler:
     def _to_new_topic(
         self, request: SendMessage, context: RequestContext
     ) -> Outcome[SendMessageReply]:
-        """Store a message in a new topic, and answer once the topic is saved and registered.
+        """Store a message in a new topic. Answer after the topic is saved and registered.
 
         The message is stored at once. If the topic were not on the disk, a crash would lose its
         messages. If the name servers did not know the topic, a client that learns of it could not
@@ -320,7 +321,7 @@ class SendHandler:
         return HELD
 
     def _late_answer(self, frame: bytes, copied: bool) -> bytes:
-        """Return the answer for a stored message that is not confirmed in time.
+        """Return the answer for a stored message without a timely confirmation.
 
         ``copied`` is False if too few slaves have the message. The answer then reports that, as
         with RocketMQ.

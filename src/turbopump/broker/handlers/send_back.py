@@ -1,4 +1,4 @@
-"""Handler of messages that a consumer could not process and sends back (36).
+"""Handler of messages that consumers send back after a failure (36).
 
 Each message is delivered again later, or becomes a dead letter. The order of checks and the codes
 are those of apache/rocketmq ``AbstractSendMessageProcessor.consumerSendMsgBack``. RocketMQ answers
@@ -36,7 +36,7 @@ from turbopump.remoting.router import Outcome, RequestContext, Router
 
 @dataclass(eq=False)
 class SendBackHandler:
-    """Handler of messages that a consumer could not process and sends back.
+    """Handler of messages that consumers send back after a failure.
 
     If the members of a group have different maximum numbers of attempts, the number of the member
     that started last counts.
@@ -53,7 +53,8 @@ class SendBackHandler:
         router.add(ConsumerSendMsgBack, self.send_back)
 
     def send_back(self, request: ConsumerSendMsgBack, context: RequestContext) -> Outcome[None]:
-        """Store a copy of a message that a consumer could not process, for a later delivery."""
+        """Store a copy of a message for a later delivery. A consumer could not process the
+        message."""
         if self.stored.config.is_slave:  # before it makes a topic
             return refusal(
                 ResponseCode.SYSTEM_ERROR,
@@ -167,7 +168,7 @@ class SendBackHandler:
         )
 
     def _level_of(self, group: SubscriptionGroupConfig, attempts: int) -> int:
-        """Return the delay level that the retry policy of a group gives for an attempt.
+        """Return the delay level for an attempt, according to the retry policy of a group.
 
         Return 0 if the group has no policy. RocketMQ: its proxy obeys the policy, its broker does
         not.

@@ -66,7 +66,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TopicRecords:
-    """All tables in which a broker keeps data about topics."""
+    """Tables of a broker that have data about topics."""
 
     topics: TopicTable
     offsets: ConsumerOffsets
@@ -75,7 +75,7 @@ class TopicRecords:
     held: HeldPulls
 
     async def forget(self, name: str, until: int | None = None) -> OSError | None:
-        """Delete a topic and its data in all tables.
+        """Delete a topic, and its data in each table.
 
         The tables change after the store has recorded the deletion. ``until`` is a log offset, or
         None. Queues with a message after that offset are kept. Return the error if the queues
@@ -178,7 +178,7 @@ class TopicsHandler:
     async def create_list(
         self, _request: CreateTopicList, body: CreateTopicListRequestBody, context: RequestContext
     ) -> Response[None]:
-        """Create several topics, or none if any of them is invalid.
+        """Create several topics. If one topic is invalid, create none of them.
 
         RocketMQ: the topics after an unchanged one are skipped.
         """
@@ -205,13 +205,14 @@ class TopicsHandler:
         return await self._answer_when_saved(self._topics)
 
     async def _answer_when_saved(self, *tables: SavedTable[Any]) -> Response[None]:
-        """Return the answer once these tables are saved and the name servers know the topics."""
+        """Return the answer. Before that, wait until the tables are saved and the name servers know
+        the topics."""
         return await not_saved(*tables, announced=self.announce()) or Response()
 
     def _changed_topic(
         self, topic: TopicConfig, changes: Mapping[str, str] | str
     ) -> TopicConfig | Refusal:
-        """Return the settings of a topic after changes to its attributes, or a refusal.
+        """Apply changes to the attributes of a topic. Return its new settings, or a refusal.
 
         The codes and their order are those of ``AdminBrokerProcessor.updateAndCreateTopic``.
         """
@@ -273,7 +274,8 @@ class TopicsHandler:
     async def list_all(
         self, request: GetAllTopicConfig, _context: RequestContext
     ) -> Response[GetAllTopicConfigReply]:
-        """Return the settings of all topics, or only those that have changed."""
+        """Return the settings of all topics. If the client knows a version, return only later
+        changes."""
         body, ext = await table_answer(self._topics, request.known_version, request.held)
         store = self.records.store
         ext |= {LOG_START: str(store.log.start), LOG_END: str(store.log.end)}
@@ -292,7 +294,7 @@ class TopicsHandler:
     def queue_offsets(
         self, request: GetTopicStatsInfo, context: RequestContext
     ) -> Outcome[TopicStatsTable]:
-        """Return the first and the next offset of each queue of a topic.
+        """For each queue of a topic, return its first offset and its next offset.
 
         The answer also has the time of the last message in each queue, and the number of messages
         per second over the last minute.

@@ -1,4 +1,4 @@
-"""Handler of requests to end a transaction (37), or to check a given-up transaction again (323).
+"""Handler of requests to end a transaction (37), or to check it again after giving up (323).
 
 The codes and the beginnings of remarks are those of apache/rocketmq ``EndTransactionProcessor``,
 ``AdminBrokerProcessor.resumeCheckHalfMessage``. A repeated end of a transaction succeeds and
@@ -36,7 +36,7 @@ ENDS_AT_THE_MASTER: Final = (
 
 
 class TransactionsHandler:
-    """Handler of requests to end a transaction, or to check a given-up transaction again."""
+    """Handler of requests to end a transaction, or to check it again after giving up."""
 
     def __init__(self, config: BrokerConfig, transactions: Transactions, clock: Clock) -> None:
         self._config = config
@@ -134,7 +134,7 @@ class TransactionsHandler:
     async def resume(
         self, request: ResumeCheckHalfMessage, context: RequestContext
     ) -> Response[None]:
-        """Store a half message again that was given up, and begin new checks of its transaction."""
+        """Resume the checks of a given-up transaction. Its half message is stored again."""
         if self._config.is_slave:
             return refusal(ResponseCode.SLAVE_NOT_AVAILABLE, ENDS_AT_THE_MASTER)
         try:

@@ -1,4 +1,4 @@
-"""Handler of requests that Apache's broker serves and this one does not.
+"""Handler that refuses the requests that only Apache's broker serves.
 
 Such a request gets code 1 and a reason, before anything changes. The router answers a request that
 Apache's broker does not know either with code 3.
@@ -31,7 +31,7 @@ UNSERVED: Final[Mapping[RequestCode, str]] = {
 
 
 class UnservedHandler:
-    """Handler that refuses requests which Apache's broker serves and this one does not."""
+    """Handler that refuses the requests that only Apache's broker serves."""
 
     def add_to(self, router: Router) -> None:
         for code, remark in UNSERVED.items():

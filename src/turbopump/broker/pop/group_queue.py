@@ -1,4 +1,4 @@
-"""Topics and queues as the groups that pop them see them."""
+"""Keys for one group's pops: a topic, or one of its queues."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ ANY_QUEUE: Final = -1
 
 
 class TopicGroup(NamedTuple):
-    """A topic and a consumer group that pops it."""
+    """A topic, together with a consumer group that pops it."""
 
     topic: str
     group: str
 
 
 class GroupQueue(NamedTuple):
-    """A queue of a topic, or of a retry topic, as one group sees it."""
+    """A queue of a topic or of a retry topic, together with a consumer group that pops it."""
 
     group: str
     topic: str
@@ -26,7 +26,7 @@ class GroupQueue(NamedTuple):
 
     @property
     def line(self) -> TopicGroup:
-        """The topic and group whose pops read this queue.
+        """Topic and group for this queue. Their pops read the queue.
 
         For a queue of a retry topic this is the original topic.
         """

@@ -1,4 +1,4 @@
-"""Pops and notifications that found no message and wait for one (long polling).
+"""Waiting list of pop requests that found no message (long polling).
 
 The waiting pops of a topic and group form a line. When a queue has messages, the line wakes one
 pop. The next pop wakes after this pop has ended. So a message wakes one consumer of a group, not
@@ -25,7 +25,7 @@ POP_SIZE: Final = 2400
 
 
 class PopKind(NamedTuple):
-    """Kind of a request that waits for messages, and the queue for which the request waits.
+    """Kind of a waiting request, and the queue that the request reads.
 
     - ``queue_id``: the queue, or ``ANY_QUEUE``.
     - ``takes``: True for a pop, which removes messages. False for a notification, which only
@@ -77,7 +77,7 @@ class HeldPops(WaitingRequests[_PopLine]):
         self._planned: set[TopicGroup] = set()
 
     def count_waiting(self, group: TopicGroup, queue_id: int) -> int:
-        """Return the number of pops of a group that wait for a queue."""
+        """Return the number of a group's pops that wait for a queue."""
         line = self.lines.get(group)
         return line.counts[queue_id] if line is not None else 0
 
@@ -110,7 +110,7 @@ class HeldPops(WaitingRequests[_PopLine]):
         return True
 
     def wake_line(self, group: TopicGroup) -> None:
-        """Wake the first waiting pop of a group for which a queue has messages.
+        """Wake the first waiting pop of a group whose queue has messages.
 
         The check runs after the current callback of the event loop.
         """
@@ -119,8 +119,7 @@ class HeldPops(WaitingRequests[_PopLine]):
             asyncio.get_running_loop().call_soon(self._wake_line_now, group)
 
     def expire_group(self, group: TopicGroup) -> None:
-        """Answer all waiting pops of a group, because the group may have lost its permission to
-        read."""
+        """Answer all waiting pops of a group. The group may have lost its permission to read."""
         line = self.lines.get(group)
         if line is not None:
             self.expire_line(line)

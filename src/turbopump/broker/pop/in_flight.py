@@ -1,4 +1,4 @@
-"""Popped messages of each queue that a consumer has neither acknowledged nor given back.
+"""Table of messages that are in flight: popped, but neither acknowledged nor given back.
 
 Only messages popped since the start count, and only if the broker has a limit. Ordered pops do not
 count: they take no more of a queue while some of its messages are unacknowledged. RocketMQ:
@@ -13,7 +13,7 @@ from turbopump.broker.pop.group_queue import GroupQueue
 
 
 class InFlight:
-    """Popped messages without an acknowledgement, by queue.
+    """Table of popped messages without an acknowledgement, by queue.
 
     A group does not pop a queue that has more than ``limit`` of these messages. A limit of None
     means no limit.
@@ -24,7 +24,7 @@ class InFlight:
         self._out: dict[GroupQueue, set[int]] = {}
 
     def count_popped(self, queue: GroupQueue) -> int:
-        """Return the number of popped messages of a queue that are not acknowledged."""
+        """Return the number of messages of a queue that were popped but not acknowledged."""
         return len(self._out.get(queue, ()))
 
     def is_full(self, queue: GroupQueue) -> bool:
@@ -32,12 +32,12 @@ class InFlight:
         return self._limit is not None and self.count_popped(queue) > self._limit
 
     def add_popped(self, queue: GroupQueue, offsets: Iterable[int]) -> None:
-        """Record the messages at these offsets of a queue as popped."""
+        """Record that the messages at these offsets of a queue were popped."""
         if self._limit is not None:
             self._out.setdefault(queue, set()).update(offsets)
 
     def remove_ended(self, queue: GroupQueue, offsets: Iterable[int]) -> bool:
-        """Record the messages at these offsets of a queue as acknowledged or given back.
+        """Record that the messages at these offsets of a queue were acknowledged or given back.
 
         Return True if the queue was over the limit and is no longer.
         """

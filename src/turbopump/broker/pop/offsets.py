@@ -1,4 +1,4 @@
-"""Next offset to pop of each group in each queue, and the queues that are being popped now.
+"""Offsets of pops: for each group and queue, the next offset to pop.
 
 The next pop starts at the end of the previous one. The committed offset, where a restart begins,
 advances only when the checkpoint is on the disk. So a popped message either has a checkpoint, or is
@@ -17,7 +17,7 @@ from turbopump.store.watermark import Watermark
 
 
 class PopOffsets:
-    """Next offset to pop in each queue, and the set of queues that a pop has locked.
+    """Table of the next offsets to pop, by queue. A queue is locked during a pop.
 
     A new offset is committed only when the log is on the disk up to the end of its checkpoint. A
     commit that had to wait for the disk calls ``settled``.
@@ -33,11 +33,11 @@ class PopOffsets:
 
     @property
     def waiting(self) -> bool:
-        """True if an offset is not committed yet because its checkpoint is not on the disk."""
+        """True while an offset cannot be committed, because its checkpoint is not on the disk."""
         return bool(self._ahead)
 
     def find(self, queue: GroupQueue) -> int | None:
-        """Return the offset of the next message to pop, or None if the group has no offset."""
+        """Return the offset of the next message to pop. Return None if the group has no offset."""
         waiting = self._ahead.get(queue)
         committed = self._offsets.find(*queue)
         if not waiting:
@@ -45,12 +45,11 @@ class PopOffsets:
         return waiting[-1][1] if committed is None else max(waiting[-1][1], committed)
 
     def is_reset(self, queue: GroupQueue) -> bool:
-        """Return True if an operator has reset the group's offset and no pop has used the new
-        offset yet."""
+        """Return True if an operator has reset the group's offset, and no pop has begun there."""
         return self._offsets.is_reset(*queue)
 
     def take_reset(self, queue: GroupQueue) -> int | None:
-        """Return the offset to which an operator has reset the group, or None without a reset.
+        """Return the offset of an operator's reset, or None without a reset.
 
         The call removes the reset, so it returns each reset once.
         """
@@ -65,7 +64,8 @@ class PopOffsets:
         self._offsets.commit(*queue, offset)
 
     def commit(self, queue: GroupQueue, offset: int, log_end: int) -> None:
-        """Set the next offset to pop, and commit it once the log is on the disk up to ``log_end``.
+        """Set the next offset to pop. Commit it as soon as the log is on the disk up to
+        ``log_end``.
 
         The checkpoint of the messages before ``offset`` ends at ``log_end``. Messages before
         ``offset`` without a checkpoint are not for this group. The offsets of a queue are committed
@@ -81,7 +81,7 @@ class PopOffsets:
             self._flushed.when(log_end, partial(self._commit_durable, queue, waiting))
 
     def _commit_durable(self, queue: GroupQueue, waiting: deque[tuple[int, int]]) -> None:
-        """Commit the offsets whose checkpoints are on the disk now."""
+        """Commit each waiting offset whose checkpoint is on the disk now."""
         # ``waiting`` is another list if the offset was set (``set_next``) or reset meanwhile. The
         # old offsets must then not be committed.
         if self._ahead.get(queue) is not waiting or self._flushed.error is not None:

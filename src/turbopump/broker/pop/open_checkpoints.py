@@ -1,4 +1,4 @@
-"""State of the popped messages that are not acknowledged, for one revive queue.
+"""Unacknowledged messages of the checkpoints in one revive queue.
 
 The input is the records of the revive queue in their order. The module uses no I/O, event loop or
 clock.
@@ -20,7 +20,7 @@ from turbopump.broker.pop import records
 
 @dataclass(slots=True, eq=False)
 class OpenCheckpoint:
-    """Record of the messages of one pop, and the acknowledgements that were read for them.
+    """State of one pop: its messages, and the acknowledgements read so far.
 
     - ``visible_at_ms``: the time when unacknowledged messages become visible again, in ms since
       1970.
@@ -43,7 +43,7 @@ class OpenCheckpoint:
 
 
 class OpenCheckpoints:
-    """All checkpoints of one revive queue that have unacknowledged messages.
+    """All checkpoints of one revive queue whose messages are not all acknowledged.
 
     - ``read``: the offset in the revive queue after the last record that was read.
     """
@@ -58,12 +58,12 @@ class OpenCheckpoints:
 
     @property
     def position(self) -> int:
-        """Lowest offset in the revive queue whose record is still needed."""
+        """Lowest offset of the revive queue at which a record is still needed."""
         return min((entry.first for entry in self._open.values()), default=self.read)
 
     @property
     def next_time_ms(self) -> int | None:
-        """Time when the first messages become visible again, in ms since 1970, or None without
+        """Time when the next messages become visible again, in ms since 1970. None without
         messages."""
         return min((entry.visible_at_ms for entry in self._open.values()), default=None)
 
@@ -107,14 +107,14 @@ class OpenCheckpoints:
                 del self._open[key]
 
     def ripe_entries(self, now_ms: int) -> list[OpenCheckpoint]:
-        """Return the checkpoints whose messages are due to become visible again, the earliest
-        first."""
+        """Return the checkpoints that are due: their messages become visible again. The earliest
+        comes first."""
         return sorted(
             (entry for entry in self._open.values() if entry.visible_at_ms <= now_ms), key=_order
         )
 
     def close_entry(self, entry: OpenCheckpoint) -> None:
-        """Remove a checkpoint after its unacknowledged messages were stored again.
+        """Remove a checkpoint, after the copies of its unacknowledged messages were stored.
 
         Also remove acknowledgements this way if their checkpoint never came.
         """

@@ -1,4 +1,6 @@
-"""Messages of the last ordered pop of each queue, saved in ``config/consumerOrderInfo.json``.
+"""Record of ordered pops: for each queue, the messages of its last ordered pop.
+
+The record is saved in ``config/consumerOrderInfo.json``.
 
 A queue is blocked for its group until each of these messages is acknowledged or visible again. The
 group's offset is that of the first unacknowledged message. So messages that become visible again
@@ -20,7 +22,7 @@ from turbopump.message.java import Int64
 
 
 class OrderedPop(msgspec.Struct, kw_only=True):
-    """Messages that the last ordered pop of a queue returned.
+    """Record of the last ordered pop of a queue, with its messages.
 
     - ``distances`` (``o`` in the file): the first queue offset, then the distance of each further
       message from it.
@@ -50,7 +52,7 @@ class OrderedPop(msgspec.Struct, kw_only=True):
         return [first, *(first + distance for distance in rest)]
 
     def unacknowledged(self) -> list[int]:
-        """Return the queue offsets of the popped messages that are not acknowledged."""
+        """Return the queue offsets of messages that were popped but not acknowledged."""
         return [offset for bit, offset in enumerate(self.offsets()) if not self.done >> bit & 1]
 
     def blocked_until(self, now_ms: int) -> int | None:
@@ -64,7 +66,7 @@ class OrderedPop(msgspec.Struct, kw_only=True):
 
 
 class OrderInfoTable(msgspec.Struct, kw_only=True):
-    """Contents of ``consumerOrderInfo.json``, the last ordered pop of each queue.
+    """Contents of ``consumerOrderInfo.json``: for each queue, its last ordered pop.
 
     The first key is ``topic@group``, the second the queue id.
     """
@@ -73,7 +75,7 @@ class OrderInfoTable(msgspec.Struct, kw_only=True):
 
 
 class OrderInfo(SavedTable[OrderInfoTable]):
-    """Messages of the last ordered pops, by group and queue."""
+    """Table of the last ordered pops, by group and queue."""
 
     def __init__(self, file: JsonTable) -> None:
         super().__init__(file, OrderInfoTable)
@@ -84,7 +86,7 @@ class OrderInfo(SavedTable[OrderInfoTable]):
         self._table = self._load().table
 
     def copy(self, table: OrderInfoTable, *, whole: bool) -> None:
-        """Replace the table by the table of the master broker. A master always sends the ``whole``
+        """Replace this table by the table of the master. The master always sends the ``whole``
         table."""
         assert whole
         self._table = table.table
@@ -93,7 +95,8 @@ class OrderInfo(SavedTable[OrderInfoTable]):
     def blocked_until(
         self, queue: GroupQueue, now_ms: int, attempt_id: str | None = None
     ) -> int | None:
-        """Return the time until which ordered pops of a queue are blocked, or None.
+        """Return the time at which ordered pops of a queue can continue. Return None if the queue
+        is not blocked.
 
         The time is in ms since 1970. A pop with the attempt id of the last pop is never blocked,
         because its client did not receive the answer to that pop.
@@ -106,7 +109,7 @@ class OrderInfo(SavedTable[OrderInfoTable]):
     def record_pop(
         self, queue: GroupQueue, offsets: Sequence[int], taken: OrderedPop, following: int
     ) -> list[tuple[QueueKey, int]]:
-        """Record the messages that an ordered pop returned, and count their deliveries.
+        """Record the messages of an ordered pop, and count their deliveries.
 
         Return entries for the header field ``orderCountInfo``: the number of earlier deliveries of
         each message.
@@ -141,7 +144,7 @@ class OrderInfo(SavedTable[OrderInfoTable]):
     def acknowledge(
         self, queue: GroupQueue, offset: int, pop_time_ms: int, stands: int | None
     ) -> int | None:
-        """Acknowledge a message of an ordered pop, and return the group's new offset.
+        """Acknowledge a message of an ordered pop. Return the group's new offset.
 
         Return None if the group's offset does not change, for example because the message was
         popped again. Raises LookupError if the last pop did not include the message.

@@ -1,4 +1,4 @@
-"""The parts of POP in one broker, and the order in which they are built, started and stopped."""
+"""POP of one broker. It builds its parts, then starts and stops them in the right order."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 
 class Pop:
-    """POP of one broker, in which consumers take messages without owning a queue.
+    """POP of one broker. With POP, consumers take messages without owning a queue.
 
     Call ``start``, then ``stop``.
     """
@@ -109,7 +109,7 @@ class Pop:
         self._begun_ms = tables.begun_ms
 
     def start(self) -> None:
-        """Start to deliver popped messages again that no consumer acknowledges in time."""
+        """Start the redelivery of messages that were popped but not acknowledged in time."""
         for each in self.reviving:
             each.start()
 
@@ -140,7 +140,7 @@ class Pop:
         self.order.save()
 
     async def stop(self) -> None:
-        """Stop the redelivery, and save the offsets of the pops, where the next start continues.
+        """Stop the redelivery and save the offsets of the pops. The next start continues there.
 
         This may be called twice.
         """
@@ -172,7 +172,7 @@ class Pop:
 
 
 def recover_offsets(store: MessageStore, offsets: ConsumerOffsets) -> None:
-    """Advance the offsets of groups past all pops that have a checkpoint in the log.
+    """Advance the offsets of groups past every pop whose checkpoint is in the log.
 
     Call this before the broker serves clients. After a kill the groups' offsets are those of the
     last save, some seconds old. Each later checkpoint in the log shows the progress of a pop, so

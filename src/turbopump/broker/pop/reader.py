@@ -1,4 +1,4 @@
-"""Reading of messages for a pop.
+"""Reader of messages for a pop.
 
 The reader reads the queues one after the other. For the messages of a queue it first stores a
 checkpoint, and then returns them. Messages without a stored checkpoint are not returned.
@@ -60,7 +60,7 @@ _EMPTY: Final = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE
 
 @dataclass(slots=True)
 class PopQuery:
-    """Messages that a consumer asks for in one pop.
+    """Query of one pop: the consumer, the topic, and the limits of the result.
 
     - ``count_max``: the maximum number of messages.
     - ``invisible_ms``: the milliseconds for which other consumers do not get the messages.
@@ -83,7 +83,7 @@ class PopQuery:
 
 @dataclass(slots=True)
 class PoppedEntries:
-    """Result of one pop, with the messages that were found.
+    """Result of one pop: the messages found so far.
 
     - ``pop_time_ms``: the time of the pop, in ms since 1970.
     - ``parts``: the encoded messages.
@@ -106,7 +106,7 @@ class PoppedEntries:
 
 @dataclass(slots=True, eq=False)
 class PopReader:
-    """Reader of messages for pops, which also writes their checkpoints."""
+    """Reader of messages for pops. It also writes the checkpoints of these messages."""
 
     view: PopView
     revive_log: ReviveLog
@@ -116,7 +116,7 @@ class PopReader:
     async def read_queues(
         self, query: PopQuery, queues: list[GroupQueue], taken: PoppedEntries
     ) -> None:
-        """Read messages from the queues, one queue after the other, into ``taken``.
+        """Read messages from each of the queues in turn, and add them to ``taken``.
 
         Queues that another pop is reading are skipped. If a queue cannot be read, ``taken.refused``
         is the reason.
@@ -137,7 +137,7 @@ class PopReader:
                 self.view.offsets.unlock(queue)
 
     async def _read_queue(self, query: PopQuery, queue: GroupQueue, taken: PoppedEntries) -> None:
-        """Read messages from a locked queue, and move the group's offset behind these messages."""
+        """Read messages from a locked queue. Move the group's offset behind these messages."""
         # The order keeps a kill from losing messages. The checkpoint of the messages is in the log
         # before they are answered, and the committed offset passes them only when the log is on the
         # disk up to the checkpoint (``PopOffsets.commit``). Messages that the filter rejects need
@@ -170,7 +170,7 @@ class PopReader:
     async def _read_from(
         self, queue: GroupQueue, start: int, wanted: int, subscription: SubscriptionFilter
     ) -> tuple[int, GetResult]:
-        """Read at most ``wanted`` messages of a queue, from the offset ``start`` on.
+        """Read at most ``wanted`` messages of a queue, beginning at the offset ``start``.
 
         If the queue has no such offset, read from the nearest existing one. Return the offset at
         which the read began, and its result.
@@ -282,7 +282,7 @@ class PopReader:
 
 
 def queue_offsets(data: bytes) -> list[int]:
-    """Return the queue offset of each encoded message in ``data``.
+    """For each encoded message in ``data``, return its queue offset.
 
     ``message/entry.py`` describes the encoding.
     """
@@ -296,7 +296,7 @@ def queue_offsets(data: bytes) -> list[int]:
 
 
 def as_of_topic(message: ReceivedMessage, topic: str, handle: PopHandle) -> bytes:
-    """Return the encoding of a retried message with its original topic and a receipt handle.
+    """Encode a retried message for a consumer, with its original topic and a receipt handle.
 
     The property with the CRC is removed, because the bytes have changed.
     """
@@ -311,7 +311,7 @@ async def peek(
     count_max: int,
     pause: Callable[[], Awaitable[None]],
 ) -> tuple[bytes, int]:
-    """Return the messages that a pop of the queues would find, and change nothing.
+    """Return the messages that a pop of the queues would return. Nothing changes.
 
     The result is at most ``count_max`` encoded messages, and the number of messages that are left.
     No offset changes, and no checkpoint is stored. Raises StoreError. RocketMQ:

@@ -1,4 +1,4 @@
-"""Records of POP: checkpoints list popped messages, and acknowledgements end them.
+"""Records of POP. A checkpoint lists popped messages, and an acknowledgement ends some of them.
 
 Each record is the JSON body of a message of the revive topic. The message's tag is the kind of
 record: ``ck`` for a checkpoint, ``ack`` or ``bAck`` for an acknowledgement of one message or of
@@ -48,7 +48,7 @@ REVIVE_TOPIC_PREFIX: Final = f"{SYSTEM_TOPIC_PREFIX}REVIVE_LOG_"
 
 
 class PopKey(NamedTuple):
-    """Key that an acknowledgement shares with its checkpoint."""
+    """Key of a pop. A checkpoint and its acknowledgements have the same key."""
 
     topic: str
     group: str
@@ -58,7 +58,7 @@ class PopKey(NamedTuple):
     broker_name: str
 
     def unique_id(self, first: object, tag: str) -> str:
-        """Return the value of the property ``UNIQ_KEY`` for the message of a record.
+        """Return the property ``UNIQ_KEY`` for the message that stores a record.
 
         - ``first``: the offset, or list of offsets, that the record is about.
         """
@@ -67,7 +67,7 @@ class PopKey(NamedTuple):
 
 
 class Record(msgspec.Struct, kw_only=True):
-    """Fields that checkpoints and acknowledgements share. These fields identify the pop."""
+    """Common fields of checkpoints and acknowledgements. These fields identify the pop."""
 
     start_offset: Int64 = msgspec.field(default=0, name="so")
     pop_time: Int64 = msgspec.field(default=0, name="pt")
@@ -77,7 +77,7 @@ class Record(msgspec.Struct, kw_only=True):
     broker_name: str | None = msgspec.field(default=None, name="bn")
 
     def key(self, broker_name: str) -> PopKey:
-        """Return the key of the pop that the record belongs to.
+        """Return the key of the pop to which this record belongs.
 
         - ``broker_name``: the name of this broker, for old records that have none.
         """
@@ -92,7 +92,7 @@ class Record(msgspec.Struct, kw_only=True):
 
 
 class Checkpoint(Record, kw_only=True):
-    """Record of the messages that one pop returned from one queue.
+    """Record of one pop: the messages that it returned from one queue.
 
     The queue offsets of the messages are ``start_offset`` plus each of ``distances``. Without
     ``distances``, they are ``count`` consecutive offsets. Bits of ``bit_map`` mark messages that
@@ -120,7 +120,7 @@ class Checkpoint(Record, kw_only=True):
 
 
 class Acknowledgement(Record, kw_only=True):
-    """Record that one or several popped messages were acknowledged.
+    """Record of an acknowledgement, for one or several popped messages.
 
     - ``offset``: the queue offset of a single message.
     - ``offsets``: the queue offsets of several messages, or None for a single message.
@@ -151,7 +151,7 @@ class Acknowledgement(Record, kw_only=True):
 
 
 class ReviveLog:
-    """Writer of the checkpoints and acknowledgements of a broker into its revive topic.
+    """Writer of a broker's checkpoints and acknowledgements into the revive topic.
 
     The records are stored as timer messages. A record is durable as soon as the log is on the disk
     up to its ``PutResult``.
@@ -173,18 +173,18 @@ class ReviveLog:
         self._popped = 0
 
     def next_queue(self) -> int:
-        """Return the revive queue for the records of the next pop. Pops use the revive queues in
+        """Return the revive queue for the records of the next pop. Pops use these queues in
         rotation."""
         self._popped += 1
         return (self._popped - 1) % self._config.revive_queue_num
 
     @property
     def used(self) -> bool:
-        """True if a pop, other than an ordered one, has run since the start of the broker."""
+        """True if an unordered pop has run since the start of the broker."""
         return self._popped > 0
 
     async def store_checkpoint(self, queue_id: int, checkpoint: Checkpoint) -> PutResult:
-        """Store a checkpoint, which the timers deliver shortly before its messages become visible
+        """Store a checkpoint. The timers deliver it shortly before its messages become visible
         again.
 
         Raises StoreError, OSError, and MessageError if this time is too late for a timer.
@@ -199,7 +199,7 @@ class ReviveLog:
     async def store_acknowledgement(
         self, queue_id: int, key: PopKey, offsets: list[int], visible_at_ms: int
     ) -> PutResult:
-        """Store an acknowledgement of messages of a checkpoint.
+        """Store an acknowledgement for messages of one checkpoint.
 
         Raises the errors of ``store_checkpoint``.
         """

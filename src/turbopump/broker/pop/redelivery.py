@@ -52,8 +52,8 @@ class Redelivery:
     wake_line: Callable[[TopicGroup], None]
 
     async def redeliver(self, entry: OpenCheckpoint) -> list[int]:
-        """Store a copy of each unacknowledged message of a checkpoint, and return the queue
-        offsets.
+        """Store a copy of each unacknowledged message of a checkpoint. Return the queue offsets of
+        the messages.
 
         Return an empty list if the topic or the group was deleted. Raises StoreError or OSError;
         ``entry.left`` then lists the messages without a copy.
@@ -82,7 +82,7 @@ class Redelivery:
         return offsets
 
     async def _redeliver_one(self, key: records.PopKey, offset: int) -> str | None:
-        """Store a copy of one message. Return None, or the reason why no copy is possible."""
+        """Store a copy of one message. Return None, or the reason for a failure."""
         question = self.view.store.lookup.entry_in_queue(key.topic, key.queue_id, offset)
         found = await ask(self.view.store.cold_reads, question, self.forwarding.turns)
         if found is None:

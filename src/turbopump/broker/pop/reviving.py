@@ -1,4 +1,4 @@
-"""Revival of popped messages: messages that no consumer acknowledged are delivered again.
+"""Revival of popped messages. A message without an acknowledgement is delivered again.
 
 Each queue of the revive topic has one task. The task reads the records as the timers deliver them.
 A checkpoint is settled after its time, when no earlier acknowledgement can be missing: the timers
@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 
 
 class StoredCopies(NamedTuple):
-    """Messages of one checkpoint that were stored again.
+    """Copies of messages of one checkpoint, stored for a second delivery.
 
     - ``log_end``: the end of the copies in the log.
     - ``offsets``: the queue offsets of the original messages.
@@ -61,8 +61,8 @@ class StoredCopies(NamedTuple):
 
 
 class Reviving:
-    """Task that delivers the popped messages of one revive queue again if no consumer acknowledged
-    them.
+    """Task for one revive queue. It delivers popped messages again if they are not acknowledged in
+    time.
 
     Call ``start``, then ``stop``.
     """
@@ -148,8 +148,8 @@ class Reviving:
             )
 
     async def _settle_ripe(self) -> float:
-        """Redeliver the unacknowledged messages of due checkpoints. Return the seconds until the
-        next check."""
+        """Settle due checkpoints: redeliver their unacknowledged messages. Return the seconds until
+        the next check."""
         # This order of steps makes sure that a kill at any point repeats messages and loses none:
         #
         # 1. The copies of what is left of a checkpoint are appended to the log.
@@ -189,7 +189,7 @@ class Reviving:
         return min(max(next_time - self._clock.now_ms(), 1) / 1000, SLEEP_MAX_S)
 
     def _is_complete(self, entry: OpenCheckpoint) -> bool:
-        """Return True if all acknowledgements that came in time for a checkpoint have been read."""
+        """Return True if each timely acknowledgement for a checkpoint has been read."""
         # An acknowledgement is a timer message. It reaches this queue only at its own time, at most
         # one slot after the time of the checkpoint. So the queue may lack some acknowledgements
         # that came in time. Two marks show when none is missing. The first is the end of the
@@ -205,7 +205,7 @@ class Reviving:
         return self._open.read >= entry.queue_mark
 
     async def acknowledge_copies(self) -> None:
-        """Store acknowledgements for redelivered messages whose copies are on the disk.
+        """Acknowledge the redelivered messages whose copies are on the disk.
 
         After a kill, a start may read the checkpoint again. The acknowledgement then prevents
         second copies. Raises StoreError, OSError.

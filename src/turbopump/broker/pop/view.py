@@ -1,4 +1,4 @@
-"""Queues in which a pop may find messages, and the first offset of a group in a queue.
+"""View of a topic for one pop: which queues to search, and at which offset to begin.
 
 Source: apache/rocketmq ``PopMessageProcessor``.
 """
@@ -25,7 +25,7 @@ from turbopump.store.watermark import Waiter
 
 @dataclass(slots=True, eq=False)
 class PopView:
-    """View of the queues and offsets from which the pops of a group get messages.
+    """View of the store for the pops of a group: which queues they read, and from which offset.
 
     The view knows the group's queues for a topic, its first offset in each queue, and its distance
     from the end. Messages that were not acknowledged are stored again in the group's retry topic,
@@ -42,7 +42,7 @@ class PopView:
     clock: Clock
 
     def topic_queues(self, line: TopicGroup, queue_id: int, start: int = 0) -> list[GroupQueue]:
-        """Return the queues of a topic that a pop reads, without those of retry topics.
+        """Return the queues of a topic for a pop. Queues of retry topics are not included.
 
         A pop of any queue reads them in a circle, from the queue ``start`` on.
         """
@@ -55,7 +55,7 @@ class PopView:
         return [GroupQueue(line.group, line.topic, number) for number in wanted]
 
     def retry_queues(self, line: TopicGroup) -> list[GroupQueue]:
-        """Return the queues of the retry topics that a group has for a topic."""
+        """Return the queues of a group's retry topics for a topic."""
         config, name = self.config, pop_retry_topic(line.topic, line.group)
         names = [pop_retry_topic(line.topic, line.group, v2=True)]
         if not config.enable_retry_topic_v2:
@@ -72,7 +72,7 @@ class PopView:
         ]
 
     def retry_topic(self, line: TopicGroup) -> str:
-        """Return the name of the retry topic that stores a group's messages of a topic.
+        """Return the name of a group's retry topic. It stores the group's messages of one topic.
 
         Several groups may share an old name (see ``_is_of_others``). The call then gives the group
         an offset in the retry topic, which marks the topic as the group's own.
@@ -102,7 +102,7 @@ class PopView:
         return self.offsets.find(GroupQueue(group, topic, 0)) is not None
 
     def queues(self, line: TopicGroup, queue_id: int, *, ordered: bool) -> list[GroupQueue]:
-        """Return the queues in which a pop may find messages, including those of retry topics.
+        """Return all queues that a pop reads, including the queues of retry topics.
 
         An ordered pop does not read retry topics.
         """
@@ -116,11 +116,11 @@ class PopView:
         return max(self.end(queue) - (self.offsets.find(queue) or 0), 0)
 
     def is_at_end(self, queue: GroupQueue) -> bool:
-        """Return True if the group has read the queue to the end and no reset is pending."""
+        """Return True if the group is at the end of the queue, and no reset is pending."""
         return self.offsets.find(queue) == self.end(queue) and not self.offsets.is_reset(queue)
 
     def has_more(self, queue: GroupQueue) -> bool:
-        """Return True if a pop of the queue would now find messages or advance the group's
+        """Return True if a pop of the queue would now find messages, or advance the group's
         offset."""
         if self.offsets.is_locked(queue):
             return False
@@ -134,7 +134,7 @@ class PopView:
     def when_more(
         self, queue: GroupQueue, wake: Callable[[], None]
     ) -> Waiter | asyncio.TimerHandle | None:
-        """Call ``wake`` when a pop of the queue may find messages that it could not find before.
+        """Call ``wake`` when a pop of the queue may find new messages.
 
         Return a handle that cancels this, or None if the topic is unknown. Three events do not call
         ``wake``: the unlocking of the queue, an ordered acknowledgement, and a drop below the
@@ -150,7 +150,7 @@ class PopView:
         return end.when(max(self.offsets.find(queue) or 0, end.value) + 1, wake)
 
     def first_offset(self, queue: GroupQueue, init_mode: int) -> int:
-        """Return the offset at which a group without an offset begins to pop a queue.
+        """Return the offset at which a group begins to pop a queue, if the group has no offset.
 
         - ``init_mode``: MIN begins at the first message. MAX begins at the last message.
 

@@ -1,4 +1,4 @@
-"""Delay levels: messages wait in the schedule topic and are delivered when they are due.
+"""Delay levels. A delayed message waits in the schedule topic until it is due.
 
 Each level has one task. The task sleeps until the first message of its queue is due, or, while the
 queue is empty, until the queue grows. Nothing is polled. Due messages are delivered in slices, one
@@ -58,7 +58,7 @@ _not_delivered = RepeatedLine(
 
 
 class Delays(SavedTable[DelayOffsetTable]):
-    """All delay levels of a broker, and the file with their positions.
+    """All delay levels of a broker. Their positions are saved in one file.
 
     Call ``load`` before ``start``, and ``stop`` before ``save_now``. Positions are saved as soon as
     a delivery is on the disk, but at most once in ``save_interval`` seconds.
@@ -146,14 +146,15 @@ class Delays(SavedTable[DelayOffsetTable]):
         await stop_task(self._saving)
 
     def positions(self) -> dict[str, str]:
-        """Return the position and the queue's end of each level, for the broker's runtime table."""
+        """For each level, return its position and the end of its queue, for the broker's runtime
+        table."""
         return {
             f"scheduleMessageOffset_{level.number}": f"{level.position},{level.queue.max_index}"
             for level in self.levels
         }
 
     def needed_from(self) -> int | None:
-        """Return the log offset of the first message that waits, or None if no message waits.
+        """Return the log offset of the first waiting message. Return None if no message waits.
 
         Retention keeps the log from this offset on.
         """
@@ -161,7 +162,7 @@ class Delays(SavedTable[DelayOffsetTable]):
         return min((offset for offset in offsets if offset is not None), default=None)
 
     def _save_soon(self) -> None:
-        """Save the positions soon after a delivery, or after the first message of an empty level.
+        """Save the positions soon, because a level has moved or has got its first message.
 
         The save starts at once if the last one is older than ``save_interval``.
         """
@@ -170,8 +171,8 @@ class Delays(SavedTable[DelayOffsetTable]):
             self._saving = asyncio.get_running_loop().create_task(self._save(), name="delay saving")
 
     async def _save(self) -> None:
-        """Save the positions once the delivered copies are on the disk. Repeat until nothing
-        changes."""
+        """Save the positions once the delivered copies are on the disk. Repeat this after further
+        deliveries."""
         loop = asyncio.get_running_loop()
         durable = self._store.durable
         while self._has_moved:
@@ -198,7 +199,7 @@ class Delays(SavedTable[DelayOffsetTable]):
             super().save_now()
 
     def _collect_positions(self) -> bool:
-        """Collect the positions to save, and return True if a position has changed.
+        """Collect the positions to save. Return True if a position has changed.
 
         A level without messages has no position.
         """
@@ -218,7 +219,7 @@ class Delays(SavedTable[DelayOffsetTable]):
 
 @dataclass(eq=False)
 class DelayLevel:
-    """One delay level, and the queue of its waiting messages.
+    """One delay level. It delivers the waiting messages of one queue.
 
     - ``number``: the level, from 1.
     - ``turn``: the lock that a level needs to deliver, so that one level at a time delivers.
@@ -257,14 +258,15 @@ class DelayLevel:
         self.position = self._safe = position
 
     def safe_position(self) -> int:
-        """Return the queue offset before which the copies of all messages are on the disk."""
+        """Return a safe position: the copies of all messages before this queue offset are on the
+        disk."""
         flushed = self.store.durable.value
         while self.unflushed and self.unflushed[0][0] <= flushed:
             self._safe = self.unflushed.popleft()[1]
         return self._safe
 
     def needed_from(self) -> int | None:
-        """Return the log offset of the first message without a copy on the disk, or None."""
+        """Return the log offset of the first message whose copy is not on the disk, or None."""
         unit = self.queue.unit(self.safe_position())
         return unit[0] if unit is not None else None
 
@@ -307,7 +309,7 @@ class DelayLevel:
         return 0
 
     def _due_ms(self, index: int, due_ms: int, now: int) -> int:
-        """Return the time when a message is due, but at most the level's delay from now.
+        """Return the time when a message is due. It is at most the level's delay from now.
 
         The limit matters if the clock was set back or the table of levels was changed. RocketMQ
         delivers such messages at once.
@@ -348,7 +350,7 @@ class DelayLevel:
             self.on_moved()
 
     async def _forward_message(self, message: ReceivedMessage) -> int | None:
-        """Store the copy of a due message, and return the end of the log after the copy.
+        """Store the copy of a due message. Return the end of the copy in the log.
 
         Return None if no copy is possible.
         """

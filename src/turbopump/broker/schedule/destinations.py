@@ -36,7 +36,7 @@ TIME_PROPERTIES: Final = {
 
 
 def by_way_of_level(destination: Destination, level: int, levels: DelayLevels) -> Destination:
-    """Return the destination of a message that first waits in a delay level.
+    """Return the place where a message with a delay level waits: a queue of the schedule topic.
 
     - ``level``: the delay level, 1 or more. A greater level than the highest counts as the highest.
 
@@ -63,7 +63,8 @@ def by_way_of_level(destination: Destination, level: int, levels: DelayLevels) -
 
 
 def delay_level_interceptor(levels: DelayLevels) -> Interceptor:
-    """Return the interceptor that sends messages with a DELAY property to their delay level.
+    """Return the interceptor for messages with a DELAY property. It redirects them to their delay
+    level.
 
     A message that another interceptor has redirected is left unchanged.
     """
@@ -85,7 +86,7 @@ def delay_level_interceptor(levels: DelayLevels) -> Interceptor:
 
 
 def timer_interceptor(config: BrokerConfig, clock: Clock) -> Interceptor:
-    """Return the interceptor that sends messages with a time to the timers.
+    """Return the interceptor for messages with a time. It redirects them to the timers.
 
     A message that another interceptor has redirected is left unchanged.
     """
@@ -101,7 +102,7 @@ def timer_interceptor(config: BrokerConfig, clock: Clock) -> Interceptor:
 def by_way_of_timer(
     destination: Destination, config: BrokerConfig, now: int
 ) -> Destination | Refusal:
-    """Return the queue in which a message with a time waits.
+    """Return the place where a message with a time waits: the queue of the timers.
 
     A message that need not wait keeps the given destination. A message is refused if its time is
     invalid, or if the broker has no timers.

@@ -1,4 +1,4 @@
-"""Timer messages as they are stored in ``rmq_sys_wheel_timer``, and as copies when they are due.
+"""Timer messages: their stored form, and the copy that is delivered when a message is due.
 
 Time is divided into slots, and a message waits in the slot of its time. A recall is a message that
 names another one and prevents its delivery. When a slot is due, a copy of each message goes to
@@ -81,7 +81,7 @@ _topic_hash = lru_cache(maxsize=1024)(java_hash)
 
 
 def slots_of(out: int, deliver: int | None, precision: int) -> tuple[int, int]:
-    """Return the first and the last slot in which a message may wait.
+    """Return the first and the last possible slot of a message.
 
     - ``out``: the slot that the message got when it was sent, perhaps with another precision.
     - ``deliver``: the time of the message, or None. Without it, the coarsest precision that has the
@@ -95,7 +95,7 @@ def slots_of(out: int, deliver: int | None, precision: int) -> tuple[int, int]:
 
 
 def timer_message(message: ReceivedMessage, precision: int) -> TimerMessage | str:
-    """Decode a stored timer message. Return the fault as text if the message is invalid.
+    """Decode a stored timer message. For an invalid message, return the fault as text.
 
     - ``precision``: the length of a slot, in ms.
     """
@@ -144,7 +144,7 @@ def is_recalled(message: TimerMessage, recalls: Recalls) -> bool:
 
 
 def copy_properties(message: ReceivedMessage, written: int, now: int, *, rolls: bool) -> str:
-    """Return the encoded properties of the copy that is stored when a message leaves its slot.
+    """Return the encoded properties for the copy of a message that leaves its slot.
 
     - ``written``: the time when the message was put into the slot, in ms since 1970.
     - ``rolls``: True if the copy goes into a later slot.

@@ -1,4 +1,4 @@
-"""Reading of the messages of timers from the commit log, and repair of the timer log.
+"""Reader of timer messages in the commit log. It also checks and repairs the timer log.
 
 The timer log has one unit for each waiting message. Units that do not match their messages mean a
 damaged timer log. Then the timer log and the wheel are rebuilt from the queue. A damaged message is
@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 
 
 def first_slice(positions: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the first of these positions, as many as are read from the log at once.
+    """Return the first positions, up to the limit for one read of the log.
 
     - ``positions``: the offset and the size of each message in the log.
     """
@@ -68,7 +68,7 @@ def first_slice(positions: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 @dataclass(slots=True, eq=False)
 class TimerRepair:
-    """Reader of timer messages, which also checks and repairs the timer log.
+    """Reader of timer messages. It also checks and repairs the timer log.
 
     - ``skip``: called for a message that cannot be delivered, with its queue offset (-1 if
       unknown), its log offset and the fault.
@@ -94,7 +94,7 @@ class TimerRepair:
     async def read_messages(
         self, positions: list[tuple[int, int]]
     ) -> dict[int, TimerMessage | str]:
-        """Read messages at these positions of the log, and return them by offset.
+        """Read messages at these positions of the log. Return each message by its offset.
 
         - ``positions``: the offset and the size of each message in the log.
 
@@ -133,7 +133,7 @@ class TimerRepair:
             return str(error)
 
     def put_in_slot(self, offset: int, size: int, slot: DueSlot, now: int) -> int:
-        """Put a message into its slot, and return the slot.
+        """Put a message into its slot. Return the slot.
 
         If that slot was delivered, the message goes into the next one. Raises OSError, StoreError.
         """
@@ -148,7 +148,7 @@ class TimerRepair:
     # --- checks
 
     def check_units(self, due: SlotUnits, first: int, messages: list[TimerMessage | str]) -> None:
-        """Check that units of a slot match the messages to which they point.
+        """Check that each unit of a slot matches the message at its position.
 
         - ``first``: the number of the first unit to check.
         - ``messages``: for each unit, the message at its position, or the fault.
@@ -176,7 +176,7 @@ class TimerRepair:
         return message.due <= due.time <= until or late
 
     def _check_old(self, unit: TimerUnit, message: TimerMessage | str) -> None:
-        """Check that a unit matches its message. The unit may have been written with any precision.
+        """Check that a unit matches its message. The precision of the unit may be another one.
 
         Raises StoreDamagedError if it does not match.
         """
@@ -193,14 +193,14 @@ class TimerRepair:
             raise _damaged(unit.time, unit.offset, unit.size)
 
     def _queue_has(self, offset: int, size: int) -> bool:
-        """Return True if the timers' queue has a message at this log offset, with this size."""
+        """Return True if the timers' queue has a message of this size at this log offset."""
         unit = self.queue.unit(self.queue.first_at(offset))
         return unit is not None and unit[:2] == (offset, size)
 
     # --- new slots, after a start with another ``timerPrecisionMs``
 
     async def give_new_slots(self, now: int) -> bool:
-        """Move every waiting message to its slot of the new precision, and return True.
+        """Move every waiting message to its slot of the new precision. Return True.
 
         Return False if the precision is the same as before.
 
@@ -266,8 +266,8 @@ class TimerRepair:
 
     @property
     def rebuilds(self) -> bool:
-        """True during a rebuild of the timer log. Nothing may be delivered or saved until its
-        end."""
+        """True during a rebuild of the timer log. Until its end nothing may be delivered or
+        saved."""
         return self.pending.redo_before > 0
 
     def begin_rebuild(self, why: str) -> None:
@@ -275,8 +275,7 @@ class TimerRepair:
         self.pending.begin_anew(self.queue.min_index, why)
 
     def is_pending(self, index: int, offset: int, size: int, message: TimerMessage) -> bool:
-        """Return True if a message that a rebuild has read still waits for its time, as far as
-        known.
+        """Return True if a message may still wait for its time. A rebuild has read the message.
 
         - ``index``: the offset of the message in the timers' queue.
         - ``offset``, ``size``: the position of the message in the commit log.

@@ -1,4 +1,5 @@
-"""Saving of the timers: first the commit log, then timer log and wheel, then the checkpoint.
+"""Saver of the timers' progress. It writes the commit log, then timer log and wheel, then the
+checkpoint.
 
 A save starts soon after a change, at most once in ``interval`` seconds. It also deletes files of
 the timer log whose messages are no longer in the commit log. Retention asks here from which log
@@ -67,7 +68,7 @@ class TimerSaving:
         self._exists = self.pending.saved.timestamp > 0
 
     async def ensure_checkpoint(self) -> None:
-        """Write a first checkpoint, unless there is one. Call this before the first message is
+        """Write the first checkpoint if it is missing. Call this before the first message is
         accepted.
 
         Without a checkpoint, a start after a crash could not know which messages were delivered.
@@ -80,8 +81,8 @@ class TimerSaving:
             self._exists = True
 
     async def copy(self, checkpoint: TimerCheckpoint) -> None:
-        """Save the checkpoint of the master on this slave, and no checkpoint of its own from now
-        on.
+        """Save the checkpoint of the master on this slave. From now on the slave saves no
+        checkpoint of its own.
 
         Raises OSError.
         """
@@ -126,12 +127,12 @@ class TimerSaving:
         pending.close()
 
     async def wait_for_write(self) -> None:
-        """Wait until no checkpoint is being written."""
+        """Wait until the running write of a checkpoint has ended."""
         async with self._writing:
             pass
 
     def save_redo(self) -> None:
-        """Write a checkpoint which records that a rebuild of the timer log is running.
+        """Write a checkpoint to record that a rebuild of the timer log is running.
 
         The checkpoint is written in this thread. An error is only reported: the next start then
         finds that log and checkpoint contradict each other.
@@ -157,7 +158,7 @@ class TimerSaving:
             pending.saved = checkpoint
 
     def needed_from(self) -> int | None:
-        """Return the log offset of the first message that waits, or None if no message waits.
+        """Return the log offset of the first waiting message. Return None if no message waits.
 
         Retention keeps the log from this offset on. The call may start a search for the exact
         offset. Until the search ends, the returned offset is smaller.
@@ -186,7 +187,7 @@ class TimerSaving:
             self._search = None
 
     async def _run(self) -> None:
-        """Save the progress repeatedly, until nothing changes any more."""
+        """Save the progress, and repeat this while there are changes."""
         loop = asyncio.get_running_loop()
         while self._changed and not self._failed:
             await asyncio.sleep(self._next - loop.time())

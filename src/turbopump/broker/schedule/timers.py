@@ -1,4 +1,4 @@
-"""Timer messages of a broker: from their queue into slots of time, and from due slots to consumers.
+"""Timers of a broker. They move timer messages into slots of time, and deliver due slots.
 
 The queue belongs to the topic ``rmq_sys_wheel_timer``. One task does both. Before the task delivers
 a slot, it moves all messages of the queue into slots. So an accepted recall reaches the slot of its
@@ -62,7 +62,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class TimerNumbers:
-    """Numbers of timer messages since the start of the broker.
+    """Counters of timer messages since the start of the broker.
 
     - ``rolled``: messages that were moved to a later slot.
     - ``skipped``: messages that could not be delivered. The log names them.
@@ -75,13 +75,13 @@ class TimerNumbers:
     skipped: int = 0
 
     def in_and_out(self) -> tuple[int, int]:
-        """Return the number of messages that were moved into slots, and out of slots."""
+        """Return two numbers of messages: those moved into slots, and those moved out."""
         return self.received, self.delivered + self.rolled
 
 
 @dataclass(frozen=True, slots=True)
 class PrefetchedSlot:
-    """A slot that was read before its time, with its first messages.
+    """A slot and its first messages, read ahead of time.
 
     The slot must be read again if the newest message of the slot is not ``newest``.
     """
@@ -93,7 +93,7 @@ class PrefetchedSlot:
 
 
 class Timers:
-    """Timers of a broker, which deliver each timer message at its time.
+    """Timers of a broker. They deliver each timer message at its time.
 
     Call ``start``, then ``stop``, then ``save_now``.
     """
@@ -162,7 +162,7 @@ class Timers:
         return self.pending.saved
 
     def may_recall(self, due: int) -> bool:
-        """Return True if a recall stored now would arrive before the slot ``due`` is delivered.
+        """Return True if a recall can still come before the delivery of the slot ``due``.
 
         After a crash a slot may be delivered again. So the slot must also not be due by the clock.
         """
@@ -175,11 +175,11 @@ class Timers:
 
     @property
     def queue_end(self) -> int:
-        """End of the timers' queue, including messages that cannot be read yet."""
+        """End of the timers' queue. Messages that cannot be read yet are included."""
         return self._queue.max_index
 
     def figures(self) -> dict[str, str]:
-        """Return the numbers of late and waiting messages, for the broker's runtime table.
+        """Return counts of late and waiting messages, for the broker's runtime table.
 
         RocketMQ reads slot by slot, and counts what is not read yet as behind. This broker sleeps
         until the next slot is due, so it counts only from then on.
@@ -196,8 +196,8 @@ class Timers:
         }
 
     def has_delivered(self, deliver_ms: int, queue_offset: int) -> bool:
-        """Return True if the messages before ``queue_offset`` with a time up to ``deliver_ms`` are
-        delivered."""
+        """Return True if messages with a time up to ``deliver_ms`` are delivered. Only messages
+        before ``queue_offset`` count."""
         pending = self.pending
         if pending.queue_offset < queue_offset or pending.rebuilding:
             return False
@@ -266,7 +266,8 @@ class Timers:
             self._saving.save_soon()
 
     async def _add_message(self, index: int, offset: int, size: int, message: TimerMessage) -> None:
-        """Put a message of the timers' queue into its slot, or deliver an overdue message."""
+        """Put a message of the timers' queue into its slot. An overdue message may be delivered at
+        once."""
         # There are three kinds of overdue messages. A message that arrived while the broker runs is
         # delivered at once, and an overdue recall has no effect. A message that the start found in
         # the queue may have a recall behind it. So it goes into the first undelivered slot, which
@@ -295,7 +296,7 @@ class Timers:
             self._overdue_in = max(self._overdue_in, due)
 
     def _rewind(self, now: int) -> None:
-        """Let slots of the past accept messages again, because the clock was set back.
+        """Let slots of the past accept messages again. The clock was set back.
 
         Raises StoreError until the progress is saved.
         """
@@ -309,7 +310,7 @@ class Timers:
     # --- out of due slots
 
     async def deliver_due(self) -> float:
-        """Deliver the first slot if it is due, and return 0.
+        """Deliver the first slot if it is due. Return 0 after the delivery.
 
         If no slot is due, return the seconds until the next one is due.
         """
@@ -347,7 +348,8 @@ class Timers:
         return 0.0
 
     async def _prefetch(self, time: int) -> PrefetchedSlot:
-        """Read the slot of a time, unless it was read already and has no new messages."""
+        """Return the slot of a time. Read it, unless the result of an earlier read is still
+        complete."""
         newest = self.pending.newest(time)
         known = self._prefetched
         if known is not None and known.time == time and known.newest == newest:
@@ -379,7 +381,7 @@ class Timers:
     async def _deliver_slot(
         self, due: SlotUnits, recalls: Recalls, found: dict[int, TimerMessage | str]
     ) -> None:
-        """Deliver the messages of a slot, from the first one that is not delivered yet."""
+        """Deliver the undelivered messages of a slot."""
         pending = self.pending
         while pending.delivered < len(due):
             first = pending.delivered
@@ -396,7 +398,7 @@ class Timers:
     async def _deliver_unit(
         self, due: SlotUnits, number: int, message: TimerMessage | str, recalls: Recalls
     ) -> None:
-        """Deliver one message of a due slot, unless it is a recall or was recalled.
+        """Deliver one message of a due slot. A recall or a recalled message is not delivered.
 
         A message that is not due yet is put into a later slot.
         """
@@ -434,7 +436,7 @@ class Timers:
             self.numbers.delivered += 1
 
     async def _sleep(self, seconds: float) -> None:
-        """Sleep until the time is over, or the timers' queue has grown.
+        """Sleep for ``seconds``, or until the timers' queue grows.
 
         After growth, the sleep lasts ``GATHER_S`` longer, to collect more new messages.
         """
@@ -453,7 +455,7 @@ class Timers:
 
 
 def _slice_of(due: SlotUnits, first: int) -> list[tuple[int, int]]:
-    """Return the positions of the messages of a slot that are delivered next.
+    """Return the positions of the next messages to deliver from a slot.
 
     - ``first``: the number of the first of these messages in the slot.
     """
@@ -463,7 +465,7 @@ def _slice_of(due: SlotUnits, first: int) -> list[tuple[int, int]]:
 
 
 def timers_of(stored: Stored, forwarding: Forwarding) -> Timers:
-    """Recover the timers of an open store, and return them. Raises OSError."""
+    """Return the timers of an open store, after their recovery. Raises OSError."""
     config, store, disk, clock = stored.config, stored.store, stored.disk, stored.clock
     settings = TimerConfig(
         stored.settings.paths,

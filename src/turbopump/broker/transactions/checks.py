@@ -65,7 +65,7 @@ _NEVER: Final = 1 << 62
 
 
 class _Step(NamedTuple):
-    """Result of checking one half message.
+    """Result of one check of a half message.
 
     - ``due``: the time when the half message needs another round, in ms since 1970.
     - ``copied``: True if the half message was stored again behind the others.
@@ -78,7 +78,7 @@ class _Step(NamedTuple):
 
 
 class _Absent(NamedTuple):
-    """A half message whose producers were not connected when the broker wanted to ask them.
+    """A half message that waits for a producer, because no producer of its group is connected.
 
     - ``until``: the time until which the half message is skipped, in ms since 1970. It is checked
       earlier if a producer connects.
@@ -164,7 +164,8 @@ class TransactionChecks:
                 due = loop.time() + wait_ms / 1000
 
     def _blocks_deletion(self) -> bool:
-        """Return True if a pending half message keeps a segment that should be deleted for space.
+        """Return True if a pending half message blocks the deletion of a segment. The disk needs
+        the space.
 
         A round then stores messages with a late check behind the others.
         """
@@ -176,12 +177,12 @@ class TransactionChecks:
         return unit is not None and unit[0] < files[0].end
 
     def _any_producer_is_back(self) -> bool:
-        """Return True if a producer has connected again for which half messages wait."""
+        """Return True if half messages wait for a producer that has connected again."""
         awaited = {(one.group, one.topic) for one in self._absent.values()}
         return any(bool(self._producers(*one)) for one in awaited)
 
     def _producers(self, group: str, topic: str) -> list[Wire]:
-        """Return the connections of a producer group that the broker may ask about messages of a
+        """Return the connections of a producer group. The broker may ask them about messages of a
         topic."""
         may: dict[tuple[str | None, str], bool] = {}
         found = []
@@ -269,7 +270,7 @@ class TransactionChecks:
         return max(soonest - self.clock.now_ms(), 0), copies
 
     async def _check_half(self, offset: int) -> _Step:
-        """Check the half message at an offset of the queue, or give it up, or skip it."""
+        """Process the half message at an offset of the queue: check it, give it up, or skip it."""
         lookup = self.store.lookup
         pending = self.endings.pending
         steps = lookup.entry_in_queue(HALF_TOPIC, QUEUE, offset)
@@ -342,7 +343,7 @@ class TransactionChecks:
         return _Step(due, copied=True)
 
     def _retry_or_skip(self, offset: int, fault: str) -> _Step:
-        """Record that a half message cannot be read, so that the next rounds try again.
+        """Record that a half message cannot be read. The next rounds try again.
 
         After ``TRIED_ROUNDS`` rounds the half message is skipped.
         """
@@ -356,7 +357,7 @@ class TransactionChecks:
         return _Step()
 
     async def _must_give_up(self, half: HalfMessage) -> bool:
-        """Return True after the last check of a half message, or if its files may soon be
+        """Return True if a half message has had its last check, or if its files may soon be
         deleted."""
         if half.checks >= self.config.transaction_check_max:
             return True
@@ -367,7 +368,7 @@ class TransactionChecks:
         return now - await self._stored_ms(half) > kept_ms
 
     async def _due_time(self, half: HalfMessage) -> int | None:
-        """Return the time of the next check of a half message, or None if the check is due now.
+        """Return the time of the next check of a half message. Return None if the check is due now.
 
         The time is in ms since 1970.
         """
@@ -380,7 +381,8 @@ class TransactionChecks:
         return stored + wait_ms + 1 if 0 <= self.clock.now_ms() - stored <= wait_ms else None
 
     async def _stored_ms(self, half: HalfMessage) -> int:
-        """Return the time at which this broker first stored a half message, in ms since 1970.
+        """Return the time when this broker stored a half message for the first time, in ms since
+        1970.
 
         If retention has deleted that entry, the producer's clock counts, but at most the time of
         the copy. RocketMQ always uses the producer's clock, so a wrong clock decides about the
@@ -411,7 +413,7 @@ class TransactionChecks:
         )
 
     def _skipped_until(self, offset: int) -> int | None:
-        """Return the time until which a half message without producers is skipped.
+        """Return the time until which the checks skip a half message, because it has no producers.
 
         The time is in ms since 1970. Return None if the half message is not skipped.
         """
@@ -426,7 +428,7 @@ class TransactionChecks:
         return None if blocks else absent.until
 
     async def _wait_for_producer(self, half: HalfMessage) -> _Step:
-        """Let a half message wait because no producer of its group is connected.
+        """Let a half message wait for a producer. No producer of its group is connected.
 
         This does not count as a check. The half message waits for one interval, then for twice as
         long each time. After the first wait it is also stored again behind the others.
@@ -476,7 +478,7 @@ class TransactionChecks:
         self._given_up += 1
 
     async def _producer_of(self, group: str, topic: str) -> Wire | None:
-        """Return a connected producer that the broker may ask, or None.
+        """Return a connected producer with the needed permission, or None.
 
         The producers of a group are asked in rotation. A producer that has not read earlier data is
         skipped.
@@ -495,7 +497,7 @@ class TransactionChecks:
         return None
 
     def _log_round(self) -> None:
-        """Log the numbers of half messages that were checked or given up in this round."""
+        """Log the results of this round: how many half messages were checked or given up."""
         if self._asked or self._given_up:
             log.info(
                 f"transactions checked asked={self._asked} no_producer={self._without_producer} "

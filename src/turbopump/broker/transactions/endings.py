@@ -1,4 +1,4 @@
-"""End of transactions, in which a committed message is delivered and the end is recorded.
+"""Ends of transactions. A committed message is delivered, then the end is recorded.
 
 The message is stored at its destination and confirmed, then its end is recorded. If a kill comes
 between the two, the next start finds the message. Source: apache/rocketmq
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class Endings:
-    """Commits and roll-backs of transactions. Each transaction ends once."""
+    """Commits and roll-backs of transactions. A transaction ends only once."""
 
     forwarding: Forwarding
     pending: PendingHalves
@@ -47,7 +47,7 @@ class Endings:
     async def end_transaction(
         self, half: HalfMessage, outcome: TransactionOutcome, *, lasting: bool
     ) -> bool:
-        """Commit a transaction or roll it back. Return False if the transaction had ended before.
+        """Commit a transaction or roll it back. Return False if it had ended before.
 
         - ``lasting``: True to wait until a roll-back is confirmed too, if answers wait for the disk
           or for slaves.
@@ -81,7 +81,7 @@ class Endings:
         return True
 
     async def wait_for_end(self, half: HalfMessage) -> None:
-        """Wait until no other request is ending the transaction of this half message."""
+        """Wait while another request ends the transaction of this half message."""
         while (other := self._under_way.get(half.origin)) is not None:
             await asyncio.wait([other])
 
@@ -106,7 +106,7 @@ AGAIN_S: Final = 1.0
 
 @dataclass(slots=True, eq=False)
 class OpQueue:
-    """Writer of the op queue, whose entries list the half messages of ended transactions.
+    """Writer of the op queue. Each entry lists half messages of ended transactions.
 
     If the store refuses an entry, its offsets are kept and tried again. Source: apache/rocketmq
     ``TransactionalOpBatchService``.
@@ -128,7 +128,7 @@ class OpQueue:
     _closed: bool = False
 
     def add_offsets(self, offsets: Iterable[int]) -> None:
-        """Add the offsets of ended half messages. An entry with these offsets is stored soon."""
+        """Add the offsets of ended half messages. Soon an entry with these offsets is stored."""
         for offset in offsets:
             self._held.append(offset)
             self._size += len(str(offset)) + 1
@@ -138,7 +138,7 @@ class OpQueue:
             self._start_within(self.interval)
 
     async def write_all(self) -> PutResult | None:
-        """Store all added offsets now, and return the position of the last entry.
+        """Store all added offsets now. Return the position of the last entry.
 
         Return None if the store refuses an entry, or if there are no offsets.
         """
@@ -152,7 +152,7 @@ class OpQueue:
         return last
 
     async def close(self, seconds: float) -> None:
-        """Store the added offsets, and close the op queue. This takes at most ``seconds``."""
+        """Store the added offsets and close the op queue, in at most ``seconds``."""
         try:
             async with asyncio.timeout(seconds):
                 await self.write_all()
@@ -178,7 +178,7 @@ class OpQueue:
             )
 
     async def _write_entries(self) -> PutResult | None:
-        """Store one entry, and further entries while there are enough offsets to fill them.
+        """Store one entry. Store further entries while there are enough offsets for a full one.
 
         Return the position of the last entry, or None if the store refuses an entry.
         """
@@ -218,7 +218,7 @@ class OpQueue:
 
 
 class SavedOffsets:
-    """Offsets in the half queue and the op queue at which the next start begins to read.
+    """Saved offsets in the half queue and the op queue. The next start begins to read there.
 
     They are saved as offsets of the consumer group ``CID_RMQ_SYS_TRANS``, but only when the log
     before them is on the disk. Otherwise a power cut could lose a committed message and keep the
@@ -235,7 +235,7 @@ class SavedOffsets:
         self._waiting = False
 
     def save_soon(self) -> None:
-        """Save the present offsets once the log is on the disk up to its present end."""
+        """Save the present offsets as soon as the present log is on the disk."""
         # The offsets are captured together with the end of the log, and saved when the log is on
         # the disk up to that end: every message that belongs to them is before it. One wait at a
         # time is enough, because the offsets are compared again at its end.
@@ -251,7 +251,7 @@ class SavedOffsets:
             durable.when(end, partial(self._save_durable, *offsets))
 
     def needed_from(self) -> int | None:
-        """Return the log offset of the first half message that the next start would read, or None.
+        """Return the log offset of the first half message for the next start, or None.
 
         Retention keeps the log from this offset on. The offset advances with each check, because a
         check stores half messages again at the end. So half messages do not keep their segments for

@@ -1,4 +1,4 @@
-"""Half messages: the stored messages of transactions with an unknown outcome.
+"""Half messages. A half message is the stored message of an open transaction.
 
 The module takes values and returns values, without I/O.
 
@@ -147,7 +147,7 @@ class HalfMessageInterceptor:
 
 
 class HalfMessage(msgspec.Struct, frozen=True):
-    """Stored message of a transaction whose outcome is unknown.
+    """Stored message of an open transaction. Its outcome is unknown.
 
     - ``group``: the producer group.
     - ``topic``, ``queue_id``: the destination of the message.
@@ -197,22 +197,23 @@ class HalfMessage(msgspec.Struct, frozen=True):
         return self.message.sys_flag & ~TRANSACTION_MASK | SysFlag.TRANSACTION_COMMIT
 
     def moved_properties(self) -> str:
-        """Return the properties of the copy that is stored at the end of the queue."""
+        """Return the properties for a copy at the end of the queue."""
         text = _without(self.message.properties_text, CRC32)
         return _with(text, TRANSACTION_PREPARED_QUEUE_OFFSET, self.origin)
 
     def checked_properties(self) -> str:
-        """Return the properties of the copy that is stored after one more check."""
+        """Return the properties for a copy after one more check."""
         return _with(self.moved_properties(), TRANSACTION_CHECK_TIMES, self.checks + 1)
 
     def resumed_properties(self) -> str:
-        """Return the properties of a half message that was given up and is to be checked again."""
+        """Return the properties for new checks of a half message, after the broker had given it
+        up."""
         return _with(_without(self.message.properties_text, CRC32), TRANSACTION_CHECK_TIMES, 0)
 
     def check_request(
         self, properties: str, stored: PutResult, broker_name: str
     ) -> tuple[CheckTransactionState, bytes]:
-        """Return the header and the body of the request that asks a producer for the outcome.
+        """Return the header and the body of a check. A check asks a producer for the outcome.
 
         - ``properties``: the properties of the newest copy.
         - ``stored``: the position of the newest copy.
@@ -240,7 +241,7 @@ class HalfMessage(msgspec.Struct, frozen=True):
 
 
 def read_half(message: ReceivedMessage) -> HalfMessage | None:
-    """Decode a stored half message. Return None if its producer group or its destination is
+    """Decode a stored half message. Return None if the producer group or the destination is
     missing."""
     properties = message.properties
     group, topic = properties.get(PRODUCER_GROUP), properties.get(REAL_TOPIC)
@@ -269,7 +270,7 @@ def half_of(entry: StoredEntry | None) -> HalfMessage | None:
 
 
 def ended_offsets(message: ReceivedMessage) -> list[int]:
-    """Return the offsets of ended half messages that an entry of the op queue lists.
+    """Return the offsets in an entry of the op queue. They are offsets of ended half messages.
 
     RocketMQ before 5 wrote one offset, without a comma.
     """
@@ -280,7 +281,7 @@ def ended_offsets(message: ReceivedMessage) -> list[int]:
 
 
 def _without(text: str, *names: str) -> str:
-    """Return encoded properties without these names, and with a separator at the end."""
+    """Remove these names from encoded properties. The result ends with a separator."""
     heads = tuple(name + NAME_END for name in names)
     return "".join(
         [pair + PAIR_END for pair in text.split(PAIR_END) if pair and not pair.startswith(heads)]
@@ -288,5 +289,5 @@ def _without(text: str, *names: str) -> str:
 
 
 def _with(text: str, name: str, value: int) -> str:
-    """Return encoded properties with this property at the end."""
+    """Add this property at the end of encoded properties."""
     return f"{_without(text, name)}{name}{NAME_END}{value}{PAIR_END}"

@@ -1,4 +1,4 @@
-"""Table of the half messages whose transactions are open, by offset in their queue.
+"""Table of half messages with open transactions, by offset in their queue.
 
 The module uses no I/O, event loop or clock. ``offset`` only grows. Every half message before it has
 ended, was given up, or is stored again further behind. Of the half messages from it on, the table
@@ -25,7 +25,7 @@ STEP: Final = 1000
 
 
 class PendingHalves:
-    """Table of the half messages whose transactions are open.
+    """Table of half messages with open transactions.
 
     - ``offset``: the offset of CID_RMQ_SYS_TRANS in the queue of half messages.
     - ``op_offset``: the offset of this group in the op queue.
@@ -56,11 +56,12 @@ class PendingHalves:
         return self._op_offset
 
     def has_ended(self, *offsets: int) -> bool:
-        """Return True if the half message at one of these offsets is known to have ended."""
+        """Return True if a half message is known to have ended. Its copies may have several
+        offsets."""
         return any(offset in self._ended or offset in self._remembered for offset in offsets)
 
     def mark_ended(self, *offsets: int) -> list[int]:
-        """Mark a half message as ended, and return all its known offsets, for the op queue.
+        """Mark a half message as ended. Return all its known offsets, for the op queue.
 
         - ``offsets``: offsets of the half message. The offset of its newest copy is added.
         """
@@ -87,7 +88,7 @@ class PendingHalves:
             del remembered[next(iter(remembered))]
 
     def note_mark(self, op_offset: int, offsets: Iterable[int]) -> None:
-        """Record which half messages an entry of the op queue lists.
+        """Record the half messages in one entry of the op queue.
 
         - ``op_offset``: the offset of the entry. Entries are recorded in the order of their
           offsets.
@@ -96,7 +97,7 @@ class PendingHalves:
         self._marks.append((op_offset, max(offsets, default=-1)))
 
     def note_copy(self, origin: int, offset: int) -> None:
-        """Record the present offset of a half message whose first offset was ``origin``."""
+        """Record the present offset of a half message. Its first offset was ``origin``."""
         if origin == offset:
             return
         self.copies.pop(origin, None)
@@ -105,7 +106,7 @@ class PendingHalves:
             del self.copies[next(iter(self.copies))]
 
     def note_given_up(self, letter: int, origin: int) -> bool:
-        """Record the newest dead letter of a half message. Return False if the table is full.
+        """Record the newest dead letter of a half message. Return False for a full table.
 
         - ``letter``: the log offset of the dead letter.
         - ``origin``: the first offset of the half message.
@@ -114,7 +115,7 @@ class PendingHalves:
         return len(self.given_up) < GIVEN_UP_KEPT
 
     def advance(self) -> bool:
-        """Move ``offset`` past finished half messages, at most ``STEP`` of them.
+        """Move ``offset`` past finished half messages. One call passes at most ``STEP`` of them.
 
         Return False if there may be more.
         """
@@ -127,7 +128,7 @@ class PendingHalves:
         return False
 
     def count(self, end: int) -> int:
-        """Return the number of half messages before ``end`` whose transactions are open."""
+        """Return the number of open half messages before the offset ``end``."""
         return max(end - self.offset, 0) - len(self._ended | self._skipped)
 
     def is_finished(self, offset: int) -> bool:
@@ -145,7 +146,7 @@ class PendingHalves:
             self._skipped.add(offset)
 
     def begin_at(self, offset: int) -> None:
-        """Drop the half messages before ``offset``, where the queue begins now."""
+        """Drop the half messages before ``offset``. The queue begins there now."""
         if offset > self.offset:
             self.offset = offset
             self._ended = {one for one in self._ended if one >= offset}

@@ -1,4 +1,4 @@
-"""Transactions of a broker: their state at the start, their ends, and the checks of open ones.
+"""Transactions of a broker. Each open one is checked until it ends.
 
 Source: apache/rocketmq ``TransactionalMessageServiceImpl``.
 """
@@ -97,7 +97,7 @@ class Transactions:
         self._task: asyncio.Task[None] | None = None
 
     def _saved_offset(self, topic: str) -> int:
-        """Return the offset in a transaction queue where the last run stopped."""
+        """Return the offset at which the last run stopped reading a transaction queue."""
         saved = self._offsets.find(GROUP, topic, QUEUE)
         return max(saved or 0, self._store.min_offset(topic, QUEUE))
 
@@ -110,20 +110,19 @@ class Transactions:
         return {"transactionsPending": str(max(self._pending.count(end), 0))}
 
     def start(self) -> None:
-        """Start a task that reads the pending half messages and then checks them."""
+        """Start a task. It reads the pending half messages, and then checks them."""
         self._store.retention.needed_from.append(self._needed_from)
         self._task = asyncio.get_running_loop().create_task(
             self._run(), name="turbopump transactions"
         )
 
     def _needed_from(self) -> int | None:
-        """Return the log offset from which on retention keeps the log, or None while no checks
+        """Return the log offset from which retention keeps the log. Return None while no checks
         run."""
         return None if self._task is None or self._task.done() else self._saved.needed_from()
 
     async def close(self) -> None:
-        """Stop the checks, and store the ends of transactions and the offsets for the next
-        start."""
+        """Stop the checks. Store ends of transactions, and the offsets for the next start."""
         if self._task is not None:
             task, self._task = self._task, None
             await stop_task(task)
@@ -146,7 +145,7 @@ class Transactions:
     # --- what a start reads
 
     async def _read_ended(self) -> None:
-        """Read from the op queue which transactions have ended."""
+        """Read the op queue, to learn of ended transactions."""
         begin = self._pending.op_offset
         end = self._store.max_offset(OP_TOPIC, QUEUE)
         first = max(begin - MARKS_READ_BACK, self._store.min_offset(OP_TOPIC, QUEUE))
@@ -165,8 +164,8 @@ class Transactions:
                 self._pending.note_mark(index, offsets)
 
     async def _read_copies(self) -> None:
-        """Find the newest copies of pending half messages, and committed messages without a stored
-        end."""
+        """Read the half queue. Find the newest copy of each half message, and mark committed ones
+        as ended."""
         pending = self._pending
         for index in range(pending.offset, self._store.max_offset(HALF_TOPIC, QUEUE)):
             if pending.has_ended(index):
@@ -180,7 +179,7 @@ class Transactions:
                 pending.note_copy(half.origin, index)
 
     async def _read_given_up(self) -> None:
-        """Find pending half messages that the last run gave up after it had saved its offset.
+        """Find pending half messages that the last run gave up after its last save.
 
         Their dead letters are in the log behind the first pending half message.
         """
@@ -205,7 +204,7 @@ class Transactions:
                 break
 
     async def _is_committed(self, half: HalfMessage) -> bool:
-        """Return True if the message of a transaction is already at its destination.
+        """Return True if the message of a transaction was already delivered to its destination.
 
         This happens if a kill came before the end was stored. The message is found by the key
         index. RocketMQ checks such a half message, and delivers it twice.
@@ -247,8 +246,7 @@ class Transactions:
         )
 
     async def _read_patiently(self, steps: Callable[[], ReadSteps[T]]) -> T:
-        """Run a read of the log, and repeat it every second while too many reads wait for the
-        disk."""
+        """Run a read of the log. While too many reads wait for the disk, try again every second."""
         while True:
             try:
                 return await ask(self._store.cold_reads, steps(), self._forwarding.turns)
@@ -259,7 +257,8 @@ class Transactions:
     # --- for the handlers
 
     async def message_at(self, offset: int, context: RequestContext) -> ReceivedMessage | None:
-        """Return the valid message at an offset of the log, or None if no message begins there.
+        """Return the valid message at an offset of the log. Return None if there is no such
+        message.
 
         If this broker confirms messages only when they are on the disk, the call waits for that.
         """
@@ -272,7 +271,7 @@ class Transactions:
     async def end_transaction(
         self, half: HalfMessage, outcome: TransactionOutcome, *, lasting: bool
     ) -> bool:
-        """End a transaction once the state of the last run is known. See
+        """End a transaction, after the state of the last run is known. See
         ``Endings.end_transaction``."""
         await self._ended_known.wait()
         if half.offset < self._pending.offset:
@@ -280,7 +279,7 @@ class Transactions:
         return await self.endings.end_transaction(half, outcome, lasting=lasting)
 
     async def resume_half(self, message: ReceivedMessage, properties: str) -> bool:
-        """Make a half message again from a message that was given up, so that the checks continue.
+        """Store a given-up message as a half message again. The checks then continue.
 
         Return False if its transaction has ended. Raises the errors of ``Forwarding.forward``.
         """

@@ -1,4 +1,4 @@
-"""State that all sends of one producer share: settings, connections, routes, faults, counts.
+"""Shared state of all sends of one producer: settings, connections, routes, faults, counts.
 
 ``send_attempts.py`` sends one message. Source: apache/rocketmq
 ``DefaultMQProducerImpl.sendDefaultImpl``.
@@ -61,7 +61,7 @@ class SendRules:
 
 @dataclass(eq=False)
 class Sender:
-    """State that all sends of one producer share."""
+    """Shared state of all sends of one producer."""
 
     instance: ClientInstance
     rules: SendRules
@@ -94,9 +94,11 @@ class Sender:
         self.hangs = HangWatch(self.instance, self.under_way, self.rules.timeout)
 
     def introducing(self) -> Sender:
-        """Return a copy of this sender that sends only to brokers which know this client.
+        """Return a copy of this sender. It sends this client's heartbeat to each broker before the
+        first message.
 
-        Such brokers will send requests to the client. They get a heartbeat first if needed.
+        The brokers will send requests to the client later. A broker that already knows the client
+        gets no second heartbeat.
         """
         other = copy(self)
         other.introduces = True
@@ -126,7 +128,7 @@ class Sender:
         return connection.start_call(opaque, frame, timeout, kind)
 
     async def route(self, topic: str, timeout: float, *, writable: bool = True) -> TopicRoute:
-        """Return the route of ``topic``, which is created if it does not exist.
+        """Return the route of ``topic``. A topic that does not exist is created.
 
         With ``writable``, the route has queues to send to. Name servers that do not answer are
         asked again for ``timeout`` seconds. Raises RouteNotFoundError if there is no such route.
@@ -171,7 +173,7 @@ class Sender:
         return route
 
     async def _known_route(self, topic: str, writable: bool) -> TopicRoute:
-        """Ask the name servers for a route until one of them answers, and return the route.
+        """Return the route of ``topic``. The request is repeated until a name server answers.
 
         Raises RouteNotFoundError if the topic has no route.
         """
@@ -192,13 +194,13 @@ class Sender:
 
 
 def is_usual(route: TopicRoute) -> bool:
-    """Return True if the topic exists and has queues to send to."""
+    """Return True if the topic exists and has writable queues."""
     return not route.inherited and bool(route.publish_queues)
 
 
 @dataclass(slots=True, eq=False)
 class PendingSends(Permits):
-    """Counter of the sends in flight, which all senders of a producer share.
+    """Counter of a producer's sends in flight, shared by all its senders.
 
     ``close`` waits until the counter is 0.
     """
@@ -219,7 +221,7 @@ HANG_PATIENCE_MAX_S: Final = 3.0
 
 
 class HangWatch:
-    """Timer that moves sends from a hanging broker to another one.
+    """Timer that moves sends away from a hanging broker.
 
     A broker hangs if its process is stopped or its machine is down. But a broker may also be slow
     for good reasons. Under SYNC_FLUSH a send waits for the disk, and with replicas for their
@@ -290,7 +292,7 @@ class HangWatch:
 
 
 class TopicCreation:
-    """Object that creates each new topic before its first message is sent.
+    """Creator of new topics. A new topic is created before its first message is sent.
 
     Each topic is created once, on every master that allows automatic creation. A failure here fails
     no send. The log then names the broker that has the topic.
@@ -322,7 +324,8 @@ class TopicCreation:
         await asyncio.wait({task}, timeout=timeout)
 
     def log_first_broker(self, queue: MessageQueue) -> None:
-        """Log which broker has the first message of a topic that could not be created."""
+        """Log the only broker of a topic that could not be created. It got the topic's first
+        message."""
         why = self.unsaid.pop(queue.topic, None)
         if why is not None:
             log.warning(

@@ -1,4 +1,4 @@
-"""Archive of topics in a lake, with each message exactly once.
+"""Archiving of topics in a lake, with each message exactly once.
 
 The table is the checkpoint. Each batch begins at the offsets in the table, reads up to offsets
 chosen in advance, and is committed together with its end offsets. So a batch that was killed was
@@ -128,7 +128,10 @@ class ArchiveReport:
 
     @property
     def agrees(self) -> bool:
-        """True if there is one row for each archived offset, except for lost messages."""
+        """True if the row counts agree with the archived offsets.
+
+        Each archived offset must have one row, except for lost messages.
+        """
         return (
             self.rows + self.rejected + self.lost == self.messages
             and self.lake_rows == self.lake_messages
@@ -162,7 +165,7 @@ def archive(
     progress: RowProgress | None = None,
     at_step: Callable[[str], None] = no_step,
 ) -> ArchiveReport:
-    """Append to a lake the messages of RocketMQ topics that are not in the lake yet.
+    """Archive RocketMQ topics in a lake. Messages that are already in the lake are not read again.
 
     The run ends at the present end of the topics. With ``follow``, the run continues until ``stop``
     is set.
@@ -243,7 +246,7 @@ def archive(
 def _source_options(
     topics: list[str], name_server: str, fail_on_data_loss: bool, options: Mapping[str, str]
 ) -> ReadOptions:
-    """Return the options with which an archive reads its topics.
+    """Return the options for reading the topics of an archive.
 
     Raises ConfigError if there is no topic, or if an option would leave messages out.
     """
@@ -263,7 +266,7 @@ def _source_options(
 
 
 class RejectedLimit(NamedTuple):
-    """Maximum of rejected rows, as a number of rows or a share of all rows in percent.
+    """Maximum of rejected rows: a number of rows, or a percentage of all rows.
 
     If ``most`` is None, all rows but one may be rejected.
     """
@@ -272,7 +275,8 @@ class RejectedLimit(NamedTuple):
     is_share: bool = False
 
     def allows(self, good: int, rejected: int) -> bool:
-        """Return True if a run may have this many accepted and rejected rows."""
+        """Return True if a run with these counts of accepted and rejected rows is within the
+        limit."""
         if self.most is None:
             return good > 0 or rejected == 0
         if self.is_share:
@@ -297,7 +301,7 @@ def rejected_limit(text: int | str | None) -> RejectedLimit:
 
 
 def compact(lake: str | Path, *, files_min: int = 2, size_target: int = COMPACT_TARGET) -> int:
-    """Merge small files of a lake, and return by how many the number of files has decreased.
+    """Merge small files of a lake. Return the decrease in the number of files.
 
     A partition is merged if it has at least ``files_min`` small files. ``size_target`` is the size
     of a merged file in bytes. Raises LakeError if there is no lake, and LakeInUseError while
@@ -316,7 +320,7 @@ def _definition(
 ) -> Definition:
     """Return the definition of a new or existing lake.
 
-    An argument that is None keeps the value of the existing lake, or is the default.
+    If an argument is None, the existing lake's value is kept. A new lake gets the default.
     """
     there = definition_at(root)
     usual = there or Definition(format="parquet", columns=COLUMN_NAMES)
@@ -339,12 +343,15 @@ def _definition(
 
 
 def _texts(given: Sequence[str]) -> tuple[str, ...]:
-    """Return a list of names, which may be given as one text with commas."""
+    """Return names as a tuple. They may be given as one text with commas."""
     return tuple(given.split(",") if isinstance(given, str) else given)
 
 
 def _was_offline(kind: type[Exception] | None) -> bool:
-    """Return True if this class of errors means that no broker or no name server was reachable."""
+    """Return True if this class of errors is about an unreachable server.
+
+    This means that no broker or no name server was reachable.
+    """
     if kind is None or issubclass(kind, ResponseError):
         return False
     return issubclass(kind, (RemotingError, RouteNotFoundError))
@@ -352,8 +359,10 @@ def _was_offline(kind: type[Exception] | None) -> bool:
 
 @dataclass(eq=False, kw_only=True)
 class ArchiveRun:
-    """State of one run of ``archive``, with the newest version of the lake and the counts for the
-    report."""
+    """State of one run of ``archive``.
+
+    The state has the newest version of the lake, and the counts for the report.
+    """
 
     spark: SparkSession
     lake: Lake
@@ -374,7 +383,8 @@ class ArchiveRun:
         """Version up to which the rows of all files are counted."""
 
     def archive_all(self, stop: threading.Event, interval: float, *, compact: bool) -> bool:
-        """Archive all messages up to the present end of the topics, or follow the topics.
+        """Archive all messages up to the present end of the topics. With ``follow``, continue with
+        new ones.
 
         Following continues until ``stop`` is set. Returns True if ``stop`` ended the run before the
         end of the topics.
@@ -407,7 +417,8 @@ class ArchiveRun:
         return stopped
 
     def _archive_next(self, target: Offsets) -> bool:
-        """Read, write and commit the next batch of messages, and return False if none are left."""
+        """Read, write and commit the next batch of messages. Return False if no messages are
+        left."""
         begins, ends = self._plan(target)
         if not begins:
             return False
@@ -431,7 +442,7 @@ class ArchiveRun:
         return True
 
     def _plan(self, ends: Offsets) -> tuple[Offsets, Offsets]:
-        """Return the offsets at which the next batch begins and ends for each queue.
+        """Choose the next batch. For each queue in the batch, return the begin and the end.
 
         Both results are empty if there is nothing to read. Queues that begin at their end come
         first, as a batch of their own without messages. That batch stores their offset in the lake,
@@ -463,7 +474,10 @@ class ArchiveRun:
         return {queue: begins[queue] for queue in read}, {queue: ends[queue] for queue in read}
 
     def _write_files(self, begins: Offsets, ends: Offsets) -> list[TaskReport]:
-        """Write the messages between two sets of offsets into staged files, as a Spark job."""
+        """Write a batch of messages into staged files, as a Spark job.
+
+        The batch has the messages between two sets of offsets.
+        """
         staging = str(self.lake.staging.absolute())
         stem = staged_name(f"{self.snapshot.version + 1:08d}")
         writing = FileWriting(staging, stem, self.lake.definition, self.snapshot.generations)
@@ -472,7 +486,8 @@ class ArchiveRun:
         return [msgspec.json.decode(row[REPORT_COLUMN], type=TaskReport) for row in rows]
 
     def _job(self, begins: Offsets, ends: Offsets, writing: FileWriting) -> DataFrame:
-        """Return a Spark job that reads and writes the messages between two sets of offsets.
+        """Return the Spark job for a batch. The job reads and writes messages between two sets of
+        offsets.
 
         Each row of the job is the report of one task.
         """
@@ -506,7 +521,7 @@ class ArchiveRun:
     def _missing(
         self, tasks: list[TaskReport], begins: Offsets, ends: Offsets
     ) -> dict[MessageQueue, int]:
-        """Count for each queue the messages that the tasks should have written but did not.
+        """For each queue, count the messages that are in the batch but were not written.
 
         Raises OffsetGapError for a queue whose rows do not match its offsets.
         """
@@ -536,7 +551,7 @@ class ArchiveRun:
         return {queue: count for queue, count in missing.items() if count}
 
     def _check_files(self, files: tuple[DataFile, ...]) -> None:
-        """Raise LakeError if the driver does not see all rows that executors have written."""
+        """Raise LakeError unless the driver finds the files of the executors, with all rows."""
         for file in files:
             path = self.lake.staging / file.name
             try:
@@ -550,7 +565,7 @@ class ArchiveRun:
                 raise LakeError(f"{path} has {rows} rows, not {file.rows}: check the disk")
 
     def _count_rows(self) -> None:
-        """Count the rows in the files that were added to the lake since the last count."""
+        """Count the rows in the files added since the last count."""
         old = {file.path for file in self._counted_to.files}
         for file in self.snapshot.files:
             if file.path not in old:
@@ -571,7 +586,7 @@ class ArchiveRun:
 
 
 def _parallelism(spark: SparkSession) -> int | None:
-    """Return the default number of parallel tasks of Spark, or None with Spark Connect.
+    """Return Spark's default number of parallel tasks. Return None with Spark Connect.
 
     Spark Connect hides this number, so each queue is then one task.
     """

@@ -1,4 +1,4 @@
-"""Message bodies as columns, for JSON with a Spark schema and Avro with an Avro schema.
+"""Decoding of message bodies into columns: JSON by a Spark schema, Avro by an Avro schema.
 
 No row is dropped. A row whose body does not fit the schema is stored in the table ``_rejected``,
 with the reason. ``turbopump.spark.pipelines.json_values`` decodes JSON, and fastavro decodes Avro.
@@ -34,7 +34,8 @@ def json_bodies(
     prefix: str = "",
     struct: str = "",
 ) -> Bodies:
-    """Define that message bodies are JSON objects, and which fields become columns of the lake.
+    """Define that message bodies are JSON objects. The fields in ``ddl`` become columns of the
+    lake.
 
     ``ddl`` lists the fields with Spark's types, such as ``carrier string not null, delay int``.
 
@@ -148,11 +149,12 @@ def _check_type(name: str, kind: DataType) -> None:
 
 
 def avro_bodies(schema: str, *, kept: bool = True, prefix: str = "", struct: str = "") -> Bodies:
-    """Define that message bodies are Avro records, whose fields become columns of the lake.
+    """Define that message bodies are Avro records. The fields of a record become columns of the
+    lake.
 
     ``schema`` is an Avro schema as JSON text. The bodies have no header. ``kept``, ``prefix`` and
-    ``struct`` are as in ``json_bodies``. Raises ConfigError for an invalid schema, or one without
-    columns.
+    ``struct`` are as in ``json_bodies``. Raises ConfigError for an invalid schema, or for a schema
+    without columns.
     """
     bodies = Bodies(kind="avro", schema=_compact(schema), kept=kept)
     fastavro = _fastavro()
@@ -168,7 +170,7 @@ def avro_bodies(schema: str, *, kept: bool = True, prefix: str = "", struct: str
 
 
 def body_columns(bodies: Bodies) -> list[pa.Field]:
-    """Return the columns that are decoded from message bodies."""
+    """Return the columns whose values come from message bodies."""
     if bodies.kind == "json":
         from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -178,11 +180,11 @@ def body_columns(bodies: Bodies) -> list[pa.Field]:
 
 
 def split_bodies(rows: pa.Table, bodies: Bodies) -> dict[str, pa.Table]:
-    """Split rows into those whose body fits the schema of the lake, and rejected rows.
+    """Decode the bodies, and divide the rows by the result. Rows with a bad body are rejected.
 
-    ``rows`` must have the columns ``body`` and ``bodyFault``. Rows that fit have the new columns
-    after their own, which may have the same names. Rejected rows have a ``reason``, which is a
-    fixed code and a text.
+    A body is bad if it does not fit the schema of the lake. ``rows`` must have the columns ``body``
+    and ``bodyFault``. Rows that fit get new columns after their own columns; the names of both may
+    be the same. Rejected rows have a ``reason``, which is a fixed code and a text.
     """
     read, fields = _json_row(bodies) if bodies.kind == "json" else _avro_row(bodies)
     values: list[list[Any]] = [[] for _ in fields]
@@ -304,7 +306,7 @@ def _avro_schema(bodies: Bodies) -> Any:
 
 
 def _with_known_logical_types(schema: Any) -> Any:
-    """Return an Avro schema without the logical types that columns do not support.
+    """Copy an Avro schema without the logical types that columns do not support.
 
     fastavro then returns the plain values, such as the text of a ``uuid`` or the number of a
     ``time-millis``.

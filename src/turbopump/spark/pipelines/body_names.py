@@ -1,8 +1,9 @@
-"""Names of the columns made from bodies: names of fields, new names (``field AS column``), names
-with a prefix, or one struct for all fields.
+"""Names of the table columns that are made from message bodies.
 
-The names are fixed when a lake is made, and are stored in its definition. The decoding of bodies
-does not use them. Kinds of bodies are unknown here.
+A column has the name of its field, a new name (``field AS column``), or a name with a prefix.
+Alternatively, one struct contains all fields. The names are fixed when a lake is made, and are
+stored in its definition. The decoding of bodies does not use them. Kinds of bodies are unknown
+here.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _PIECE: Final = re.compile(r"`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*
 
 
 def without_names(ddl: str) -> tuple[str, dict[str, str]]:
-    """Separate the new names of fields from Spark's DDL.
+    """Split Spark's DDL into plain DDL and the new names of fields.
 
     For ``date AS day date, n int``, the result is ``date date, n int`` and ``{"date": "day"}``.
     """
@@ -54,7 +55,7 @@ def _plain(name: str) -> str:
 def named(
     bodies: Bodies, fields: Sequence[str], names: Mapping[str, str], prefix: str, struct: str
 ) -> Bodies:
-    """Return the definition of bodies with the names of their columns.
+    """Return a definition of bodies with added column names.
 
     Raises ConfigError if there is a prefix and a struct, or an empty name.
     """
@@ -67,7 +68,7 @@ def named(
 
 
 def named_columns(fields: Sequence[pa.Field], bodies: Bodies) -> list[pa.Field]:
-    """Return the columns that these fields of a body become in the table."""
+    """Return the table columns for these fields of a body."""
     columns = [
         field.with_name(name) for field, name in zip(fields, _names(fields, bodies), strict=True)
     ]
@@ -78,8 +79,7 @@ def named_columns(fields: Sequence[pa.Field], bodies: Bodies) -> list[pa.Field]:
 
 
 def renamed(rows: pa.Table, fields: Sequence[pa.Field], bodies: Bodies) -> pa.Table:
-    """Give the columns of the body, which are the last columns of the rows, their names in the
-    table.
+    """Rename the columns of the body as in the table. They are the last columns of ``rows``.
 
     If another column has the same name, the column of the body replaces it. (A lake without
     ``bodyFault`` may have a field of that name.)

@@ -1,4 +1,4 @@
-r"""Lake of Delta tables, written by ``deltalake`` without a JVM.
+r"""Lake of Delta tables. It is written by ``deltalake``, without a JVM.
 
 The offsets are transactions in the table's own log: three per queue, in the commit that adds the
 files (five after a restart of the queue)::
@@ -53,7 +53,7 @@ _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
 
 
 class DeltaLake(Lake):
-    """Lake whose tables are Delta tables.
+    """Lake of Delta tables.
 
     ``Lake`` describes the methods.
     """
@@ -102,7 +102,7 @@ class DeltaLake(Lake):
         return self.snapshot()
 
     def restart(self, before: Snapshot, begins: Offsets) -> Snapshot:
-        """Begin another generation of these queues in one atomic commit to the table ``data``.
+        """Begin another generation of these queues, with one atomic commit to the table ``data``.
 
         ``_rejected`` follows with the next batch of these queues.
         """
@@ -121,7 +121,7 @@ class DeltaLake(Lake):
         return self.snapshot()
 
     def recover(self) -> None:
-        """Create missing tables, and remove staged files that a killed writer has left."""
+        """Create missing tables. Remove staged files of killed writers."""
         schemas = {DATA: data_schema(self.definition)}
         if self.definition.bodies is not None:
             schemas[REJECTED] = rejected_schema(self.definition)
@@ -196,7 +196,7 @@ class DeltaLake(Lake):
     def _commit_ranges(
         self, table: DeltaTable, files: list[AddAction | RemoveAction], ranges: ArchivedRanges
     ) -> None:
-        """Commit data files to a table together with the new offsets of queues."""
+        """Commit data files and new offsets of queues to a table, in one step."""
         transactions = [
             Transaction(_app_id(what, queue), getattr(archived, what))
             for queue, archived in ranges.items()
@@ -234,7 +234,7 @@ class DeltaLake(Lake):
 
 
 def ranges_in_log(table: DeltaTable, path: Path) -> ArchivedRanges:
-    """Read the offsets of all queues from the log of a Delta table, at the version of the table.
+    """Read the offsets of all queues from a Delta table's log, as of the table's version.
 
     The newest checkpoint has all offsets up to its version. The later commits have the changes.
     """

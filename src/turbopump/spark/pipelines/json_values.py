@@ -1,4 +1,4 @@
-"""Decoder of JSON bodies into values of columns, by a Spark schema.
+"""Decoder of JSON bodies. It converts values to column types by a Spark schema.
 
 A column gets exactly the value that the sender wrote; otherwise the row does not fit. Spark's
 ``from_json`` also accepts texts with another meaning (``1e400`` as infinity, ``"1,000.00"`` as
@@ -64,7 +64,10 @@ class Misfit(Exception):  # noqa: N818
 
 
 class NumberText(str):
-    """Text of a JSON number that is not an integer, exactly as the sender wrote it."""
+    """Number in JSON that is kept as text, exactly as the sender wrote it.
+
+    Only integers that Python can convert are not kept as text.
+    """
 
     __slots__ = ()
 
@@ -89,7 +92,7 @@ class JsonReader:
         ]
 
     def row(self, body: bytes) -> list[Any]:
-        """Decode a body, and return a value for each field of the schema.
+        """Decode a body. For each field of the schema, return a value.
 
         The call takes about 1 µs, and 0.3 µs per field. Raises Misfit if the body does not fit.
         """
@@ -111,7 +114,7 @@ class JsonReader:
 
 
 def parsed_object(body: bytes) -> dict[str, Any]:
-    """Parse a body that must be one JSON object.
+    """Parse a body as one JSON object.
 
     If a field is repeated, its last value counts. Raises Misfit if the body is anything else, or
     RecursionError for deep nesting.
@@ -138,13 +141,13 @@ def parsed_object(body: bytes) -> dict[str, Any]:
 
 
 def shown(value: Any) -> str:
-    """Return a value as JSON text that is short enough for an error."""
+    """Return a value as JSON text, cut to a length that suits an error."""
     text = json_text(value)
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}…"
 
 
 def json_text(value: Any) -> str:
-    """Return a value as JSON text, with numbers as the sender wrote them."""
+    """Return a value as JSON text. Numbers are as the sender wrote them."""
     if type(value) is NumberText:
         return str(value)
     if type(value) is dict:
@@ -156,7 +159,7 @@ def json_text(value: Any) -> str:
 
 
 def _converter(kind: DataType, field: str, unit: str) -> Converter:
-    """Return the function that converts JSON values to this Spark type."""
+    """Return a function that converts JSON values to a Spark type."""
     from pyspark.sql.types import ArrayType, DecimalType, MapType, StructType
 
     said = kind.simpleString()
@@ -223,7 +226,7 @@ def _map(read_key: Converter, read_value: Converter, field: str, said: str) -> C
 
 
 def _text(field: str) -> Converter:
-    """Return a converter to text, which turns other values into their JSON."""
+    """Return a converter to text. A value that is not text becomes its JSON."""
 
     def read(value: Any) -> Any:
         text = value if type(value) is str else json_text(value)
@@ -291,7 +294,10 @@ def _floating(field: str, said: str, check: Callable[[float], object]) -> Conver
 
 
 def _decimal(precision: int, scale: int, field: str, said: str) -> Converter:
-    """Return a converter to decimals, from a number or a text that is a number."""
+    """Return a converter to decimals.
+
+    The converter accepts a number, or a text that is a number.
+    """
 
     def read(value: Any) -> Any:
         if type(value) is not int and not (isinstance(value, str) and _DECIMAL.fullmatch(value)):

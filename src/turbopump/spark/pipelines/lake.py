@@ -1,4 +1,5 @@
-"""Lake: a directory with one table of messages, and the offsets up to which the table is complete.
+"""Lake: a directory with a table of messages. It also has the offsets up to which the table is
+complete.
 
 ::
 
@@ -65,7 +66,7 @@ STAGED_KEPT_S: Final = 86_400
 
 
 class Bodies(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Definition of the columns that are decoded from message bodies.
+    """Definition of the columns made from message bodies.
 
     - ``kind``: ``json`` or ``avro``.
     - ``schema``: a Spark schema as JSON, or an Avro schema.
@@ -82,7 +83,7 @@ class Bodies(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True):
-    """Definition of the table of a lake, which never changes.
+    """Unchanging definition of a lake's table.
 
     Only a column ``queueGeneration`` may be added later (``Snapshot.generations``).
     """
@@ -126,15 +127,17 @@ class DataFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"{self.table}/topic={topic}/date={self.date}/hour={self.hour}/{self.name}"
 
     def offsets(self) -> tuple[int, int] | None:
-        """Return the lowest and the highest queue offset of the rows in the file, or None if
-        unknown."""
+        """Return the lowest and the highest queue offset in the file.
+
+        Return None if they are unknown.
+        """
         if not self.stats:
             return None
         stats = msgspec.json.decode(self.stats, type=_Stats)
         return stats.minValues.queueOffset, stats.maxValues.queueOffset
 
     def may_have(self, offsets: Iterable[int]) -> bool:
-        """Return True if a row in the file may have one of these queue offsets."""
+        """Return True if the file may have a row at one of these queue offsets."""
         bounds = self.offsets()
         return bounds is None or any(bounds[0] <= offset <= bounds[1] for offset in offsets)
 
@@ -142,7 +145,8 @@ class DataFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def stats_of(bounds: list[tuple[int, int] | None]) -> str:
     """Return the ``stats`` of a merged file.
 
-    ``bounds`` has the lowest and the highest offset of each of the files that were merged.
+    For each merged file, ``bounds`` has the lowest and the highest offset, or None if unknown. The
+    result is empty if any are unknown.
     """
     known = [each for each in bounds if each is not None]
     if len(known) < len(bounds):
@@ -152,7 +156,7 @@ def stats_of(bounds: list[tuple[int, int] | None]) -> str:
 
 
 class ArchivedRange(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Range of offsets of one queue that a lake contains, from ``begin`` to ``end`` (exclusive).
+    """Range of archived offsets in one queue, from ``begin`` to ``end`` (exclusive).
 
     ``lost`` is the number of missing messages that the broker no longer had. A queue that was
     deleted and made again begins another ``generation``, because its offsets repeat. ``former``
@@ -167,19 +171,18 @@ class ArchivedRange(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def rows(self) -> int:
-        """Number of rows that the lake must have for the queue."""
+        """Required number of rows in the lake for the queue."""
         return self.end - self.begin - self.lost + self.former
 
     def extended_to(self, end: int, lost: int) -> ArchivedRange:
-        """Return the range after one more batch that ends at offset ``end``.
+        """Extend the range by one more batch. The batch ends at offset ``end``.
 
-        ``lost`` is the number of missing messages of the batch.
+        ``lost`` is the number of missing messages in the batch.
         """
         return msgspec.structs.replace(self, end=end, lost=self.lost + lost)
 
     def next_generation(self, begin: int) -> ArchivedRange:
-        """Return the empty range of the next generation of the queue, which begins at offset
-        ``begin``."""
+        """Return an empty range for the queue's next generation. It begins at offset ``begin``."""
         return ArchivedRange(begin, begin, generation=self.generation + 1, former=self.rows)
 
 
@@ -201,20 +204,20 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def messages(self) -> int:
-        """Number of rows that the lake must have according to its offsets."""
+        """Required number of rows in the lake, according to its offsets."""
         return sum(each.rows for each in self.ranges.values())
 
     @property
     def generations(self) -> dict[MessageQueue, int]:
-        """Generation of each queue that was deleted and made again.
+        """Generation numbers of queues that were made again after a deletion.
 
-        If there are any, the tables of the lake have the column ``queueGeneration``.
+        If there are such queues, the tables of the lake have the column ``queueGeneration``.
         """
         return {queue: each.generation for queue, each in self.ranges.items() if each.generation}
 
 
 class LakeBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages between two sets of offsets, in staged files that one commit adds to a lake."""
+    """Batch of messages for one commit: staged files, and the begin and end of each queue."""
 
     begins: Offsets
     ends: Offsets
@@ -223,12 +226,12 @@ class LakeBatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def staged_name(rest: str) -> str:
-    """Return the file name with which this host writes a file into the staging folder."""
+    """Return the name of a file that this host writes into the staging folder."""
     return f"part-{_host()}-{rest}"
 
 
 def draft_name(rest: str) -> str:
-    """Return the file name for a file that this host renames when it is complete."""
+    """Return the temporary name of a file. This host renames the file when it is complete."""
     return f".{_host()}-{rest}"
 
 
@@ -237,7 +240,7 @@ def _host() -> str:
 
 
 def drop_left(paths: Iterable[Path], own: str) -> None:
-    """Remove files that killed writers have left.
+    """Remove files of killed writers.
 
     - Files whose names begin with ``own`` are of this host. The lock guarantees that no other
       writer of this host is running.
@@ -258,7 +261,7 @@ def is_older(path: Path, seconds: float) -> bool:
 
 
 def no_step(_name: str) -> None:
-    """Ignore that a commit has reached a step. Tests pass a function that kills the process."""
+    """Do nothing at a step of a commit. Tests instead pass a function that kills the process."""
 
 
 class Lake(ABC):
@@ -282,7 +285,7 @@ class Lake(ABC):
     def append(
         self, before: Snapshot, batch: LakeBatch, at_step: Callable[[str], None] = no_step
     ) -> Snapshot:
-        """Commit a batch of messages, and return the new version of the lake.
+        """Commit a batch of messages. Return the new version of the lake.
 
         ``at_step`` is called with ``committed`` and ``placed``, in the order of the format. Raises
         LakeError if another writer has committed after the version ``before``.
@@ -290,7 +293,7 @@ class Lake(ABC):
 
     @abstractmethod
     def restart(self, before: Snapshot, begins: Offsets) -> Snapshot:
-        """Begin another generation of queues that were deleted and made again, and return the new
+        """Begin another generation of queues that were made again after a deletion. Return the new
         version.
 
         ``begins`` has the queues and their first offsets. Raises LakeError if another writer has
@@ -305,7 +308,7 @@ class Lake(ABC):
         """
 
     def compact(self, *, files_min: int, size_target: int) -> int:
-        """Merge small files of the lake, and return by how many the number of files has decreased.
+        """Merge small files of the lake. Return the decrease in the number of files.
 
         A partition is merged if it has at least ``files_min`` small files. Offsets and rows do not
         change. The call is only allowed inside ``writing()``. Raises LakeInUseError while another
@@ -316,7 +319,7 @@ class Lake(ABC):
 
     @abstractmethod
     def _compact(self, files_min: int, size_target: int) -> int:
-        """Merge small files for ``compact``, which excludes other hosts."""
+        """Do the work of ``compact``. The caller keeps other hosts from compacting."""
 
     @abstractmethod
     def paths(self, table: str = DATA) -> list[Path]:
@@ -342,7 +345,7 @@ class Lake(ABC):
 
     @contextmanager
     def compacting(self) -> Iterator[None]:
-        """Keep other hosts from compacting the lake inside the block.
+        """Keep other hosts from compacting the lake, until the block ends.
 
         A file claims this right, which also works where locks do not work across hosts. Otherwise
         ``deltalake`` could commit two compactions of the same files, and the table would have their
@@ -367,7 +370,7 @@ class Lake(ABC):
             claim.unlink(missing_ok=True)
 
     def clear_staging(self) -> None:
-        """Remove staged files that killed writers have left.
+        """Remove staged files of killed writers.
 
         ``drop_left`` has the rules.
         """
@@ -395,9 +398,9 @@ class Lake(ABC):
             sync_directory(folder)
 
     def check_follows(self, before: Snapshot, batch: LakeBatch) -> None:
-        """Raise OffsetGapError unless a batch begins where the table ends.
+        """Raise OffsetGapError if a batch does not begin where the table ends.
 
-        This is checked for each queue that the table has.
+        This is checked for each queue in the table.
         """
         for queue, begin in batch.begins.items():
             there = before.ranges.get(queue)
@@ -464,7 +467,7 @@ def lake_place(place: str | Path) -> Path:
 
 
 def check_shape(root: Path, there: Definition, wanted: Definition) -> None:
-    """Raise ConfigError if an existing lake has another definition than the wanted one."""
+    """Raise ConfigError if an existing lake's definition differs from the wanted one."""
     for what in ("format", "columns", "bodies"):
         if getattr(there, what) != getattr(wanted, what):
             raise ConfigError(
@@ -521,7 +524,7 @@ def _class_of(format_name: str) -> type[Lake]:
 
 @contextmanager
 def locked_file(path: Path, what: Path, alone: str) -> Iterator[None]:
-    """Lock a file for the block. The file also names the process that has the lock.
+    """Lock a file until the block ends. The file names the process with the lock.
 
     If another process has the lock, raises LakeInUseError. The error says that ``what`` is locked,
     names the process, and ends with ``alone``.
@@ -541,7 +544,7 @@ def locked_file(path: Path, what: Path, alone: str) -> Iterator[None]:
 
 
 def create_exclusively(path: Path, data: bytes) -> None:
-    """Create a file with this content, atomically and durably.
+    """Create a file with this content, atomically and durably. Never replace an existing file.
 
     Raises FileExistsError if the file exists, and does not change it.
     """

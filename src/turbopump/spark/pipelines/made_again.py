@@ -1,9 +1,9 @@
-"""Comparison of a broker's queue with its rows in a lake, to find queues that were deleted and made
-again.
+"""Search for queues that were deleted and made again. A broker's messages are compared with the
+rows in a lake.
 
-A row and a message at one offset are the same if all identifying columns (``IDENTITY``) that the
-lake has are equal. If the row or the message no longer exists, nothing can be compared, and they
-count as the same. The consequences are unknown here.
+A row and a message at one offset are the same if their identifying columns (``IDENTITY``) are
+equal. Only columns of the lake are compared. If the row or the message no longer exists, nothing
+can be compared, and they count as the same. The consequences are unknown here.
 """
 
 from __future__ import annotations
@@ -31,22 +31,25 @@ Row = dict[str, Any]
 
 
 def columns_of(lake: Lake) -> tuple[str, ...]:
-    """Return the columns of a lake that identify a message, such as the store time."""
+    """Return those columns of a lake that identify a message, such as the store time."""
     return tuple(name for name in IDENTITY if name in lake.definition.columns)
 
 
 def tells_brokers_apart(lake: Lake) -> bool:
-    """Return True if messages of two brokers always differ in the identifying columns of a lake."""
+    """Return True if a lake's identifying columns can tell brokers apart.
+
+    Messages of two brokers then always differ in these columns.
+    """
     return any(name in lake.definition.columns for name in _UNIQUE)
 
 
 def changed_queues(
     cluster: Cluster, lake: Lake, snapshot: Snapshot, queues: Iterable[MessageQueue]
 ) -> dict[MessageQueue, int]:
-    """Find queues that were deleted and made again since they were archived.
+    """Find queues that were deleted and made again after they were archived.
 
     In such a queue, the newest row in the lake differs from the broker's message at the same
-    offset. The result has these queues, with that offset. The lake must have all ``queues``. Each
+    offset. The result maps each such queue to this offset. The lake must have all ``queues``. Each
     queue costs one pull.
     """
     newest = {
@@ -65,10 +68,10 @@ def changed_queues(
 def first_difference(
     cluster: Cluster, lake: Lake, snapshot: Snapshot, queue: MessageQueue, low: int, high: int
 ) -> int:
-    """Return the first offset at which a message in the broker differs from the row in the lake.
+    """Find the first offset at which the broker's message differs from the row in the lake.
 
-    Offsets from ``low`` to ``high`` are searched, and ``high`` is returned if no message differs.
-    The binary search costs a pull and a read of the lake per step.
+    Offsets from ``low`` to ``high`` are searched. If no message differs, ``high`` is returned. The
+    binary search costs a pull and a read of the lake per step.
     """
 
     def differ(offset: int) -> bool:
@@ -81,14 +84,18 @@ def first_difference(
 
 
 def differs(row: Row, message: Row | None) -> bool:
-    """Return True if there is a message and it differs from the row of the lake."""
+    """Return True if a message differs from the row in the lake.
+
+    A missing message (None) does not differ.
+    """
     return message is not None and row != message
 
 
 def message_at(
     cluster: Cluster, queue: MessageQueue, offset: int, columns: tuple[str, ...]
 ) -> Row | None:
-    """Return these columns of the broker's message at an offset, or None if it cannot be read."""
+    """Return some columns of the broker's message at an offset. Return None if the message
+    cannot be read."""
     answer = cluster.pull(queue, offset, 1)
     try:
         found = decode(
@@ -104,9 +111,9 @@ def message_at(
 def rows_at(
     lake: Lake, snapshot: Snapshot, wanted: Mapping[MessageQueue, int]
 ) -> dict[MessageQueue, Row]:
-    """Return the rows that the lake has at one offset of each queue.
+    """For each queue, read the row at one offset from the lake.
 
-    A row has the identifying columns (``columns_of``). Rows of the newest generation of each queue
+    A row has the identifying columns (``columns_of``). Only rows of a queue's newest generation
     count. Missing rows are left out. The newest files are opened first, and only files that may
     contain the offsets.
     """

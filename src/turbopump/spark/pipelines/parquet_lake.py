@@ -1,4 +1,4 @@
-"""Lake of Parquet files with turbopump's own manifest.
+"""Lake of Parquet files, with turbopump's own manifest.
 
 ::
 
@@ -65,7 +65,7 @@ REMOVED_KEPT_S: Final = 3600
 
 
 class Version(msgspec.Struct, frozen=True, kw_only=True):
-    """Content of one file of the manifest, which describes one version of the lake."""
+    """Version of the lake, as one file of the manifest describes it."""
 
     v: int = VERSION
     version: int
@@ -77,7 +77,7 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ParquetLake(Lake):
-    """Lake whose tables are Parquet files, listed in a manifest.
+    """Lake of Parquet files, with a manifest that lists them.
 
     ``Lake`` describes the methods.
     """
@@ -142,9 +142,10 @@ class ParquetLake(Lake):
         return after
 
     def recover(self) -> None:
-        """Repeat the file moves of the newest version, which a killed writer may not have finished.
+        """Repeat the file moves of the newest version, because a killed writer may not have
+        finished them.
 
-        Its new files are moved into the table, and replaced files are moved out.
+        The new files of the version are moved into the table, and replaced files are moved out.
         """
         self.manifest.mkdir(exist_ok=True)
         drop_left(self.manifest.glob(".*"), draft_name(""))
@@ -211,10 +212,10 @@ class ParquetLake(Lake):
         return version
 
     def _drop_old_versions(self, newest: int) -> None:
-        """Delete old versions from the manifest if the version ``newest`` has the whole list of
-        files.
+        """Delete old versions from the manifest, if a reader can begin at the version ``newest``.
 
-        The last ``VERSIONS_KEPT`` versions stay.
+        A reader can begin there if this version has the whole list of files. The last
+        ``VERSIONS_KEPT`` versions stay.
         """
         if newest % FULL_EVERY == 0:
             for number in self._version_numbers():
@@ -222,10 +223,10 @@ class ParquetLake(Lake):
                     self._version_path(number).unlink(missing_ok=True)
 
     def _move_removed(self, version: Version) -> None:
-        """Move the files that a version has replaced out of the folder of their table.
+        """Move replaced files out of the folder of their table.
 
-        Files that were moved long ago are deleted. A writer on another host may do the same at the
-        same moment.
+        These are the files that ``version`` has replaced. Files that were moved long ago are
+        deleted. A writer on another host may do the same at the same moment.
         """
         apart = self.root / REMOVED
         for folder in apart.glob("*"):
@@ -239,7 +240,7 @@ class ParquetLake(Lake):
                     os.replace(self.root / path, target)
 
     def _merge_files(self, files: list[DataFile]) -> DataFile:
-        """Merge the rows of several files of one partition into one staged file."""
+        """Merge several files of one partition into one staged file."""
         first = files[0]
         name = staged_name(f"compacted-{uuid.uuid4().hex}.parquet")
         target = self.staging / name
@@ -300,7 +301,7 @@ def _ranges_listed(ranges: ArchivedRanges) -> list[tuple[str, str, int, Archived
 
 
 def _group_files(files: list[DataFile], size_target: int) -> Iterator[list[DataFile]]:
-    """Group files in the order of their names, each group up to the target size in bytes."""
+    """Group files in the order of their names. A group has at most the target size in bytes."""
     group: list[DataFile] = []
     for file in sorted(files, key=lambda each: each.name):
         if group and sum(each.size for each in group) + file.size > size_target:

@@ -1,4 +1,4 @@
-"""SQL over topics and lakes, each of which becomes a table when a query names it.
+"""SQL over topics and lakes. Each name in a query becomes a table on demand.
 
 Only tables that the query names are opened. When Spark reports an unknown table, this module
 creates the table and runs the query again. The display of rows is unknown here.
@@ -36,12 +36,12 @@ def query(
     spark: SparkSession | None = None,
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """Run a SQL query over lakes and topics, and return the result as a Spark DataFrame.
+    """Run a SQL query over lakes and topics. Return the result as a Spark DataFrame.
 
-    Each lake of ``lakes`` is a table of its name, and ``NAME_rejected`` has the rows that did not
-    fit. Any other table is the topic of that name, read from its beginning to its present end.
-    ``options`` are further options of the topics' source. A name with characters other than
-    letters, digits and ``_`` is written in backticks.
+    Each lake of ``lakes`` is a table of its name, and ``NAME_rejected`` has its rejected rows. Any
+    other table is the topic of that name, read from its beginning to its present end. ``options``
+    are further options of the topics' source. A name with characters other than letters, digits and
+    ``_`` is written in backticks.
 
     Raises ConfigError for a table that is neither a lake nor a topic, LakeError for a directory
     that is not a lake, and Spark's AnalysisException for an invalid query.
@@ -80,7 +80,7 @@ def query(
 
 
 def _make_table(name: str, rows: DataFrame) -> None:
-    """Give rows a name by which a SQL query can use them as a table.
+    """Make a table of rows. SQL queries can use the table by its name.
 
     Raises ConfigError if a table of this name exists.
     """
@@ -96,7 +96,7 @@ def _make_table(name: str, rows: DataFrame) -> None:
 def _check_cases(
     text: str, made: list[str], name_server: str, options: Mapping[str, str] | None
 ) -> None:
-    """Raise ConfigError if a query names two tables that differ only in the case of letters.
+    """Raise ConfigError if a query names two tables whose names differ only in case.
 
     Spark does not distinguish such names, so both tables would have the rows of the first.
     """
@@ -128,8 +128,8 @@ def _is_topic(options: dict[str, str], name: str) -> bool:
 
 
 def _unknown_table(error: AnalysisException) -> str | None:
-    """Return the name of the unknown table that caused an error of Spark, or None for another
-    error."""
+    """If Spark's error is about an unknown table, return the name of the table. Otherwise return
+    None."""
     if error.getCondition() != _TABLE_NOT_FOUND:
         return None
     name = (error.getMessageParameters() or {}).get("relationName", "")
@@ -152,7 +152,7 @@ def _check_topic(options: dict[str, str], tables: list[str]) -> None:
 
 
 def _columns_named(text: str) -> str:
-    """Return the columns of a topic whose names are in the text of a query.
+    """Return those columns of a topic whose names appear in a query's text.
 
     All columns are returned if the query may use columns without their names: by a star, a natural
     join, or a query without SELECT. Reading fewer columns is several times as fast, and Spark does

@@ -1,4 +1,4 @@
-"""Replay of messages of a lake into a topic, each message once.
+"""Replaying of messages from a lake into a topic, each message once.
 
 Messages are selected by time, key or condition, and sent at a limited rate. The rule: a replay has
 a name, and every message that it sends has the name and its origin as properties (``REPLAY_ID``,
@@ -62,10 +62,10 @@ _REPLAYS: Final = "_replays"
 
 
 class ReplayState(msgspec.Struct, kw_only=True):
-    """Stored progress of a replay through one part of a lake.
+    """Stored progress of a replay in the present part of a lake.
 
-    A part ends where the lake ended when the part was begun. Later messages are the next part.
-    Seconds are store times since 1970.
+    A part ends where the lake's data ended at the begin of the part. Later messages belong to the
+    next part. Seconds are store times since 1970.
     """
 
     v: Literal[2] = 2
@@ -188,7 +188,7 @@ def replay(
 
 
 def _name_of(selection: dict[str, Any]) -> str:
-    """Return the default name of a replay, which is always the same for the same selection."""
+    """Return the default name of a replay. The same selection always has the same name."""
     digest = hashlib.sha256(json.dumps(selection, sort_keys=True).encode())
     return f"replay-{digest.hexdigest()[:12]}"
 
@@ -200,7 +200,7 @@ def _checked_name(name: str) -> str:
 
 
 def _known(options: dict[str, str]) -> dict[str, str]:
-    """Return the options if each is an option of a read or of a write.
+    """Check that each option is an option of a read or of a write. Return the options.
 
     Raises ConfigError for any other option.
     """
@@ -210,13 +210,13 @@ def _known(options: dict[str, str]) -> dict[str, str]:
 
 
 def _only(options: Mapping[str, str], table: Mapping[str, Option]) -> dict[str, str]:
-    """Return the options whose names are in a table of options."""
+    """Keep the options whose names are in a table of options."""
     names = {name.lower() for name in table}
     return {name: value for name, value in options.items() if name.lower() in names}
 
 
 def _stored(rows: DataFrame, begin_ms: int | None, end_ms: int | None) -> DataFrame:
-    """Return the rows that were stored between two times, without opening files of other hours.
+    """Select the rows with a store time between two times. Files of other hours are not opened.
 
     None means no limit.
     """
@@ -234,12 +234,14 @@ def _stored(rows: DataFrame, begin_ms: int | None, end_ms: int | None) -> DataFr
 
 
 def _between(rows: DataFrame, begins: Offsets, ends: Offsets) -> DataFrame:
-    """Return the rows of one topic between two sets of queue offsets."""
+    """Select the rows of one topic whose queue offsets are between two sets of offsets."""
     from pyspark.sql.functions import coalesce, col, concat_ws, create_map, lit
 
     def bound(offsets: Offsets) -> Column:
-        """Return a column that has the offset of the queue of each row, or 0 for an unknown
-        queue."""
+        """Return a column that has an offset for each row, looked up by the queue of the row.
+
+        An unknown queue has the offset 0.
+        """
         named = {f"{queue.broker_name}/{queue.queue_id}": at for queue, at in offsets.items()}
         found = create_map(*map(lit, chain(*named.items())))[
             concat_ws("/", "brokerName", "queueId")
@@ -291,7 +293,7 @@ class ReplayRun:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the replay, so that no other run can send its messages at the same time.
+        """Lock the replay. No other run can then send messages of this replay.
 
         Raises LakeInUseError if another run has the lock. Raises LakeError if there is no lake, or
         if its offsets of the topic are not unique.
@@ -309,7 +311,7 @@ class ReplayRun:
             yield
 
     def load_state(self) -> None:
-        """Load the stored progress of the replay, or begin the replay if there is none.
+        """Load the stored progress of the replay. If there is none, begin the replay.
 
         Raises ConfigError if the name was used for another selection.
         """
@@ -349,7 +351,7 @@ class ReplayRun:
         replace_file(self.notes, msgspec.json.encode(self.state))
 
     def _begin_next_part(self) -> bool:
-        """Begin a part with the messages that were added to the lake since the last part began.
+        """Begin a new part, if messages were added to the lake after the last part began.
 
         Returns False if there are no such messages.
         """
@@ -374,7 +376,7 @@ class ReplayRun:
         progress: RowProgress,
         at_step: Callable[[str], None],
     ) -> None:
-        """Send the selected messages in batches, until the lake has no more or ``stop`` is set."""
+        """Send the selected messages in batches, until all are sent or ``stop`` is set."""
         while True:
             seconds = self.unsent_seconds()
             unsent = sum(count for _, count in seconds)
@@ -392,13 +394,15 @@ class ReplayRun:
                 return
 
     def _send_batch(self, low: int, high: int, count: int, at_step: Callable[[str], None]) -> None:
-        """Send the messages stored from second ``low`` up to ``high`` (exclusive), and store the
-        progress.
+        """Send one batch of messages, and store the progress.
+
+        The batch has the messages stored from second ``low`` up to ``high`` (exclusive).
 
         The order makes a kill at any step harmless. ``sent_before_s`` is stored before the first
         message is sent, so the next run knows for which seconds it must search the target. Messages
         of the batch that the target has are left out. ``batch_at`` moves behind the batch only
-        after all of it is sent, so the search begins before every message that may be repeated.
+        after the whole batch is sent, so the search begins before every message that may be
+        repeated.
         """
         state = self.state
         # A killed run may have had a larger batch; then its end stays.
@@ -422,7 +426,7 @@ class ReplayRun:
         at_step("noted")
 
     def unsent_seconds(self) -> list[tuple[int, int]]:
-        """Return each second of store time with the number of unsent messages, in order.
+        """For each second of store time, return the number of unsent messages, in order.
 
         Only messages of the present part count.
         """
@@ -431,9 +435,9 @@ class ReplayRun:
         return [(row["second"], row["count"]) for row in counted]
 
     def unsent_rows(self, low: int, high: int, *, search: bool) -> DataFrame:
-        """Return the rows of a batch that must be sent.
+        """Return the rows of a batch that are still to be sent.
 
-        With ``search``, the messages that the target already has are left out.
+        With ``search``, the target is searched, and messages that it already has are left out.
 
         The query has no shuffle. If an executor is lost with its shuffle files, Spark repeats tasks
         as if they were first attempts, and these would not search the target.
@@ -448,7 +452,7 @@ class ReplayRun:
         return rows.drop(REPLAYED_FROM, "second", "storeTimestamp")
 
     def report(self) -> ReplayReport:
-        """Count the messages of the replay in the target, and return the report of the run."""
+        """Count the messages of the replay in the target. Return the report of the run."""
         from pyspark.sql.functions import count, count_distinct
 
         origins = self._sent_origins(self.state.began_at)
@@ -467,7 +471,7 @@ class ReplayRun:
         )
 
     def _selected(self, begin_s: int | None, end_s: int | None) -> DataFrame:
-        """Return the selected rows of the present part that were stored in these seconds.
+        """Select rows of the present part. Their store times are in a range of seconds.
 
         The column ``second`` has the store time. None means no limit.
         """
@@ -503,8 +507,7 @@ class ReplayRun:
         return rows.select(*sent, "storeTimestamp", second)
 
     def _pending(self, low: int, high: int) -> DataFrame:
-        """Return the selected rows of these seconds, with the properties that identify the
-        replay."""
+        """Select the rows of some seconds. Add the properties that identify the replay."""
         from pyspark.sql.functions import (
             array,
             concat_ws,
@@ -537,7 +540,7 @@ class ReplayRun:
         )
 
     def _sent_origins(self, since: dict[str, Any]) -> DataFrame:
-        """Return the origins of the messages that this replay has sent to the target.
+        """Return the origins of messages in the target that this replay has sent.
 
         The target is read from the offsets ``since``.
         """
@@ -561,8 +564,10 @@ class ReplayRun:
         )
 
     def _target_ends(self) -> dict[str, Any]:
-        """Return the end offset of each queue of the target, or no offsets if the target does not
-        exist."""
+        """Return the end offset of each queue of the target.
+
+        If the target does not exist, there are no offsets.
+        """
         target = self.selection["target"]
         options = read_options({**_only(self.options, OPTIONS), "topic": target})
         with connected(options) as cluster:

@@ -1,4 +1,4 @@
-"""Common parts of the pipelines of the command line.
+"""Environment of a pipeline that runs on the command line.
 
 These are the Spark session, a line of progress, stop requests, and error sentences. A pipeline
 checks ``stop`` between two complete pieces of work, so a stop leaves nothing to repair. The work
@@ -49,7 +49,7 @@ both send it."""
 
 @dataclass
 class RowProgress:
-    """Number of rows that a pipeline has done and still has to do.
+    """Progress of a pipeline: the numbers of done and remaining rows.
 
     ``shown`` is called on each change.
     """
@@ -64,13 +64,13 @@ class RowProgress:
         self.shown(self)
 
     def expect(self, rows: int) -> None:
-        """Set the number of rows that are still to be done."""
+        """Set the number of remaining rows."""
         self.total = self.done + rows
         self.shown(self)
 
     @property
     def lag(self) -> int:
-        """Number of rows that are still to be done."""
+        """Number of remaining rows."""
         return max(0, self.total - self.done)
 
     @property
@@ -111,14 +111,14 @@ class ProgressLine:
         print(line, end="", file=self._out, flush=True)
 
     def close(self) -> None:
-        """Remove the line of progress from a terminal, so that other output can follow."""
+        """Remove the progress line from a terminal. Other output can then follow."""
         if self._open:
             print("\r\033[K", end="", file=self._out, flush=True)
 
 
 @contextmanager
 def stopped_by_signals() -> Iterator[threading.Event]:
-    """Yield an event that is set when the process receives Ctrl-C or SIGTERM.
+    """Yield a stop event. Ctrl-C and SIGTERM set the event.
 
     A second signal, more than a second later, ends the work at once with KeyboardInterrupt. No data
     is lost in this case either.
@@ -144,7 +144,7 @@ def stopped_by_signals() -> Iterator[threading.Event]:
 
 @contextmanager
 def command_session(name: str, master: str | None) -> Iterator[SparkSession]:
-    """Open a Spark session for a command, and stop the session at the end of the block.
+    """Open a Spark session for a command. The end of the block stops the session.
 
     The session logs only errors. If a session is already running, it is used and left running.
 
@@ -226,7 +226,7 @@ _MASTER: Final = re.compile(r"local(-cluster)?(\[|$)|spark://|k8s://|yarn$")
 
 
 def check_master(master: str) -> None:
-    """Check before Spark starts that a Spark master is valid and answers.
+    """Check that a Spark master is valid and answers. Call this before Spark starts.
 
     Spark itself would try for a minute and then report another error. Raises ConfigError for an
     invalid master, and PipelineError if none answers.
@@ -252,7 +252,7 @@ def check_master(master: str) -> None:
 
 
 def _error_of_command(error: Exception, master: str | None) -> Exception:
-    """Return an error that explains an error of Spark in one sentence.
+    """Explain an error of Spark in one sentence. Return the explanation as an error.
 
     ``master`` is the master if Spark did not start, otherwise None. The end of the JVM has several
     error types, because PySpark or py4j wraps it.
@@ -284,16 +284,17 @@ def unlogged_errors() -> Iterator[None]:
 
 
 def error_inside(error: PySparkException) -> type[TurbopumpError] | None:
-    """Return the class of the turbopump error that Spark has wrapped, or None for another error.
+    """Find the turbopump error inside an error of Spark. Return the class of the turbopump error.
+    Return None for any other error.
 
-    Spark passes on only the text of the error, which has the name of the class.
+    Spark passes on only the text of the error. The text has the name of the class.
     """
     names = re.findall(r"\bturbopump\.errors\.(\w+): ", str(error))
     return getattr(errors, names[-1], None) if names else None
 
 
 def start_sentence(error: Exception) -> str:
-    """Return a sentence with the reason why Spark did not start."""
+    """Explain in a sentence why Spark did not start."""
     text = str(error)
     if "JAVA_GATEWAY_EXITED" in text:
         said = java_fault()
@@ -302,7 +303,7 @@ def start_sentence(error: Exception) -> str:
 
 
 def spark_sentence(error: Exception) -> str:
-    """Return the most helpful sentence in the long text of an error of Spark.
+    """Find the most helpful sentence in Spark's long error text.
 
     This is the sentence of a turbopump error, else the innermost cause in Python, then in Java,
     else the first line.
@@ -333,7 +334,7 @@ _CAUSE_OF_JAVA: Final = re.compile(
 
 
 def _quiet_log() -> str:
-    """Write a log4j configuration that shows only errors, and return its path.
+    """Write a log4j configuration for errors only. Return its path.
 
     The file is removed when this process ends.
     """

@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(eq=False, kw_only=True)
 class TopicQueues:
-    """Queues of the topics that a run of ``archive`` reads.
+    """Queues that a run of ``archive`` reads, as the brokers have them now.
 
     Each call asks the brokers. Faults and comparisons are remembered for the next call.
 
@@ -57,11 +57,10 @@ class TopicQueues:
     otherwise None."""
 
     def readable_ends(self, snapshot: Snapshot) -> tuple[Snapshot, Offsets]:
-        """Return the newest version of the lake, and the present end of each queue that can be
-        read.
+        """Return the newest version of the lake. For each readable queue, return its present end.
 
         If ``restart_queues`` is set, queues that were deleted and made again begin another
-        generation in the lake. Otherwise they are left out.
+        generation in the lake. Otherwise these queues are left out.
         """
         ends = self._present_ends(snapshot)
         if self.restart_queues and self._changed:
@@ -87,8 +86,10 @@ class TopicQueues:
         return self.cluster.offset_min(queue)
 
     def may_begin_at_end(self, queue: MessageQueue) -> bool:
-        """Return True if the lake must store the begin of a new queue that has no messages to
-        read."""
+        """Return True if a new queue may begin at its end, without messages to read.
+
+        The lake must then store this begin.
+        """
         return self.starting == "latest" or self._renamed.get(queue) is not None
 
     def wait_for_brokers(self) -> None:
@@ -100,7 +101,7 @@ class TopicQueues:
             self.cluster.offsets_max(self.cluster.queues_of_known(topic))
 
     def raise_fault(self, archived: int) -> None:
-        """Raise the first fault of a topic or queue that was left out, and log the other faults.
+        """Raise the first fault of a topic or queue. Log the other faults.
 
         ``archived`` is the number of messages that were archived from the other topics and queues.
         Without a fault, the call does nothing.
@@ -109,9 +110,9 @@ class TopicQueues:
         raise_first(self._faults.values(), note)
 
     def _existing_queues(self, snapshot: Snapshot) -> list[MessageQueue]:
-        """Return the queues of all topics that exist.
+        """Return the queues of the topics. Missing topics are left out.
 
-        A missing topic is a fault. If the lake has the topic, it is no fault for a run that follows
+        A missing topic is a fault, with one exception: the lake has the topic, and the run follows
         its topics or may lose messages.
         """
         found: list[MessageQueue] = []
@@ -128,7 +129,7 @@ class TopicQueues:
         return found
 
     def _leave_out(self, name: str, fault: TurbopumpError) -> None:
-        """Record the fault of a topic or queue that the run leaves out.
+        """Record the fault of a topic or queue, because the run leaves it out.
 
         A run that follows its topics may never end, so the fault is logged at once.
         """
@@ -179,10 +180,11 @@ class TopicQueues:
             self._leave_out(str(queue), fault)
 
     def _restart_changed(self, snapshot: Snapshot, ends: Offsets) -> Snapshot:
-        """Begin another generation in the lake for each queue that was deleted and made again.
+        """For each queue that was made again after a deletion, begin another generation in the
+        lake.
 
-        The generation begins after the last message that lake and broker have in common, else at
-        the first message.
+        The generation begins after the last message that lake and broker have in common. If there
+        is no such message, it begins at the broker's first message.
         """
         mins = self.cluster.offsets_min(self._changed)
         begins: Offsets = {}
@@ -203,7 +205,7 @@ class TopicQueues:
         return snapshot
 
     def _find_old_name(self, snapshot: Snapshot, queue: MessageQueue, end: int) -> None:
-        """Search the lake for the messages of a new queue under the name of another broker.
+        """Look in the lake for a new queue's messages under the name of another broker.
 
         A broker may have been renamed together with its store.
         """
@@ -228,10 +230,10 @@ class TopicQueues:
                 )  # fmt: skip
 
     def _report_absent(self, snapshot: Snapshot, found: Offsets) -> None:
-        """Report the queues that the lake has but that no broker has now.
+        """Report queues that are in the lake but on no broker now.
 
-        A queue whose broker is missing is logged once. A queue that no longer exists at its broker
-        is a fault.
+        If the broker of a queue is missing, the queue is logged once. If the broker no longer has
+        the queue, this is a fault.
         """
         present = {(queue.topic, queue.broker_name) for queue in found}
         absent = snapshot.ranges.keys() - found.keys()
@@ -265,7 +267,7 @@ def check_a_topic_exists(cluster: Cluster, topics: Sequence[str]) -> None:
 
 
 def raise_first(faults: Collection[TurbopumpError], note: str | None = None) -> None:
-    """Raise the first fault, with a note, and log the other faults.
+    """Raise the first fault, with a note. Log the other faults.
 
     Without a fault, the call does nothing.
     """

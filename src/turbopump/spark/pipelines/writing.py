@@ -1,4 +1,4 @@
-"""Work of an executor, which writes messages into staged Parquet files.
+"""Work of an executor: writing messages into staged Parquet files.
 
 There is one file for each topic and hour. Staged files do not count until the driver commits them,
 so a task may run twice or be killed. Each file has a unique name, and is durable before it is
@@ -47,7 +47,7 @@ _HOUR_US: Final = 3_600_000_000
 
 
 class QueueRows(msgspec.Struct, frozen=True):
-    """Number of rows that a task has written for one queue, with the first and the last offset."""
+    """Rows of one queue that a task has written: their number, the first and the last offset."""
 
     topic: str
     broker_name: str
@@ -58,14 +58,14 @@ class QueueRows(msgspec.Struct, frozen=True):
 
 
 class TaskReport(msgspec.Struct, frozen=True):
-    """Report of a task about the files and rows that it has written."""
+    """Report of a task: the written files, and the rows of each queue."""
 
     files: list[DataFile]
     queues: list[QueueRows]
 
 
 def checked_columns(columns: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the columns for the table of an archive, in the spelling of the source.
+    """Check the columns for the table of an archive. Return them in the spelling of the source.
 
     Raises ConfigError if a needed column is missing.
     """
@@ -94,8 +94,7 @@ _GENERATION_FIELDS: Final = (pa.field(GENERATION, pa.int32()),)
 
 
 def check_names(definition: Definition) -> None:
-    """Raise ConfigError if two columns of a table have the same name, or if a type cannot be
-    stored.
+    """Raise ConfigError for a table with two columns of one name, or with an unsupported type.
 
     The case of names is ignored, as in Spark and Delta. A struct without fields is an example of
     such a type.
@@ -137,7 +136,7 @@ def rejected_schema(definition: Definition, *, restarted: bool = False) -> pa.Sc
 
 @dataclass(frozen=True)
 class FileWriting:
-    """Function for ``mapInArrow`` that writes messages into staged files.
+    """Function for ``mapInArrow``: write messages into staged files.
 
     - ``staging``: a path that is the same for executors and driver.
     - ``stem``: first part of the files' names.
@@ -150,7 +149,7 @@ class FileWriting:
     generations: dict[MessageQueue, int] = field(default_factory=dict)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write record batches into files, and yield one row that is the report of the task.
+        """Write record batches into files. Yield the report of the task as a single row.
 
         The row is a ``TaskReport`` as JSON.
         """
@@ -161,7 +160,7 @@ class FileWriting:
             yield pa.RecordBatch.from_pylist([{REPORT_COLUMN: text}])
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> TaskReport:
-        """Write record batches into files, and return the report of the task.
+        """Write record batches into files. Return the report of the task.
 
         Raises PipelineError if the disk fails.
         """
@@ -204,9 +203,10 @@ class FileWriting:
     def _tables(
         self, topic: str, rows: pa.Table, schemas: dict[str, Any]
     ) -> Iterator[tuple[str, pa.Table]]:
-        """Yield the rows of a topic for each table of the lake.
+        """For each table of the lake, yield rows of a topic.
 
-        Rows whose body fits the schema are for ``data``, and the others for ``_rejected``.
+        The table ``data`` gets the rows whose body fits the schema. The table ``_rejected`` gets
+        the others.
         """
         bodies: Bodies | None = self.definition.bodies
         tables = {DATA: rows}
@@ -238,7 +238,7 @@ class FileWriting:
 
 @dataclass(frozen=True)
 class Fetching:
-    """Function for ``mapInArrow`` that reads messages from brokers and writes them into files.
+    """Function for ``mapInArrow``: read messages from brokers, and write them into files.
 
     The messages never become rows of the JVM, which would cost more than everything else.
     """
@@ -248,8 +248,7 @@ class Fetching:
     writing: FileWriting
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the tasks whose numbers are in the first column, and yield the report of each
-        task."""
+        """Run the tasks with the numbers in the first column. Yield one report for each task."""
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 yield from self.writing(read_partition(self.tasks[number], self.options))
@@ -289,7 +288,7 @@ class OpenFile:
             self._flush()
 
     def close(self) -> DataFile:
-        """Write the rest of the file durably, and return its description."""
+        """Write the rest of the file durably. Return a description of the file."""
         self._flush()
         self._writer.close()
         self._file.flush()
@@ -342,7 +341,7 @@ def _delta_time(time: datetime, round_up_us: int) -> str:
 
 
 def _split_by_hour(rows: pa.Table) -> Iterator[tuple[str, int, pa.Table]]:
-    """Yield the rows of each topic and hour. Hours are counted since 1970."""
+    """For each topic and hour, yield the rows. Hours are counted since 1970."""
     hours = pc.divide(rows["storeTimestamp"].cast(pa.int64()), _HOUR_US)
     keys = pa.table({"topic": rows["topic"], "hour": hours})
     for key in keys.group_by(["topic", "hour"]).aggregate([]).to_pylist():
