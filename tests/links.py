@@ -1,6 +1,6 @@
 """Dead links of the docs: ``python tests/links.py``, a part of ``make lint``.
 
-Looked at are README.md, CHANGELOG.md and every page below docs/ and tests/. A fault is
+Looked at are README.md, CHANGELOG.md and every page below docs/, examples/ and tests/. A fault is
 
 - a link to a file that is not there, or to a heading that its page does not have (``#anchor`` in
   GitHub's form);
@@ -68,7 +68,7 @@ class Tree:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.pages = [root / name for name in ("README.md", "CHANGELOG.md")]
-        for folder in ("docs", "tests"):
+        for folder in ("docs", "examples", "tests"):
             self.pages += sorted((root / folder).rglob("*.md"))
         self.pages = [page for page in self.pages if page.is_file()]
         sources = [path for folder in CODE for path in (root / folder).rglob("*.py*")]

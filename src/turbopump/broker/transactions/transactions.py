@@ -145,7 +145,7 @@ class Transactions:
     # --- what a start reads
 
     async def _read_ended(self) -> None:
-        """Read the op queue, to learn of ended transactions."""
+        """Read the op queue, and mark the transactions in it as ended."""
         begin = self._pending.op_offset
         end = self._store.max_offset(OP_TOPIC, QUEUE)
         first = max(begin - MARKS_READ_BACK, self._store.min_offset(OP_TOPIC, QUEUE))
