@@ -1,6 +1,7 @@
 """Dead links of the docs: ``python tests/links.py``, a part of ``make lint``.
 
-Looked at are README.md and its neighbours, and every page below docs/, examples/ and tests/. A fault is
+Looked at are README.md, its neighbours, and every page below docs/, examples/ and tests/. A fault
+is
 
 - a link to a file that is not there, or to a heading that its page does not have (``#anchor`` in
   GitHub's form);
