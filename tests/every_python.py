@@ -46,7 +46,7 @@ ALONE = [
 IN_A_SESSION = [
     f"tests/spark/test_{name}.py"
     for name in (
-        *("archive", "commitlog", "guide", "poison", "replay", "session"),
+        *("archive", "commitlog", "examples", "guide", "poison", "replay", "session"),
         *("sink", "spark", "spark_read", "sql"),
     )
 ]
@@ -65,6 +65,7 @@ ON_DISK = ("tests/unit/store", "tests/crash")
 """Whose files lie on a disk: a file system in memory has no cold pages, and syncs nothing."""
 ON_UVLOOP = ["tests/unit/client", "tests/unit/test_blocking.py"]
 SAME_EVERYWHERE = (
+    "tests/unit/test_examples.py",
     "tests/unit/test_guide.py",
     "tests/unit/test_house.py",
     "tests/unit/test_how_tests_are_written.py",

@@ -1,4 +1,4 @@
-"""Entry point of ``python -m turbopump``, which is the same as the command ``turbopump``."""
+"""Entry point of ``python -m turbopump``, equivalent to the command ``turbopump``."""
 
 import sys
 

@@ -18,7 +18,7 @@ class Clock(Protocol):
         """Return the wall time in milliseconds since 1970-01-01 UTC."""
 
     def monotonic(self) -> float:
-        """Return the seconds of a clock that never goes back.
+        """Return the time in seconds, by a clock that never goes back.
 
         Only the difference of two values has a meaning.
         """

@@ -46,7 +46,7 @@ TWINS: Final[dict[str, Twins]] = {}
 
 
 def has_twin(plain: FunctionT) -> FunctionT:
-    """Return the compiled function with the same name if there is one, else ``plain``."""
+    """Return the compiled twin of ``plain``, or ``plain`` itself if it has no twin."""
     name = plain.__name__
     compiled = None
     if _hot is not None:

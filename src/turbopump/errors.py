@@ -115,8 +115,7 @@ class BodyError(ProtocolError):
 
 
 class StoredMessageError(ProtocolError):
-    """Raised when the bytes of a stored message contradict the lengths or the magic number in
-    them."""
+    """Raised when the bytes of a stored message contradict its lengths or its magic number."""
 
 
 class RemotingError(TurbopumpError):
@@ -293,7 +292,7 @@ class ReplyError(ClientError):
 
 
 class MessageNotFoundError(ClientError):
-    """Raised when no broker has the message. The text says where it was searched for."""
+    """Raised when no broker has the message. The text lists the searched places."""
 
 
 class ResendError(ClientError):

@@ -1,5 +1,5 @@
-"""Choice of the event loop: uvloop if the extra ``fast`` is installed and works in this process,
-else asyncio.
+"""Choice of the event loop: uvloop or asyncio. uvloop is used if the extra ``fast`` is installed
+and works in this process.
 
 The command line and the thread of the blocking clients use this choice. Applications choose their
 own loops.
@@ -16,7 +16,7 @@ from types import BuiltinFunctionType
 
 
 class PureThreads(ThreadPoolExecutor):
-    """Thread pool for functions that only compute a value from their arguments.
+    """Thread pool for pure functions: they only compute a value from their arguments.
 
     A simulation runs these functions in its own loop instead. The threads end when the last
     reference to the pool is gone.

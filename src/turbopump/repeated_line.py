@@ -1,5 +1,5 @@
-"""Log lines that peers or user functions can cause any number of times, for example by a bad frame,
-a failed request, or a handler that raises.
+"""Log lines that can repeat any number of times. Peers or user functions cause them, for example by
+a bad frame, a failed request, or a handler that raises.
 
 The first line is logged at once. Further lines within ``PERIOD_S`` seconds are counted, and the
 last of them is logged with their number. A line that continues is logged in full again after
@@ -28,7 +28,7 @@ _lines: weakref.WeakSet[RepeatedLine] = weakref.WeakSet()
 
 @dataclass(slots=True)
 class _Counted:
-    """Number of lines of one kind that were not logged, and the arguments of the newest of them.
+    """Counter of unlogged lines of one kind. It also keeps the arguments of the newest line.
 
     - ``periods``: number of periods since the last line that was logged in full.
     """
@@ -39,7 +39,8 @@ class _Counted:
 
 
 class RepeatedLine:
-    """Log statement that counts its lines instead of logging each, if there are many.
+    """Log statement for lines that may repeat. If there are many, it counts lines instead of
+    logging each.
 
     It is called like a function::
 
@@ -61,7 +62,7 @@ class RepeatedLine:
     def __call__(
         self, *args: object, kind: object = None, exc_info: bool | BaseException = False
     ) -> None:
-        """Log the line, or count it if a line of the same kind was logged a moment ago.
+        """Log the line. If a line of the same kind was logged a moment ago, count the line instead.
 
         - ``kind``: anything hashable.
         - ``exc_info``: exception whose traceback is added to a logged line. True means the
@@ -124,11 +125,11 @@ class RepeatedLine:
 
 
 def _kept(argument: object) -> object:
-    """Return a number unchanged, and any other argument as the text that would be logged."""
+    """Return an argument in the form that is kept: a number unchanged, other values as text."""
     return argument if isinstance(argument, int | float) else str(argument)[:KEPT_SIZE]
 
 
 def report_all() -> None:
-    """Log the counted lines of all statements now, because the process ends."""
+    """Log the counted lines of all statements now, before the process ends."""
     for line in list(_lines):
         line.report()

@@ -23,13 +23,13 @@ _known: set[Any] = set()
 
 @cache
 def decoder_of(type_: Any, *, strict: bool = False) -> msgspec.json.Decoder[Any]:
-    """Return a JSON decoder for this type, the same one in each call."""
+    """Return a JSON decoder for this type. Every call returns the same decoder."""
     with _building:
         return msgspec.json.Decoder(type_, strict=strict)
 
 
 def convert(value: Any, type_: type[T]) -> T:
-    """Convert a value to this type, and accept text where the type has a number.
+    """Convert a value to this type. Text is accepted in place of a number.
 
     The function works like ``msgspec.convert`` with ``strict=False``. Raises
     msgspec.ValidationError if the value does not fit.

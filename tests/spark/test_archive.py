@@ -16,6 +16,7 @@ import duckdb
 import pytest
 from pyspark.sql import SparkSession
 from tests.spark.fake_cluster import FakeCluster, FakeQueue
+from tests.stand_ins import returns
 
 from turbopump.cli import main
 from turbopump.errors import (
@@ -177,6 +178,14 @@ def test_bodies_that_cannot_be_columns_are_refused_before_there_is_a_lake(
     with pytest.raises(ConfigError, match=said):
         run("T", bodies=json_bodies(ddl))
     assert not list(tmp_path.iterdir())
+
+
+def test_a_schema_of_bodies_asks_for_the_session_that_it_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(SparkSession, "getActiveSession", returns(None))
+    with pytest.raises(ConfigError, match=r"call turbopump\.spark\.rocketmq_session\(\) before"):
+        json_bodies("n int")
 
 
 def test_nothing_is_made_where_there_is_no_topic_or_a_wrong_option(

@@ -1,5 +1,5 @@
-"""Authorisation of requests: the sender, the rule of the request, the policies of that user, and
-the audit log.
+"""Authorisation of requests. It finds the sender, applies the request's rule and the sender's
+policies, and writes the audit log.
 
 Every router of a server calls ``authorise`` (``remoting/router.py``). A client cannot learn if a
 user exists: every wrong signature gets the same answer after the same time. Allowed requests are
@@ -97,7 +97,7 @@ class AccessSettings:
 
 
 class AccessControl:
-    """Access control of one server, which decides about each request that arrives.
+    """Access control of one server. It decides about each arriving request.
 
     ``clusters`` returns the names of the server's current clusters.
     """
@@ -129,7 +129,7 @@ class AccessControl:
     def __call__(
         self, request: Request[Any], context: RequestContext
     ) -> Refusal | Steps[Refusal | None] | None:
-        """Return None if the request is allowed, or else the answer that refuses the request.
+        """Authorise a request. Return None if it is allowed, else the refusal.
 
         A large body that names resources is checked in steps.
         """
@@ -173,7 +173,8 @@ class AccessControl:
         return finished(judging)
 
     def may_publish(self, peer: Wire, topic: str) -> bool:
-        """Return True if the user of a connection's last request may publish to ``topic`` now."""
+        """Return True if a connection's user may publish to ``topic`` now. The user is that of the
+        connection's last request."""
         user = self._accounts.users.get(peer.user or "")
         if user is None or not user.enabled:
             return not self._settings.authorization and peer.user == NOBODY.name
@@ -185,7 +186,7 @@ class AccessControl:
     # --- the sender
 
     def _find_sender(self, context: RequestContext) -> User | None:
-        """Return the enabled user who signed a request, or None if no such user did."""
+        """Return the user who signed a request, or None. A disabled user counts as no user."""
         frame = context.frame
         body = context.body
         version = context.version
@@ -217,7 +218,7 @@ class AccessControl:
         context: RequestContext,
         key: Hashable = None,
     ) -> Steps[Refusal | None]:
-        """Decide about a request of a user who is not Super, by the rule of the request.
+        """Apply the rule of a request to its sender, who is not a Super user.
 
         ``key`` is the key under which a permission is cached, or None.
         """
@@ -273,8 +274,8 @@ class AccessControl:
         return found
 
     def judge_need(self, user: User, code: int, peer: Wire, wanted: Need) -> Refusal | None:
-        """Return a refusal unless the policies of a user give one permission that a request
-        needs."""
+        """Check one permission that a request needs. Return a refusal unless the user's policies
+        give this permission."""
         entry = self._find_entry(user, peer, wanted)
         if entry is not None and entry.decision is Decision.ALLOW:
             return None
@@ -306,7 +307,7 @@ class AccessControl:
             audit.log(level, _ALLOWED, user.name, context.code, asked, context.peer.peer, why)
 
     def _describe_change(self, request: Request[Any], rule: Rule, context: RequestContext) -> str:
-        """Return a description, for the audit log, of the change that an allowed request makes."""
+        """Describe the change by an allowed request, for the audit log."""
         subject = getattr(request, "subject", None) or getattr(request, "username", None)
         if subject:
             return SUBJECT + str(subject).removeprefix(SUBJECT)[:NAME_SIZE_MAX]
@@ -332,7 +333,7 @@ def _fields(context: RequestContext) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class _TopicsOfMessages:
-    """Check of the topic of a message that a request named only by its position.
+    """Check of a message's topic, for a request that names the message only by its position.
 
     The object must not refer to the request's context, which refers back to it: the garbage
     collector would not see that cycle.

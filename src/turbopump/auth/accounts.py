@@ -1,4 +1,4 @@
-"""Users and policies of a server, and the ways to change them.
+"""Users and policies of a server, with methods to change them.
 
 An ``Accounts`` is immutable: an edit returns a new one, or raises ConfigError with a sentence for
 the requester. Its text is one JSON object, in the terms of the requests that change it
@@ -78,7 +78,7 @@ class _Content(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Accounts:
-    """Users of a server and their policies, each by the name of the user."""
+    """Users of a server and their policies. Both are stored by user name."""
 
     users: Mapping[str, User] = field(default_factory=dict)
     policies: Mapping[str, Policies] = field(default_factory=dict)
@@ -164,7 +164,8 @@ class Accounts:
         return replace(self, users={**self.users, user.name: user})
 
     def with_more(self, others: Accounts) -> Accounts:
-        """Return a copy with the users of ``others`` that are missing here, and their policies."""
+        """Return a copy with additional users: those of ``others`` that are missing here, with
+        their policies."""
         new = [name for name in others.users if name not in self.users]
         return Accounts(
             {**self.users, **{name: others.users[name] for name in new}},
@@ -179,7 +180,7 @@ class Accounts:
     def acl_infos(
         self, subject: str = "", resource: str = "", *, exact: bool = False
     ) -> list[AclInfo]:
-        """Return the policies whose subject and resource contain the given texts.
+        """Search the policies by subject and resource. Each must contain the given text.
 
         With ``exact`` the subject must be equal.
         """
@@ -243,7 +244,7 @@ class Accounts:
         return self.with_policies(name, mine.without_entry(type_, Resource.parse(resource)))
 
     def with_policies(self, name: str, policies: Policies) -> Accounts:
-        """Return a copy in which an existing user has exactly these policies."""
+        """Return a copy in which an existing user has ``policies`` instead of the previous ones."""
         if not policies.custom and not policies.default:
             return replace(self, policies=_without(self.policies, name))
         return replace(self, policies={**self.policies, name: policies})
@@ -278,7 +279,7 @@ def _new_user(info: UserInfo, others: Mapping[str, User]) -> User:
 
 
 def _merged(mine: Policies | None, info: AclInfo) -> Policies:
-    """Return the policies of a user with those of ``info`` added.
+    """Return a user's policies, extended with those of ``info``.
 
     ``mine`` is None if the user has no policies yet.
     """

@@ -1,5 +1,5 @@
-"""Sources of the credentials of a command or a Spark application: options, a file, the environment.
-No error text contains the credentials."""
+"""Credentials of a command or a Spark application. They come from options, a file or the
+environment. No error text contains the credentials."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _FILE_NAMES: Final = {
 def credentials_of(
     secrets: Mapping[str, str | None], environment: Mapping[str, str]
 ) -> Credentials | None:
-    """Return the credentials that a command or application was given, or None.
+    """Return the credentials of a command or application. The result is None if they are not set.
 
-    They are in the values of ``SECRET_FIELDS``, or else in ``environment``. Raises ConfigError if
-    they are invalid.
+    The values of ``SECRET_FIELDS`` have precedence over ``environment``. Raises ConfigError if
+    the credentials are invalid.
     """
     path = secrets["credentials_file"]
     secrets = {name: value for name, value in secrets.items() if name != "credentials_file"}

@@ -43,7 +43,7 @@ _Value = Any
 
 @dataclass(frozen=True)
 class Found:
-    """Users and policies that were found in a file.
+    """Users and policies from a file.
 
     ``left_out`` has sentences about parts that no policy can express.
     """
@@ -53,7 +53,7 @@ class Found:
 
 
 def configuration_directory() -> Path:
-    """Return the directory in which RocketMQ 4.x has its files.
+    """Return the directory with the configuration files of RocketMQ 4.x.
 
     It is ``conf`` in ROCKETMQ_HOME, or in the current directory if that is not set.
     """

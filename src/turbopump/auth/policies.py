@@ -1,4 +1,4 @@
-"""Policies of users, and the choice of the entry that decides about one resource.
+"""Policies of users. For a request, one entry of the policies decides about each resource.
 
 An entry allows or denies some actions on a resource, perhaps only from some addresses. A question
 names one resource and one or several actions, of which any one is enough. The decision::
@@ -45,9 +45,9 @@ class ResourceType(StrEnum):
 
 
 class Pattern(StrEnum):
-    """Kinds of names in the resource of a policy, in order of precedence.
+    """Pattern of names in a policy's resource. The kinds are in order of precedence.
 
-    They are one name, a prefix, and all names.
+    The kinds are one name, a prefix, and all names.
     """
 
     LITERAL = "LITERAL"
@@ -88,7 +88,7 @@ class PolicyType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """Topic, group or cluster that a request names, or a set of them in a policy."""
+    """Resource: in a request, one topic, group or cluster; in a policy, one of them or many."""
 
     type: ResourceType
     name: str = ""
@@ -96,8 +96,7 @@ class Resource:
 
     @classmethod
     def parse(cls, text: str) -> Resource:
-        """Return the resource that a text describes, such as ``Topic:orders`` or
-        ``Group:billing-*``.
+        """Parse the text of a resource, such as ``Topic:orders`` or ``Group:billing-*``.
 
         ``Topic:*`` means all topics, and ``*`` all resources. Raises ConfigError for other text.
         """
@@ -147,7 +146,7 @@ _RANKS = {pattern: rank for rank, pattern in enumerate(Pattern)}
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Entry of a policy, which allows or denies actions on one resource.
+    """Entry of a policy. It allows or denies actions on one resource.
 
     ``sources`` has addresses and CIDR ranges. An empty tuple means all addresses.
     """
@@ -221,7 +220,8 @@ class Policies:
     def find_entry(
         self, asked: Resource, actions: Sequence[Action], source: str
     ) -> tuple[PolicyType, Entry] | None:
-        """Return the entry that decides about a request, and its policy type, or None for deny."""
+        """Find the entry that decides about a request. Return its policy type and the entry, or
+        None for deny."""
         kept = asked.type is ResourceType.TOPIC and is_brokers_own(asked.name)
         for type_, table in self._tables:
             for entries in table.entries_for(asked):
@@ -336,7 +336,7 @@ def actions_of(texts: Iterable[str]) -> frozenset[Action]:
 
 @lru_cache(maxsize=1024)
 def _address(text: str) -> tuple[int, int] | None:
-    """Return an IP address as a number, and its number of bits, or None for other text.
+    """Convert an IP address to a number and its number of bits. Return None for other text.
 
     An IPv4 address mapped into IPv6 becomes IPv4.
     """

@@ -1,4 +1,4 @@
-"""Access rules: one table with a rule for every request code that a server answers.
+"""Access rules. One table has a rule for every request code of the server.
 
 A rule requires actions on the resources that the request names. One of several actions for a
 resource is enough; all of several resources are needed. No request is open to users without an
@@ -55,7 +55,7 @@ class Who(Enum):
 
 
 class Need(NamedTuple):
-    """Permission that a request needs on one resource.
+    """Permission on one resource, which a request needs.
 
     Any one of the actions is enough.
     """
@@ -69,7 +69,7 @@ class Need(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Requirement of a rule for the resources that a request names.
+    """Requirement of a rule: actions on the resources named by a request.
 
     - ``type``: type of these resources.
     - ``names``: function that returns their names.
@@ -91,7 +91,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Rule that says who may send requests with one code.
+    """Access rule for one request code: who may send such requests.
 
     - ``asks``: requirements, all of which must be met.
     - ``message``: actions of which one is needed on the topic of a message that is found.
@@ -115,7 +115,7 @@ class Rule:
     secrets: Callable[[Any], object] | None = None
 
     def for_request(self, request: Request[Any]) -> Rule:
-        """Return the rule that applies to this request, which may be stricter than that of its
+        """Return the rule for this request. It may be stricter than the general rule of the request
         code."""
         return self if self.secrets is None or self.secrets(request) is None else _SECRETS
 
@@ -175,9 +175,9 @@ def need(type_: ResourceType, name: str, actions: tuple[Action, ...]) -> Need:
 
 
 def consumed(topic: str | None, group: str | None) -> Iterator[str]:
-    """Yield the topic for which a group that consumes ``topic`` needs permission.
+    """Yield the topic to authorise when a group consumes ``topic``.
 
-    The group's own retry topic needs none, because permission for the group includes it. The
+    The group's own retry topic needs no check, because permission for the group includes it. The
     group's POP retry topic of a topic counts as that topic.
     """
     if topic != f"{RETRY_PREFIX}{group}":
@@ -197,20 +197,20 @@ def _each(names: Names, *, always: bool) -> Iterator[str]:
 
 
 def topic(*actions: Action, of: str = "topic", always: bool = True) -> Ask:
-    """Return the requirement of actions on the topic that a header field names."""
+    """Return a requirement: actions on the topic in a header field."""
     read = attrgetter(of)
     return Ask(ResourceType.TOPIC, lambda request, *_: read(request), actions, always=always)
 
 
 def group(*actions: Action, of: str = "consumer_group", always: bool = True) -> Ask:
-    """Return the requirement of actions on the group that a header field names."""
+    """Return a requirement: actions on the group in a header field."""
     read = attrgetter(of)
     about = "" if of in ("consumer_group", "group", "group_name") else of.replace("_", " ")
     return Ask(ResourceType.GROUP, lambda request, *_: read(request), actions, about, always)
 
 
 def cluster(action: Action, of: str = "") -> Ask:
-    """Return the requirement of an action on a cluster.
+    """Return a requirement: an action on a cluster.
 
     The cluster is the one in the header field ``of``, or else every cluster of the server.
     """
@@ -223,12 +223,12 @@ def cluster(action: Action, of: str = "") -> Ask:
 
 
 def topics(read: Reading, *actions: Action, about: str = "") -> Ask:
-    """Return the requirement of actions on the topics that ``read`` returns."""
+    """Return a requirement: actions on the topics from ``read``."""
     return Ask(ResourceType.TOPIC, read, actions, about, always=False)
 
 
 def groups(read: Reading, *actions: Action) -> Ask:
-    """Return the requirement of actions on the groups that ``read`` returns."""
+    """Return a requirement: actions on the groups from ``read``."""
     return Ask(ResourceType.GROUP, read, actions, always=False)
 
 
@@ -272,7 +272,8 @@ def is_reply_topic(name: str, clusters: Collection[str]) -> bool:
 
 
 def _beats(body: bytes) -> Iterator[HeartbeatData]:
-    """Yield a heartbeat as its handler reads it, a large one as one part for each consumer."""
+    """Yield the heartbeat in ``body``, in the parts that its handler reads. A large heartbeat has
+    one part per consumer."""
     data = read_heartbeat(body)
     if isinstance(data, HeartbeatData):
         yield data
@@ -327,7 +328,7 @@ def _bodies(items: str, name: str) -> Reading:
 
 
 def consuming(*also: Action) -> Rule:
-    """Return the rule for a request of a group about a topic that it consumes.
+    """Return the rule for a request from a group about a consumed topic.
 
     The request needs Sub, or an action in ``also``, on both the topic and the group.
     """

@@ -1,5 +1,5 @@
-"""Access control of one server: its users and policies, their file, and the answers to requests
-that read or change them (3001–3010).
+"""Access control of one server: users, policies and their file. It answers requests that read or
+change them (3001–3010).
 
 - The file ``accounts.json`` has mode 0600 and is replaced in one step.
 - The server checks the file once a second and applies edits by others. If it cannot read
@@ -52,7 +52,8 @@ Change = Callable[[Accounts], Accounts]
 
 
 class ServerAccess:
-    """Access control of one server, with its accounts file and its handlers of requests.
+    """Access control of one server. It owns the accounts file, and handles requests about users and
+    policies.
 
     The routers of the server use ``control`` as their ``authorise``.
 
@@ -92,7 +93,7 @@ class ServerAccess:
         self._changing = asyncio.Lock()
 
     def open(self) -> None:
-        """Read the accounts file, and create the users that the configuration asks for.
+        """Read the accounts file. Create the users listed in the configuration.
 
         Raises ConfigError if the file is invalid, and OSError if it cannot be read or written.
         """
@@ -136,7 +137,7 @@ class ServerAccess:
     # --- the file
 
     def check_file(self) -> None:
-        """Read the accounts file in the background, and apply changes that others have made."""
+        """Read the accounts file in the background, and apply changes by other processes."""
         # `change` may write the file while this check reads it in another thread. Its own result
         # then counts: the content read here may be older, and would undo the change in memory.
         disk = self._disk
@@ -267,7 +268,7 @@ class ServerAccess:
         return Response(body=fastjson.encode(found), remark=self._open_to_others)
 
     def _answer_sealed(self, asked: str, known: str | None, user: str | None) -> Response[None]:
-        """Return all accounts, encrypted for a user who may have the passwords.
+        """Return all accounts, encrypted. The requester is a user with access to the passwords.
 
         ``Who.SECRETS`` describes these users. The content is empty if the asker already has its
         version ``known``.
@@ -330,9 +331,9 @@ class ServerAccess:
 
 
 class NoAccessControl:
-    """Handlers for a server without access control.
+    """Stand-in for the access control of a server without one.
 
-    They answer requests about users with an explanation.
+    It answers requests about users with an explanation.
     """
 
     def add_to(self, router: Router) -> None:
@@ -343,7 +344,7 @@ class NoAccessControl:
 def change_file(
     disk: Disk, path: Path, change: Change, lost: Accounts | None = None
 ) -> tuple[bytes, Accounts]:
-    """Change users and policies in a file, under a lock, and return its new content.
+    """Change users and policies in a file, under a lock. Return the file's new content.
 
     ``lost`` is used in place of a file that is missing or invalid. Raises ConfigError if the file
     or the change is invalid, and OSError if the file cannot be read or written.

@@ -76,7 +76,7 @@ class Credentials:
 
 
 class RequestSigner:
-    """Signer that adds the header fields of a client's identity to requests.
+    """Signer of requests. It adds header fields with the client's identity.
 
     ``signs`` is True if requests are signed. ``fields`` are those that are the same in every
     request.
@@ -96,7 +96,7 @@ class RequestSigner:
                 self.fields[SECURITY_TOKEN] = credentials.security_token
 
     def __call__(self, ext: Mapping[str, str] | None, body: bytes) -> dict[str, str]:
-        """Return the header fields ``ext`` with the client's own fields added."""
+        """Return the header fields ``ext`` together with the client's own fields."""
         fields = {**ext, **self.fields} if ext else dict(self.fields)
         if self.signs:
             values = [fields[name] for name in sorted(fields) if name != SIGNATURE]
@@ -150,7 +150,8 @@ _fields = msgspec.json.Decoder(_Fields)
 
 @has_twin
 def signed_in_header(header: bytes, body: bytes, version: int) -> tuple[str, str, bytes] | None:
-    """Return AccessKey, Signature and signed content from a JSON header, or None if it is unsigned.
+    """Read AccessKey, Signature and signed content from a JSON header. Return None if it is
+    unsigned.
 
     Raises msgspec.DecodeError if a field is not text.
     """
@@ -160,7 +161,7 @@ def signed_in_header(header: bytes, body: bytes, version: int) -> tuple[str, str
 def signed_in_fields(
     fields: Mapping[str, str] | None, body: bytes, version: int
 ) -> tuple[str, str, bytes] | None:
-    """Return AccessKey, Signature and signed content from header fields, or None if they are
+    """Read AccessKey, Signature and signed content from header fields. Return None if they are
     unsigned."""
     if not fields:
         return None
@@ -171,7 +172,7 @@ def signed_in_fields(
 
 
 def signed_content(fields: Mapping[str, str], body: bytes, version: int) -> bytes:
-    """Return the content of a request that the signature covers.
+    """Return the signed content of a request.
 
     The header fields include AccessKey and Signature.
     """

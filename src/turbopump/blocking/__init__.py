@@ -1,5 +1,4 @@
-"""Clients for code without an event loop: the same Producer, consumers and MessageFinder, with
-methods that block.
+"""Blocking Producer, consumers and MessageFinder, for code without an event loop.
 
 One rule: there is one implementation, the asyncio one. Each call runs on one background thread,
 which has one event loop per process, and returns its result. This package must not know brokers. A

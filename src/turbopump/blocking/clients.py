@@ -175,7 +175,7 @@ class MessageFinder(OnLoopThread[message_finder.MessageFinder]):
 
 
 class IdempotentConsumer(idempotence.IdempotentConsumer):
-    """Wrapper of message handlers for the blocking consumers, which handles each business key once.
+    """Wrapper of message handlers for the blocking consumers. It handles each business key once.
 
     Settings and guarantees are those of ``turbopump.client.idempotence.IdempotentConsumer``.
     """
@@ -186,7 +186,7 @@ class IdempotentConsumer(idempotence.IdempotentConsumer):
 
     @contextmanager
     def handling(self, message: ReceivedMessage) -> Iterator[bool]:  # type: ignore[override]
-        """Return a context manager whose value is True if a message has to be handled.
+        """Return a context manager. Its value is True if the message has to be handled.
 
         Use it as ``with idempotent.handling(message) as first: if first: …``. The key of the
         message is claimed until the block ends. An exception in the block means that the message is

@@ -1,4 +1,5 @@
-"""Tools that make a blocking client from an asyncio client on the loop thread.
+"""Wrappers that turn an asyncio client into a blocking client. The asyncio client runs on the loop
+thread.
 
 ``waits``, ``waits_anytime`` and ``on_loop`` make a blocking method from a method of the asyncio
 class. ``made_as`` does the same for the constructor. Parameters and result keep their types
@@ -60,16 +61,16 @@ def waits_anytime(
 
 
 def on_loop(method: Callable[Concatenate[SelfT, P], T]) -> Callable[Concatenate[Any, P], T]:
-    """Return a blocking method that runs this plain method of the asyncio client on the client's
-    event loop."""
+    """Return a blocking method for a plain ``method`` of the asyncio client. The call runs on the
+    client's event loop."""
     return _face(method, lambda self, *args, **kwargs: self._call(now, *args, **kwargs))
 
 
 def starts(
     method: Callable[Concatenate[SelfT, P], Coroutine[Any, Any, asyncio.Future[T]]],
 ) -> Callable[Concatenate[Any, P], Future[T]]:
-    """Return a method that converts the asyncio future of ``method`` to a
-    ``concurrent.futures.Future``."""
+    """Return a method like ``method``. It returns a ``concurrent.futures.Future`` instead of an
+    asyncio future."""
     name = method.__name__
 
     @wraps(method)
@@ -105,15 +106,15 @@ def _face(method: Callable[..., Any], call: Callable[..., Any]) -> Callable[...,
 
 
 async def now(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    """Call a plain function, where a coroutine function is required, and return its result."""
+    """Call a plain function from a coroutine, and return its result."""
     return function(*args, **kwargs)
 
 
 def made_as(
     client: Callable[P, ClientT],
 ) -> Callable[[Callable[[FaceT, Mapping[str, Any]], None]], Callable[Concatenate[FaceT, P], None]]:
-    """Return a decorator for the constructor of a blocking class, with the signature of the asyncio
-    client.
+    """Return a decorator for a blocking class's constructor. The constructor gets the asyncio
+    client's signature.
 
     The decorated function is called afterwards with the keywords.
     """
@@ -132,7 +133,7 @@ def made_as(
 
 
 class OnLoopThread(Generic[ClientT]):
-    """Client with blocking methods, whose asyncio client runs on the loop thread.
+    """Client with blocking methods. Its asyncio client runs on the loop thread.
 
     In a forked child a started client is created again, if its class allows that.
     """
@@ -197,8 +198,8 @@ class OnLoopThread(Generic[ClientT]):
         return self._client
 
     def _heal_after_fork(self) -> None:
-        """Create the asyncio client again in a forked child, once. Other threads of the child
-        wait."""
+        """Make this client usable in a forked child, once. Other threads of the child wait
+        meanwhile."""
         if self._pid == os.getpid():
             return
         if not self._survives_fork and self._state != "new":

@@ -1,4 +1,4 @@
-"""Push consumer with blocking methods, whose messages are a plain iterator."""
+"""Push consumer with blocking methods. Its messages come from a plain iterator."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class PushConsumer(ClientOfGroup[asyncio_push_consumer.PushConsumer]):
 
 
 class _Finished:
-    """Finished messages of one reader that are not reported to the event loop yet.
+    """Finished messages of one reader, before they are reported to the event loop.
 
     Many messages are reported at once, few after ``SETTLE_INTERVAL_S``. No lock is needed: the
     reader's thread only adds messages, and the loop only removes them. Each flag is cleared before

@@ -58,10 +58,10 @@ def allocate_by_configuration(ours: Collection[MessageQueue]) -> Strategy:
 
 
 def allocate_by_machine_room(rooms: Collection[str]) -> Strategy:
-    """Return a strategy that assigns only queues of brokers in these machine rooms.
+    """Return a strategy that assigns only queues from these machine rooms.
 
-    The broker's name is ``room@…``. Every client gets an equal share, and the first clients get the
-    remainder. Source: apache/rocketmq ``AllocateMessageQueueByMachineRoom``.
+    The brokers of a room are named ``room@…``. Every client gets an equal share, and the first
+    clients get the remainder. Source: apache/rocketmq ``AllocateMessageQueueByMachineRoom``.
     """
     wanted = frozenset(rooms)
 
@@ -82,8 +82,8 @@ def allocate_nearby(
     room_of_queue: Callable[[MessageQueue], str],
     room_of_client: Callable[[str], str],
 ) -> Strategy:
-    """Return a strategy that applies ``inner`` to each machine room's queues and clients
-    separately.
+    """Return a strategy for machine rooms. Within each room, ``inner`` divides the room's queues
+    among the room's clients.
 
     The queues of a room without clients are divided among all clients. The returned strategy raises
     ValueError if the name of a room is empty. Source: apache/rocketmq

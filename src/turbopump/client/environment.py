@@ -56,9 +56,10 @@ _NAME_SERVERS: Final = SettingRule(
 
 
 def program_name() -> str:
-    """Return the name of the running program, in characters that the name of a group may have.
+    """Return the name of the running program. Characters that are illegal in a group name become
+    ``-``.
 
-    This is the module of ``python -m``, or the name of the script without its suffix, or
+    The name is the module of ``python -m``, or the name of the script without its suffix, or
     ``python``.
     """
     main = sys.modules.get("__main__")
@@ -92,18 +93,18 @@ class Environment:
 
     @property
     def identity(self) -> Hashable:
-        """Value that is equal for clients of the same process, clock, random numbers and
-        address."""
+        """Comparable value. Two clients have equal values if they share the process, address, clock
+        and random numbers."""
         return self.pid(), self.ip, self.clock, self.random
 
     def unique_ids(self) -> UniqueIds:
-        """Return a new source of message ids, which no other client uses."""
+        """Return a new source of message ids. No other client generates the same ids."""
         token = self.random.getrandbits(32)
         return UniqueIds(self.clock, ip=self.ip, token=token, pid=self.pid())
 
     def new_instance_name(self) -> str:
-        """Return a new name of the form ``<pid>#<64 random bits>``, unique over all containers and
-        threads.
+        """Return a new name of the form ``<pid>#<64 random bits>``. The random bits keep it unique
+        across containers and threads.
 
         RocketMQ: ``ClientConfig.changeInstanceNameToPID`` uses the nanosecond clock for the second
         part.

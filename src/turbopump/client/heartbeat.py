@@ -1,4 +1,4 @@
-"""Heartbeats, which tell a broker the groups and subscriptions of a client.
+"""Bodies of heartbeats. A heartbeat tells a broker the groups and subscriptions of a client.
 
 The functions of this module take values and return values; they send nothing.
 """
@@ -23,7 +23,7 @@ def _ignore(_: object = None) -> None:
 
 @dataclass(slots=True, eq=False)
 class InstanceMember:
-    """Producer or consumer as part of a client instance.
+    """One producer or consumer of a client instance.
 
     - ``group``: name of the group.
     - ``produces``: True for a producer.
@@ -58,10 +58,10 @@ class InstanceMember:
         return "producer" if self.consumer is None else "consumer"
 
     def clashes_with(self, other: InstanceMember) -> bool:
-        """Return True if one heartbeat cannot contain both members.
+        """Return True if the two members cannot be in the same heartbeat.
 
-        These are two consumers of one group, and an exclusive producer with another producer of its
-        group.
+        Two consumers of one group cannot. An exclusive producer cannot be with another producer of
+        its group.
         """
         if self.group != other.group:
             return False
@@ -73,7 +73,7 @@ class InstanceMember:
 def heartbeat_data(
     client_id: str, members: Iterable[InstanceMember], *, unit_mode: bool = False
 ) -> HeartbeatData:
-    """Return the body of a heartbeat, which always contains all announced members of the client."""
+    """Return the body of a heartbeat. It always lists every announced member of the client."""
     members = [member for member in members if member.announced]
     producers = dict.fromkeys(member.group for member in members if member.produces)
     consumers = tuple(member.consumer() for member in members if member.consumer is not None)

@@ -23,7 +23,7 @@ _hook_failed = RepeatedLine(log, logging.WARNING, "send hook failed hook=%s caus
 
 
 class MessageKind(IntEnum):
-    """Kind of a message, with the numbers that Apache's ``MessageType`` has in traces."""
+    """Kind of a message. The numbers are those of Apache's ``MessageType`` in traces."""
 
     NORMAL = 0
     TRANSACTION_HALF = 1
@@ -83,14 +83,14 @@ class EndTransactionContext:
 
 
 class SendHook:
-    """Base class of hooks, whose methods do nothing. Override the methods that you need."""
+    """Base class of hooks. Every method does nothing; override the ones you need."""
 
     def forbid(self, context: SendContext) -> None:
-        """Check whether an attempt may be made. Raise an exception to end the send with this
-        exception."""
+        """Decide if an attempt may be made. To end the send, raise an exception, which the sender
+        gets."""
 
     def before(self, context: SendContext) -> None:
-        """Called before an attempt to send, and may change the properties of the message.
+        """Called before an attempt to send. The hook may change the properties of the message.
 
         Changes of ``context.properties`` are sent with this and later attempts, but not with a
         batch. A property that cannot be encoded is left out and logged. The id (``UNIQ_KEY``)
@@ -105,7 +105,7 @@ class SendHook:
 
 
 class SendHooks:
-    """All hooks of a producer, called in the given order.
+    """All hooks of a producer. They are called in the given order.
 
     Callers pass names as brokers know them; the hooks get the user's names.
     """

@@ -1,5 +1,5 @@
-"""Client instance: the connections, routes and heartbeats that producers and consumers with one
-client id share.
+"""Client instance: connections, routes and heartbeats, shared by all producers and consumers with
+one client id.
 
 One rule: before a broker gets a request for which it must know this client, the broker gets a
 heartbeat on the same connection. When the connection ends, the broker must get another heartbeat.
@@ -41,7 +41,7 @@ from turbopump.repeated_line import RepeatedLine
 
 
 class ForkCount:
-    """Number of forks that led to this process.
+    """Counter of forks: how many lie between the first process and this one.
 
     Every send compares ``count``, because reading the process id costs a system call.
     """
@@ -69,7 +69,7 @@ in its first two bytes."""
 
 
 class PendingRequests:
-    """Requests of one client that are waiting for the reply of a consumer, by correlation id.
+    """Table of a client's requests that wait for a consumer's reply, by correlation id.
 
     A reply (326) is passed to its request, once. Other replies are dropped and counted. The broker
     still gets a success, because the replier made no mistake. Source: apache/rocketmq
@@ -118,8 +118,8 @@ class PendingRequests:
 def _reply_of(
     push: PushReplyMessageToClient, properties: str, body: bytes, now_ms: int
 ) -> ReceivedMessage:
-    """Return the message that a broker pushed as a reply. A compressed body is decompressed when it
-    is read."""
+    """Return the message that a broker pushed as a reply. Reading ``body`` decompresses a
+    compressed body."""
     if properties and properties[-1] != names.PAIR_END:
         properties += names.PAIR_END
     sys_flag = push.sys_flag
@@ -157,7 +157,7 @@ def _may_be_compressed(body: bytes) -> bool:
 
 
 def _host(text: str) -> tuple[str, int]:
-    """Split ``ip:port`` as Java writes it, where an IPv6 address has no brackets."""
+    """Split Java's form of ``ip:port``. An IPv6 address has no brackets there."""
     ip, _, port = text.rpartition(":")
     return ip.strip("[]"), int(port) if port.isascii() and port.isdigit() else 0
 
@@ -289,10 +289,10 @@ class ClientInstance:
         await self.remoting.close()
 
     def check_usable(self, what: str, member: InstanceMember | None = None) -> None:
-        """Raise NotStartedError if a client of this instance cannot be used by the caller.
+        """Raise NotStartedError if the caller must not use a client of this instance.
 
-        This is so after the close, in a forked child and on another event loop. ``what`` is the
-        name of a class for the error, for example ``"Producer"``.
+        The error is raised after the close, in a forked child and on another event loop. ``what``
+        is the name of a class for the error, for example ``"Producer"``.
         """
         if self._closed or (member is not None and member.left):
             raise errors.NotStartedError(f"this {what} is closed; start a new one")
@@ -333,8 +333,8 @@ class ClientInstance:
     # --- members
 
     def join(self, member: InstanceMember) -> None:
-        """Add a producer or consumer to the instance, and to the heartbeats if the member is
-        announced."""
+        """Add a producer or consumer to the instance. An announced member is also added to the
+        heartbeats."""
         self._members.append(member)
         if member.announced:
             self._members_changed()
@@ -349,7 +349,7 @@ class ClientInstance:
             self._members_changed()
 
     def admits(self, member: InstanceMember) -> bool:
-        """Return True if one heartbeat can include ``member`` together with the present members."""
+        """Return True if ``member`` fits into one heartbeat with all present members."""
         return not any(member.clashes_with(other) for other in self._members)
 
     async def leave(self, member: InstanceMember) -> None:
@@ -436,7 +436,7 @@ class ClientInstance:
         return any(member.announced and member.consumer is not None for member in self._members)
 
     async def introduced(self, address: str) -> None:
-        """Wait until the broker has received this client's heartbeat on the open connection.
+        """Wait until the broker has received this client's heartbeat on the current connection.
 
         Raises RemotingError if the heartbeat fails.
         """
@@ -456,12 +456,12 @@ class ClientInstance:
         return self._languages.get(address)
 
     def forget_introduction(self, address: str) -> None:
-        """Send a heartbeat before the next request to this broker, because the broker does not know
-        this client."""
+        """Record that this broker does not know this client. The next request to the broker waits
+        for a heartbeat."""
         self._introduced.discard(address)
 
     async def abandon_if_silent(self, address: str, since: float) -> None:
-        """Close the connection to a peer that has sent nothing while calls to it timed out.
+        """Close the connection to a silent peer after calls to this peer have timed out.
 
         The connection is closed if no byte was received since ``since`` (loop time, the start of
         the call), and calls have timed out for a second.
@@ -549,7 +549,7 @@ class ClientInstance:
             self._introduced.add(address)
 
     def _log_complaint(self, address: str, remark: str) -> None:
-        """Log the complaint that a broker added to a successful answer to a heartbeat.
+        """Log a broker's complaint in a successful answer to a heartbeat.
 
         The same text is not logged again. Our brokers complain this way about the client's groups.
         """

@@ -1,5 +1,5 @@
-"""States of a consumer (not started, started, closed), and the object that exists from start to
-close.
+"""Lifecycle of a consumer: not started, started, closed. It also guards the object that exists from
+start to close.
 
 One rule: the running object is reached only through this module. A call that comes too early, too
 late, in a forked child or on another event loop raises the same error in each client. This module
@@ -35,7 +35,7 @@ RunningT = TypeVar("RunningT", bound=Running)
 
 
 def not_started(what: str, name: str) -> NotStartedError:
-    """Return the error for a client that is used before its start.
+    """Return the error for using a client before its start.
 
     - ``what``: name of the client's class.
     - ``name``: name of a variable for the code in the advice.
@@ -46,7 +46,7 @@ def not_started(what: str, name: str) -> NotStartedError:
 
 
 class Lifecycle(Generic[RunningT]):
-    """State of one consumer, which is not started, started or closed.
+    """State of one consumer: not started, started or closed.
 
     - ``what``: name of the consumer's class, for errors.
     """
@@ -128,7 +128,8 @@ def no_copy(client: object) -> TypeError:
 
 
 class InContext(ABC):
-    """Client that is started at the beginning of its ``async with`` block and closed at the end."""
+    """Client for ``async with``. The block starts the client on entry, and closes the client on
+    exit."""
 
     @abstractmethod
     async def start(self) -> None:

@@ -1,4 +1,4 @@
-"""Lite pull consumer, whose user polls for messages and may seek to any offset.
+"""Lite pull consumer. The user polls for messages, and can seek to any offset.
 
 Either the group divides the queues among its members, or the user names the queues. One rule:
 reading starts at the group's offset, leaves no gap and never goes back, except after a seek or a
@@ -41,7 +41,7 @@ _MESSAGES: Final = whole_from(1)
 
 
 class LitePullConsumer(GroupConsumer["RunningLitePull"]):
-    """Consumer that returns messages when its user calls ``poll``.
+    """Consumer that delivers messages only on request, through ``poll``.
 
     Use it as ``async with LitePullConsumer("127.0.0.1:9876", group="g", topic="t") as consumer:``
     and then ``await consumer.poll()``. The keywords are the fields of ``LitePullConsumerSettings``;
@@ -292,15 +292,16 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         await prefetching.commit_these(chosen, acknowledged=acknowledged)
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Return the offset of the next message for the group in this queue, as committed at the
-        broker.
+        """Return the group's committed offset in this queue, as stored at the broker. The next
+        message has this offset.
 
         The result is None if the group has committed no offset.
         """
         return await (await self._offsets_of(queue)).committed(wrapped(self._namespace, queue))
 
     async def offset_for_time(self, queue: MessageQueue, when: Time) -> int:
-        """Return the offset of the first message of a queue stored at or after ``when``.
+        """Search a queue for the first message stored at or after ``when``. Return the message's
+        offset.
 
         ``when`` is in ms since 1970 UTC, or a datetime.
         """
@@ -400,7 +401,8 @@ class RunningLitePull(RunningConsumer):
         return await self.prefetching.apply(QueueChange(named, ()))
 
     async def close(self) -> None:
-        """Commit offsets and leave the group, even if one of these actions fails."""
+        """Commit the offsets, then leave the group. A failed commit does not keep the consumer in
+        the group."""
         for task in self._tasks:
             task.cancel()
         self.prefetching.close()

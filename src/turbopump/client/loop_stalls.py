@@ -1,4 +1,4 @@
-"""Detection of stalls of a client's event loop, for the texts of errors.
+"""Detector of event loop stalls. Errors about timeouts mention a recent stall.
 
 Code that blocks the event loop (a plain call in a coroutine, a long computation) makes answers seem
 late that arrived in time. Values in, values out: the loop's time is passed in. This module must not
@@ -26,7 +26,7 @@ STALL_S: Final = 1.0
 
 
 class LoopStalls:
-    """Detector of times during which the event loop could not run.
+    """Detector of stalls: times during which the event loop could not run.
 
     Call ``measure_delay`` every ``LOOK_INTERVAL_S``. ``now`` returns the loop's time in seconds.
     """
@@ -47,7 +47,8 @@ class LoopStalls:
             _stood_still(late)
 
     def explanation(self, began: float) -> str:
-        """Return a sentence about a recent stall, for the error of a call that timed out.
+        """Return a sentence about a recent stall. The error of a timed-out call includes this
+        sentence.
 
         The text is empty if the loop did not stall since ``began``, the loop time at which the call
         began.

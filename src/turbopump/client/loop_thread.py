@@ -1,5 +1,5 @@
-"""Background thread with the event loop on which the clients of ``turbopump.blocking`` run. There
-is one per process.
+"""Background thread that runs the event loop for all clients of ``turbopump.blocking``. A process
+has one such thread.
 
 One rule: a calling thread waits on a bare lock and nothing else, which keeps calls cheap. This
 module must not know producers or consumers.
@@ -45,7 +45,7 @@ class LoopThread:
         self._thread.start()
 
     def _waker(self) -> Callable[[], object]:
-        """Return a function that wakes the event loop when another thread has posted a call.
+        """Return a function that wakes the event loop. A thread calls it after posting a call.
 
         The function uses an eventfd where the system has one. With asyncio's own socket pair, a
         send with its answer takes a tenth longer.
@@ -145,7 +145,7 @@ class LoopThread:
 
 @dataclass(slots=True, eq=False)
 class _PendingCall:
-    """Call of a coroutine function by a thread that is waiting for the result.
+    """Call of a coroutine function. Another thread is waiting for its result.
 
     The thread waits on a bare lock: a ``concurrent.futures.Future`` would make the wait three times
     as expensive.
@@ -221,8 +221,8 @@ def refuse_on_loop_thread() -> None:
 
 
 def leave_behind(inherited: object) -> None:
-    """Keep an object that a fork has copied from being finalized, because its sockets and epoll
-    belong to the parent process."""
+    """Prevent finalization of an object inherited through a fork. Its sockets and epoll belong to
+    the parent process."""
     _left_behind.append(inherited)
 
 

@@ -76,7 +76,7 @@ TIMEOUT_S: Final = 10.0
 
 
 class FoundMessages(msgspec.Struct, frozen=True):
-    """Messages that a search has found, and the brokers that could not be asked.
+    """Result of a search: the found messages, and the brokers that could not be asked.
 
     - ``messages``: found messages, oldest first.
     - ``missing``: brokers or queues that could not be asked, with the reason. They may have
@@ -91,7 +91,7 @@ class FoundMessages(msgspec.Struct, frozen=True):
 
 
 class MessageFinder(InContext):
-    """Client that finds stored messages by id, key, queue offset or time.
+    """Client that searches for stored messages by id, key, queue offset or time.
 
     Use it as ``async with MessageFinder("127.0.0.1:9876") as finder:``. The keywords are the fields
     of ``ClientSettings``.
@@ -207,7 +207,7 @@ class MessageFinder(InContext):
         begin: Time | None = None,
         end: Time | None = None,
     ) -> FoundMessages:
-        """Return the newest messages of a topic with this key, from all brokers of the topic.
+        """Ask all brokers of a topic for messages with this key, and return the newest ones.
 
         ``begin`` and ``end`` limit the store time; both are included. A broker returns at most 64
         messages, unless its ``maxMsgsNumBatch`` differs. Raises ConfigError for an unusable key.
@@ -238,8 +238,8 @@ class MessageFinder(InContext):
     async def by_time(
         self, topic: str, begin: Time, end: Time | None = None, max_messages: int = 32
     ) -> FoundMessages:
-        """Return the first messages of a topic stored between ``begin`` and ``end``, from all
-        queues.
+        """Search all queues of a topic for messages stored between ``begin`` and ``end``, and
+        return the oldest ones.
 
         Both times are included.
         """
@@ -272,8 +272,8 @@ class MessageFinder(InContext):
     async def _view_at(
         self, route: TopicRoute, address: str, offset: int
     ) -> tuple[ReceivedMessage | None, str]:
-        """Return the message at a log offset of the broker at ``address``, or None and the
-        reason."""
+        """Read the message at a log offset of the broker at ``address``. Return the message, or
+        None with the reason."""
         request = ViewMessageById(topic=route.topic, offset=offset)
         answer = await self._ready().remoting.exchange(address, request, timeout=QUERY_TIMEOUT_S)
         if answer.code != ResponseCode.SUCCESS:
@@ -419,8 +419,7 @@ def good_messages(body: bytes, broker_name: str, address: str) -> list[ReceivedM
 
 
 def is_meant(message: ReceivedMessage, request: QueryMessage, begin_ms: int) -> bool:
-    """Return True if a message has the requested topic and key and was stored in the requested
-    period.
+    """Return True if a message matches the request: topic, key or unique id, and store time.
 
     The store time lies between ``begin_ms`` and the end in the request.
     """
@@ -442,7 +441,7 @@ def in_order(messages: Iterable[ReceivedMessage]) -> list[ReceivedMessage]:
 
 
 def log_offset_of(msg_id: str) -> tuple[str, int] | None:
-    """Return the broker's address and the log offset in an offset message id.
+    """Split an offset message id into the broker's address and the log offset.
 
     The result is None for any other id. Both kinds of id look alike. Offset message ids have a 0
     where a unique id has the low half of a process id, namely in the high half of the port.

@@ -1,4 +1,4 @@
-"""Namespaces of the first kind, which are a prefix ``ns%`` of topics and groups.
+"""Namespaces of the first kind. Such a namespace is a prefix ``ns%`` of topic and group names.
 
 The prefix comes after ``%RETRY%`` and ``%DLQ%``. The second kind is two header fields, see
 ``auth/signatures.py``.
@@ -33,7 +33,8 @@ def wrap(namespace: str | None, resource: str) -> str:
 
 
 def unwrap(namespace: str | None, resource: str) -> str:
-    """Return the name of a topic or group without this namespace, as the user knows it.
+    """Remove this namespace from the name of a topic or group. The result is the name in the user's
+    code.
 
     A name in another namespace is not changed.
     """
@@ -44,14 +45,14 @@ def unwrap(namespace: str | None, resource: str) -> str:
 
 
 def unwrapped(namespace: str | None, queue: MessageQueue) -> MessageQueue:
-    """Return the queue with the topic's name that the user knows."""
+    """Return the queue with its topic name as the user writes it, without the namespace."""
     if not namespace:
         return queue
     return MessageQueue(unwrap(namespace, queue.topic), queue.broker_name, queue.queue_id)
 
 
 def wrapped(namespace: str | None, queue: MessageQueue) -> MessageQueue:
-    """Return the queue with the topic's name that brokers know."""
+    """Return the queue with its topic name as brokers write it, with the namespace."""
     if not namespace:
         return queue
     return MessageQueue(wrap(namespace, queue.topic), queue.broker_name, queue.queue_id)

@@ -49,7 +49,7 @@ _TYPES: Final = {
 
 
 class OpenTelemetry(SendHook):
-    """Hook that records an OpenTelemetry span for each send and each call of a handler.
+    """Hook that records one OpenTelemetry span per send, and one per handler call.
 
     Pass the object to producers as ``hooks=[telemetry]``, and wrap handlers with it:
     ``handler=telemetry.traced(handle, group="g")``.
@@ -64,8 +64,8 @@ class OpenTelemetry(SendHook):
     # --- sending
 
     def before(self, context: SendContext) -> None:
-        """Start the span of an attempt to send, which becomes the parent of all spans that the
-        message causes."""
+        """Start the span of an attempt to send. Later spans of the same message become its
+        children."""
         properties = context.properties
         span = self._tracer.start_span(
             f"send {context.topic}",
@@ -151,7 +151,7 @@ class OpenTelemetry(SendHook):
     def traced(
         self, handler: Handler | BatchHandler, *, group: str | None = None
     ) -> Callable[[Any], object]:
-        """Return a handler that opens a span and calls ``handler``.
+        """Return a handler that calls ``handler`` inside a new span.
 
         The result is a coroutine function if ``handler`` is one, and a plain function otherwise.
         The handler may accept lists of messages (``handler_batch``).
@@ -234,7 +234,7 @@ _NUMBERS: Final = {
 
 
 def _kind_of(message: ReceivedMessage) -> MessageKind:
-    """Return the kind of a received message, from the properties that brokers keep.
+    """Derive the kind of a received message from the properties that brokers keep.
 
     In a retried message, ``DELAY`` was set by the broker, not by the sender.
     """

@@ -1,4 +1,5 @@
-"""Requests of operators to a running consumer, which a broker passes on.
+"""Handlers of operators' requests to a running consumer. A broker passes each request on to the
+client.
 
 The codes are 220 (reset offsets), 221 (report offsets), 307 (report the state, with stacks of
 threads and tasks) and 309 (handle a message now). One rule: a reset takes effect at once and
@@ -44,7 +45,7 @@ STACK_MAX: Final = 256 * 1024
 
 
 def add_operator_requests(router: Router, members: Callable[[], Sequence[InstanceMember]]) -> None:
-    """Register the handlers of operators' requests to the consumers among ``members``."""
+    """Register the handlers of operators' requests to the consumers in ``members``."""
 
     def find(group: str) -> Operated | Refusal:
         for member in members():
@@ -117,8 +118,8 @@ def running_info(
     started_ms: int,
     statuses: Mapping[str, consumers.ConsumeStatus],
 ) -> consumers.ConsumerRunningInfo:
-    """Return the settings, queues and statistics of a consumer, under the names that Apache's tools
-    expect."""
+    """Return the settings, queues and statistics of a consumer. Their names are those in Apache's
+    tools."""
     subscriptions = consumer.subscription_data_set
     return consumers.ConsumerRunningInfo(
         properties={
@@ -153,8 +154,8 @@ def running_info(
 
 
 def stacks() -> str:
-    """Return the stacks of all threads of this process and of all tasks of the running event loop,
-    as text."""
+    """Return a text with the stack of every thread in this process and of every task on the running
+    event loop."""
     out = StringIO()
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     for ident, frame in sys._current_frames().items():

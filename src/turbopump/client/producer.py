@@ -1,5 +1,4 @@
-"""Producer of messages, with its start, close and send calls. ``sending/`` does the sending
-itself."""
+"""Producer of messages: start, close and the send calls. ``sending/`` implements the sends."""
 
 from __future__ import annotations
 
@@ -459,11 +458,11 @@ class Producer(InContext):
 
     @property
     def late_replies(self) -> int:
-        """Number of replies that arrived after their request had ended."""
+        """Number of replies that came too late, after their request had ended."""
         return self._started().instance.requests.late
 
     async def recall(self, topic: str, recall_handle: str, *, timeout: float | None = None) -> str:
-        """Recall a delayed message before its delivery, and return the id of the message.
+        """Cancel a delayed message before its delivery, and return the message's id.
 
         ``recall_handle`` is the handle in ``SendResult.recall_handle``. ``client/recall.py`` lists
         the errors.
@@ -474,7 +473,7 @@ class Producer(InContext):
         return await recall_message(self._ready(), topic, recall_handle, timeout, self._tracing)
 
     async def publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Return the queues of ``topic`` that a producer may send to.
+        """Return the writable queues of ``topic``.
 
         One of them can be passed to ``send`` as ``queue``. Raises RouteNotFoundError, and
         ConfigError for an illegal topic name.

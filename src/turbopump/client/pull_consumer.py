@@ -1,7 +1,7 @@
-"""Pull consumer, which reads queues at offsets that its user passes.
+"""Pull consumer. The user passes a queue and an offset, and gets the messages from there.
 
-It can also commit offsets of a group. One rule: every fetch and every commit is a call of the user.
-This module must not know rebalancing.
+The consumer can also commit offsets of a group. One rule: every fetch and every commit is a call of
+the user. This module must not know rebalancing.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _MESSAGES: Final = whole_from(1)
 
 
 class PullConsumer(InContext):
-    """Consumer that reads messages from a queue at an offset that its user chooses.
+    """Consumer that reads from any queue, at any offset. The user chooses both for each pull.
 
     Use it as ``async with PullConsumer("127.0.0.1:9876", group="g") as consumer:``. The keywords
     are the fields of ``GroupSettings``; docs/reference/client-settings.md explains them. Every
@@ -175,7 +175,8 @@ class PullConsumer(InContext):
         return await store.max_offset(queue)
 
     async def offset_at(self, queue: MessageQueue, when: int | datetime) -> int:
-        """Return the offset of the first message of a queue stored at or after ``when``.
+        """Search a queue for the first message stored at or after ``when``. Return the message's
+        offset.
 
         ``when`` is in ms since 1970 UTC, or a datetime. RocketMQ: brokers of version 4.9 return the
         message nearest to this time, which may be the one before
@@ -186,8 +187,8 @@ class PullConsumer(InContext):
         return await store.offset_at(queue, as_ms(when))
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Return the offset of the next message for the group in this queue, as committed at the
-        broker.
+        """Return the group's committed offset in this queue, as stored at the broker. The next
+        message has this offset.
 
         The result is None if the group has committed no offset.
         """
@@ -195,8 +196,7 @@ class PullConsumer(InContext):
         return await store.committed(queue)
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
-        """Commit the offset of the group's next message in this queue, and wait until the broker
-        has stored the offset.
+        """Commit the group's offset in this queue, and wait until the broker has stored it.
 
         ``offset`` is that of the next message to read.
         """
@@ -229,8 +229,8 @@ class PullConsumer(InContext):
         return address
 
     async def _offsets_of(self, queue: MessageQueue) -> tuple[OffsetStore, MessageQueue]:
-        """Return the store of the group's offsets, and the queue under the name that brokers
-        know."""
+        """Return two values: the store of the group's offsets, and the queue under its name at
+        brokers."""
         _QUEUE.check("queue", queue)
         queue = wrapped(self._namespace, queue)
         await self._address(queue)

@@ -1,4 +1,4 @@
-"""Push consumer, a member of a group that receives its share of the messages by ``async for`` or a
+"""Push consumer: a group member that gets its share of the messages through ``async for`` or a
 handler.
 
 One rule: an offset is committed only when every message before it is done. A message that is not
@@ -59,7 +59,7 @@ _COUNT: Final = whole_from(1, " of messages")
 
 
 class PushConsumer(GroupConsumer["RunningPush"]):
-    """Consumer to which messages are delivered, as a member of a group.
+    """Consumer that gets its group's messages delivered, through ``async for`` or a handler.
 
     Use it as ``async with PushConsumer("127.0.0.1:9876", group="g", topic="t") as consumer:`` and
     then ``async for message in consumer:``, or pass a ``handler``. The keywords are the fields of
@@ -125,7 +125,7 @@ class PushConsumer(GroupConsumer["RunningPush"]):
         )
 
     def statistics(self) -> dict[str, ConsumeStatus]:
-        """Return times and rates of pulls and handling in the last minute, by topic.
+        """Return statistics by topic for the last minute: times and rates of pulls and handling.
 
         docs/reference/statistics.md explains the numbers. Raises NotStartedError before ``start``.
         """
@@ -191,7 +191,7 @@ class PushConsumer(GroupConsumer["RunningPush"]):
         await self._close(None)
 
     async def _close(self, thread: int | None) -> bool:
-        """Close the consumer, and return True once it is closed.
+        """Close the consumer, and return True if the close is complete.
 
         If a handler is the caller, the result is False, because the close ends only after the
         handler. ``thread`` is the id of the calling thread, or None.
@@ -219,7 +219,7 @@ class PushConsumer(GroupConsumer["RunningPush"]):
         return await self._readable().take_some(count)
 
     def _begin_message(self) -> Delivery | None:
-        """Return the next message that is ready, without waiting, for the blocking client.
+        """Return the next ready message without waiting. The blocking client uses this method.
 
         The result is None if no message is ready or the consumer has a handler. Any thread may call
         this method.
@@ -278,8 +278,8 @@ class PushConsumer(GroupConsumer["RunningPush"]):
         properties: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> SendResult:
-        """Send a reply to a message that a producer sent with ``request``, and wait until the
-        producer has the reply.
+        """Answer a message that was sent with ``Producer.request``. Return when the producer has
+        the reply.
 
         - ``properties``: your own properties of the reply.
         - ``timeout``: seconds, 3 by default.
@@ -318,7 +318,8 @@ class PushConsumer(GroupConsumer["RunningPush"]):
     # --- committing
 
     async def commit(self, *, acknowledged: bool = False) -> None:
-        """Commit the offsets of finished messages now, instead of within five seconds.
+        """Commit the offsets of finished messages now. Otherwise they are committed within five
+        seconds.
 
         With ``acknowledged`` the call waits until the brokers have stored the offsets.
         """

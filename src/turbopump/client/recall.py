@@ -1,5 +1,5 @@
-"""Recall of a delayed message at the broker that stores it. Source: apache/rocketmq
-``DefaultMQProducerImpl.recallMessage``.
+"""Recall of a delayed message. The broker that stores the message cancels its delivery. Source:
+apache/rocketmq ``DefaultMQProducerImpl.recallMessage``.
 
 One rule: only the broker named in the handle is asked, because no other has the message. The
 request is repeated if the connection ends, because a second recall does no harm. If the broker
@@ -82,7 +82,8 @@ async def recall_message(
 async def _broker_address(
     sender: Sender, topic: str, broker_name: str, deadline: float
 ) -> tuple[TopicRoute, str]:
-    """Return the route of the topic, and the address of the named broker in this route.
+    """Return the route of the topic, and the address of the broker named ``broker_name`` in this
+    route.
 
     Raises RouteNotFoundError if the broker has no address, even in a newer route.
     """

@@ -1,4 +1,4 @@
-"""Requests, which are messages whose producer waits for a reply, and the replies to them.
+"""Requests and their replies. A request is a message whose producer waits for a reply.
 
 ::
 
@@ -50,7 +50,7 @@ _CLOSED: Final = "the producer was closed while a request of it waited for the r
 
 
 class Requester:
-    """Sender of a producer's requests, which waits for the replies."""
+    """Sender of a producer's requests. It also waits for their replies."""
 
     def __init__(self, sender: Sender, member: InstanceMember, pack: Packer) -> None:
         self._sender = sender.introducing()
@@ -133,8 +133,10 @@ class Requester:
         )
 
     async def _meet_cluster(self, route: TopicRoute, timeout: float) -> None:
-        """Fetch the route of each cluster's reply topic, so that all brokers that may push a reply
-        get heartbeats."""
+        """Fetch the route of the reply topic in each cluster.
+
+        Every broker of the reply topic may push a reply, so each needs this client's heartbeats.
+        """
         for cluster in sorted(route.clusters):
             try:
                 async with asyncio.timeout(timeout):
@@ -158,7 +160,8 @@ class Requester:
         )
 
     def _disconnected(self, address: str) -> None:
-        """Open a new connection to a broker at once, because replies arrive on this connection."""
+        """Open a new connection to a broker at once if requests are waiting. Replies arrive on this
+        connection."""
         if self._waiting and address not in self._returning:
             name = f"return to {address}"
             task = self._returning[address] = self._instance.spawn(
@@ -177,7 +180,7 @@ class Requester:
 
 
 class Replier:
-    """Sender of the replies of one consumer or producer, in the name of ``group``."""
+    """Sender of replies for one consumer or producer. ``group`` is the sender's group."""
 
     def __init__(
         self, instance: ClientInstance, *, group: str, beside: Sender | None = None
@@ -205,7 +208,7 @@ class Replier:
         )
 
     def close(self) -> None:
-        """Refuse new replies, while a reply that is being sent still gets its answer.
+        """Refuse new replies. A reply in flight still gets its answer.
 
         Only consumers use this method, because a producer closes its own sender.
         """

@@ -89,16 +89,16 @@ class Routes:
         """Sentence that suggests a similar topic, by topic that does not exist."""
 
     def addresses(self, *, slaves: bool) -> set[str]:
-        """Return the addresses of all masters in the known routes, or of all brokers with
-        ``slaves``."""
+        """Return the addresses of all masters in the known routes. With ``slaves``, also return
+        those of all slaves."""
         each = (route.every_address(slaves=slaves) for route in self.known.values())
         return set().union(*each)
 
     def address_of(
         self, broker_name: str, broker_id: int = MASTER_ID, *, topic: str | None = None
     ) -> str | None:
-        """Return the address of a broker from the route of ``topic``, or else from any known
-        route."""
+        """Return the address of a broker, or None. The route of ``topic`` is searched first, then
+        the other known routes."""
         for route in self._routes_from(topic):
             address = route.readable_address(broker_name, broker_id)
             if address is not None:
@@ -108,7 +108,7 @@ class Routes:
     def require_address(
         self, broker_name: str, broker_id: int = MASTER_ID, *, topic: str | None = None
     ) -> str:
-        """Return the same address as ``address_of``.
+        """Return the broker address that ``address_of`` finds.
 
         Raises ConnectError if no address is known.
         """
@@ -118,8 +118,8 @@ class Routes:
         return address
 
     def require_master(self, broker_name: str, topic: str) -> str:
-        """Return the address of a broker's master from the route of ``topic``, or else from any
-        known route.
+        """Return the address of a broker's master. The route of ``topic`` is searched first, then
+        the other known routes.
 
         Raises ConnectError if there is no master now.
         """
@@ -162,7 +162,8 @@ class Routes:
     async def renewed(
         self, doubtful: TopicRoute, timeout: float, *, pause: float = DOUBT_S
     ) -> TopicRoute:
-        """Return a newer route of a topic after a call with the route ``doubtful`` has failed.
+        """Replace the route ``doubtful`` after a call with this route has failed. Return the newer
+        route.
 
         If no newer route arrives within ``timeout`` seconds, the result is ``doubtful``. Name
         servers are not asked if they were asked within the last ``pause`` seconds. The request
@@ -319,7 +320,7 @@ class Routes:
         return RouteFailure(unreachable, ignorant, silent, answered)
 
     async def find_routes(self, topics: Collection[str]) -> None:
-        """Fetch the routes of these topics, except of those that do not exist.
+        """Fetch the routes of these topics. Topics that do not exist are skipped.
 
         Raises RouteNotFoundError if no name server answers.
         """
@@ -402,7 +403,7 @@ class Routes:
 
 
 def refuse_other_than_name_server(address: str, answer: Command) -> None:
-    """Raise RemotingError if a server's answer shows that the server is not a name server."""
+    """Raise RemotingError if the answer shows that ``address`` is not a name server."""
     if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
         remark = (answer.remark or "").strip()
         raise errors.RemotingError(
@@ -416,7 +417,7 @@ def _is_denial(error: Exception) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RouteFailure:
-    """Reasons why a request to all name servers has found no route.
+    """Reasons why no name server returned a route.
 
     - ``unreachable``: reason by address, for name servers that could not answer.
     - ``ignorant``: addresses of name servers that do not know the topic.

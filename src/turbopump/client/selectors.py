@@ -1,5 +1,5 @@
-"""Selectors, which choose the queue of a message by a key's hash, at random, by machine room, or on
-a hash ring.
+"""Selectors, which choose the queue for a message. They choose by hash, at random, by machine room,
+or by hash ring.
 
 A selector is any function of (queues, message) that returns one of the queues. The functions here
 return selectors. One rule: a selector by key chooses the same queue as Apache's selector of that
@@ -55,9 +55,9 @@ def at_random(random: random_module.Random | None = None) -> Selector:
 
 
 def in_rooms(*rooms: str) -> Selector:
-    """Return a selector that uses the queues of brokers in these machine rooms one after another.
+    """Return a selector that takes turns among the queues of brokers in these machine rooms.
 
-    Such a broker is named ``room@…``. If there is none, all queues are used.
+    The broker's name is ``room@…``. If no broker is in these rooms, all queues are used.
 
     RocketMQ: ``SelectMessageQueueByMachineRoom`` is a stub that selects nothing; the naming is that
     of its machine room allocation.
@@ -85,7 +85,7 @@ _RING_KEY: Final = SettingRule(is_text, "must be text, as in str(order_id)")
 
 
 class HashRing:
-    """Consistent-hash ring of queues, which chooses a queue by key.
+    """Consistent-hash ring of queues. A message's key determines its queue.
 
     When queues are added or removed, only the keys of those queues move. Keep one ring and call
     ``by(key)`` for each send. Raises ConfigError if there is less than one virtual node.
@@ -98,7 +98,7 @@ class HashRing:
         self._ring = Ring[MessageQueue]({}, virtual_nodes)
 
     def by(self, key: str) -> Selector:
-        """Return a selector that chooses the queue to which the ring maps this key.
+        """Return a selector that always chooses this key's queue on the ring.
 
         This is the queue with the first point at or after the key's hash.
 
@@ -131,8 +131,8 @@ class Ring(Generic[T]):
         self._owners = [ring[point] for point in self._points]
 
     def owner_of(self, key: str) -> T | None:
-        """Return the owner of the first point at or after the key's hash, or None without
-        points."""
+        """Return the owner of the first point at or after the key's hash. Return None if the ring
+        is empty."""
         if not self._points:
             return None
         return self._owners[bisect_left(self._points, ring_hash(key)) % len(self._points)]

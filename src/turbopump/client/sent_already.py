@@ -1,4 +1,5 @@
-"""Messages that a target already has from a sender that was killed or got no answer.
+"""Record of the messages that an earlier run has already sent to a target. The run was killed or
+got no answer.
 
 Resent dead letters and keyed rows of Spark are sent once each. Two properties of a message name its
 sender and its id there. Before the sender sends again, it reads the target's queues and records the
@@ -29,7 +30,7 @@ class SenderMark(NamedTuple):
     id: str
 
     def id_of(self, properties: Mapping[str, str]) -> str | None:
-        """Return the id of a message of this sender, or None for a message of another sender."""
+        """Return the message's id if this sender sent the message, else None."""
         if not properties.get(self.sender, "").startswith(self.prefix):
             return None
         return properties.get(self.id, "")
@@ -37,7 +38,7 @@ class SenderMark(NamedTuple):
 
 @dataclass(eq=False)
 class SentAlready:
-    """Messages of a sender that were found in a target.
+    """Record of one sender's messages in a target.
 
     - ``ids``: number of copies by id.
     - ``read_to``: offset up to which each queue was read, so that no message is counted twice.

@@ -1,4 +1,4 @@
-"""Rules for settings, which tell usable values from others and contain the text of the error.
+"""Rules for settings. A rule tests a value, and has the text of the error about an unusable value.
 
 A settings class declares each setting as one field: ``retries: int = setting(2, whole_from(0))``.
 The text below a field is its row in docs/reference/client-settings.md. One rule: an unusable
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class SettingRule:
-    """Rule that a value of a setting must fulfil.
+    """Rule for the values of a setting.
 
     - ``fits``: returns True for a usable value.
     - ``wants``: text for the error about other values.
@@ -65,7 +65,7 @@ def check_settings(settings: DataclassInstance) -> None:
 
 
 def is_whole(value: object) -> bool:
-    """Return True for a whole number, except True and False."""
+    """Return True for a whole number. Booleans are not accepted."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -80,13 +80,13 @@ def is_seconds(value: object) -> bool:
 
 
 def is_number(value: object) -> bool:
-    """Return True for a number that a float can hold, including inf and nan, except True and
-    False."""
+    """Return True for a number that fits in a float, including inf and nan. Booleans are not
+    accepted."""
     return isinstance(value, float) or (is_whole(value) and abs(value) < 2**1023)  # type: ignore[arg-type]
 
 
 def is_name(value: object) -> bool:
-    """Return True for text that is not blank and can be encoded as UTF-8."""
+    """Return True for text that UTF-8 can encode. Blank text is not accepted."""
     return isinstance(value, str) and bool(value.strip()) and is_unicode(value)
 
 
@@ -110,7 +110,8 @@ def is_a(*kinds: type) -> Callable[[object], bool]:
 
 
 def has_methods(*names: str) -> Callable[[object], bool]:
-    """Return a function that returns True for an object, not a class, with these methods."""
+    """Return a function that returns True for an object with all of these methods. Classes are not
+    accepted."""
 
     def fits(value: object) -> bool:
         if isinstance(value, type):
@@ -151,7 +152,7 @@ def _is_generator_function(value: object) -> bool:
 
 
 def whole_from(least: int, of: str = "") -> SettingRule:
-    """Return the rule of a whole number that is ``least`` or more.
+    """Return a rule: the value is a whole number, at least ``least``.
 
     The number must fit in 32 signed bits, as in requests.
     """

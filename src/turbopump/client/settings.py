@@ -1,4 +1,4 @@
-"""Settings that all clients share, and the decorator by which a client class accepts settings as
+"""Settings of every client, and the decorator that turns a settings class into constructor
 keywords.
 
 A client has one settings class: ``ClientSettings``, or one that inherits it in
@@ -133,14 +133,15 @@ class ClientSettings:
 
     @classmethod
     def keys(cls) -> list[str]:
-        """Return the names of all settings, which are the keywords of ``Producer(**settings)``."""
+        """Return the names of all settings. Each is a keyword of the client, as in
+        ``Producer(**settings)``."""
         return [known.name for known in fields(cls)]
 
     def __getitem__(self, name: str) -> Any:
         return getattr(self, name)
 
     def shared_with(self, other: type[ClientSettings]) -> dict[str, Any]:
-        """Return those settings that the class ``other`` has too, by name."""
+        """Return the values of the settings that the class ``other`` also declares, by name."""
         return {known.name: self[known.name] for known in fields(other)}
 
     @property
@@ -166,7 +167,7 @@ class ClientSettings:
         return RequestSigner(self.credentials, self.namespace_v2)
 
     def environment(self) -> Environment:
-        """Return a new environment with the clock and random numbers of these settings, or those of
+        """Return a new environment. Clock and random numbers come from these settings, or else from
         the system."""
         return Environment(
             SYSTEM_CLOCK if self.clock is None else self.clock,
@@ -225,7 +226,7 @@ SettingsT = TypeVar("SettingsT")
 def keywords_of(
     settings: Callable[P, SettingsT],
 ) -> Callable[[Callable[[ClientT, SettingsT], None]], Callable[Concatenate[ClientT, P], None]]:
-    """Return a decorator for a constructor, so that users pass the fields of a settings class as
+    """Return a decorator for a constructor. Users then pass the fields of a settings class as
     keywords.
 
     The constructor itself gets one settings object. Type checkers, editors and ``help()`` show the

@@ -1,4 +1,4 @@
-"""Sharing of client instances in a process: clients with the same client id share connections,
+"""Table of the client instances of a process. Clients with the same client id share connections,
 routes and heartbeats.
 
 One rule: a heartbeat can contain one consumer of a group, so a second consumer of that group gets
@@ -93,7 +93,7 @@ def join_instance(
 def join_broadcasting(
     settings: ClientSettings, environment: Environment, member: InstanceMember
 ) -> tuple[ClientSettings, ClientInstance]:
-    """Add a broadcasting consumer to a client instance with a name that stays the same after a
+    """Add a broadcasting consumer to a client instance. The instance's name stays the same after a
     restart.
 
     Saved offsets are found by this name. A consumer without a name gets the first of ``DEFAULT``,
@@ -114,8 +114,8 @@ def join_broadcasting(
 
 
 def _collect_dropped_loop(settings: ClientSettings, environment: Environment) -> None:
-    """Free an event loop that was dropped without closing its client, so that the instance name can
-    be used again."""
+    """Collect event loops that the program dropped without closing their clients. Their instance
+    names become free."""
     if settings.instance_name is None:
         return
     this = this_loop()
@@ -187,7 +187,7 @@ def _refuse_second(
 def _named(
     environment: Environment, settings: ClientSettings
 ) -> Iterator[tuple[asyncio.AbstractEventLoop, ClientSettings, ClientInstance]]:
-    """Return the instances of this process that brokers would treat as the same client.
+    """Yield the instances of this process that have the same client id in the same cluster.
 
     Instances on an event loop that has ended are left out.
     """

@@ -1,6 +1,6 @@
-"""Simple consumer, whose user asks for messages and acknowledges each of them.
+"""Simple consumer. The user asks for messages, and acknowledges each message.
 
-Until then a message is invisible to other consumers for a limited time. One rule: the consumer
+A received message is invisible to other consumers for a limited time. One rule: the consumer
 acknowledges nothing by itself. A message that is not acknowledged in time is delivered again to any
 member of the group. This file holds the consumer's start, close and user calls. It must not know
 how messages are fetched. Source: apache/rocketmq-clients ``SimpleConsumer``; on the wire,
@@ -58,7 +58,8 @@ Error = errors.RemotingError | errors.ProtocolError | errors.RouteNotFoundError
 
 
 class SimpleConsumer(GroupConsumer["RunningSimple"]):
-    """Consumer that receives and acknowledges messages one by one, as a member of a group.
+    """Group member that receives messages on request. The user acknowledges each message
+    separately.
 
     Use it as ``async with SimpleConsumer("127.0.0.1:9876", group="g", topic="t") as consumer:``,
     then ``await consumer.receive()`` and ``await consumer.ack(message)``. The keywords are the
@@ -152,7 +153,7 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
     async def ack(
         self, messages: PoppedMessage | Iterable[PoppedMessage], *, timeout: float = CALL_TIMEOUT_S
     ) -> None:
-        """Acknowledge one or more messages, so that brokers do not deliver them again.
+        """Acknowledge one or more messages. Brokers do not deliver acknowledged messages again.
 
         The call returns when the brokers have answered. Several messages go to each broker in one
         request, which has one answer for all. A late or repeated acknowledgement is no error.
@@ -170,7 +171,7 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
     async def change_invisible_time(
         self, message: PoppedMessage, seconds: float, *, timeout: float = CALL_TIMEOUT_S
     ) -> str:
-        """Change the time for which a message is invisible, to ``seconds`` from now.
+        """Set the remaining invisible time of a message to ``seconds``.
 
         Use this to get more time for a message, or to postpone it. The message is delivered again
         after that time, and the attempt is counted then. Returns the message's new handle, which is
@@ -291,8 +292,8 @@ class RunningSimple(RunningMember):
     # --- brokers to ask
 
     async def _sources(self) -> list[MessageQueue]:
-        """Return each pair of subscribed topic and broker. The list begins with another pair in
-        each call."""
+        """Return all pairs of a subscribed topic and a broker. The starting pair changes with each
+        call."""
         sources: list[MessageQueue] = []
         for topic in list(self._subscriptions):
             if not self._may_ask(topic):
@@ -425,7 +426,7 @@ class RunningSimple(RunningMember):
     # --- waiting
 
     async def _something_came(self, sources: Sequence[MessageQueue], seconds: float) -> bool:
-        """Wait until a broker announces messages, and return True if one did within ``seconds``.
+        """Wait until a broker announces messages. Return True if this happens within ``seconds``.
 
         The wait lasts at most 1 s if no broker can be asked.
         """

@@ -1,4 +1,4 @@
-"""Topic route, which consists of the queues of one topic and the addresses of its brokers.
+"""Topic route: the queues of one topic, and the addresses of its brokers.
 
 A route is a plain value, made from a name server's answer. The asyncio clients and Spark's blocking
 client share the rules. The rules choose the queues for sends and reads, and the broker to read from
@@ -25,7 +25,7 @@ DEFAULT_TOPIC_QUEUES: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class TopicRoute:
-    """Queues of one topic, and the addresses of the brokers that have them.
+    """Queues of one topic, and the addresses of its brokers.
 
     - ``publish_queues``: queues that can be sent to.
     - ``subscribe_queues``: queues that can be read.
@@ -56,7 +56,7 @@ class TopicRoute:
         return self.addresses.get(broker_name, {}).get(MASTER_ID)
 
     def readable_address(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
-        """Return an address at which the broker's queues can be read, or None if there is none.
+        """Return an address for reading the broker's queues, or None if no address is known.
 
         The address belongs to the member with this id, or else to any member. Source:
         apache/rocketmq ``findBrokerAddressInSubscribe``.
@@ -65,7 +65,7 @@ class TopicRoute:
         return members.get(broker_id) or next(iter(members.values()), None)
 
     def every_address(self, *, slaves: bool) -> set[str]:
-        """Return the addresses of all masters, or of all brokers with ``slaves``."""
+        """Return the addresses of all masters. With ``slaves``, also return those of all slaves."""
         return {
             address
             for members in self.addresses.values()
@@ -120,8 +120,8 @@ def topic_route(topic: str, data: TopicRouteData) -> TopicRoute:
 
 
 def inherited_route(topic: str, default: TopicRoute) -> TopicRoute:
-    """Return the route that the default topic gives to a new ``topic``, with at most four queues
-    per broker."""
+    """Return the route that a new ``topic`` inherits from the default topic. It has at most four
+    queues per broker."""
     queues = tuple(
         MessageQueue(topic, q.broker_name, q.queue_id)
         for q in default.publish_queues

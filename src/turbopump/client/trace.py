@@ -67,7 +67,7 @@ class TracedMessage:
 
     @property
     def head(self) -> tuple[int, str, str, str, str]:
-        """First fields of the records that a producer writes."""
+        """First fields of every record about a sent, ended or recalled message."""
         return self.time_ms, self.region, self.group, self.topic, self.msg_id
 
 

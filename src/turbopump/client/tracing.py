@@ -135,7 +135,7 @@ TraceRecord = tuple[TracedMessage, str]
 
 @dataclass(eq=False)
 class TraceDispatcher(SendHook):
-    """Collector of trace records, which sends them in batches to a trace topic.
+    """Collector of trace records. It sends them to a trace topic in batches.
 
     - ``send``: sends one message.
     - ``dropped``: number of records that were dropped for lack of room.
@@ -152,8 +152,7 @@ class TraceDispatcher(SendHook):
     _failing: bool = False
 
     def after(self, context: SendContext) -> None:
-        """Add a trace record of the attempt to send, if the attempt was answered and the broker
-        wants traces."""
+        """Add a trace record of an answered attempt to send, unless the broker wants no traces."""
         result = context.result
         if result is None or not result.trace_on:
             return
@@ -203,7 +202,7 @@ class TraceDispatcher(SendHook):
         self.append(message, recall_record(message, success=success))
 
     def append(self, message: TracedMessage, record: str) -> None:
-        """Add a record to those that wait to be sent. The record is dropped if too many wait."""
+        """Add a record to the waiting records, or drop the record if too many wait."""
         if len(self._held) >= HELD_MAX:
             self.dropped += 1
             return
@@ -278,7 +277,7 @@ class _Sent(NamedTuple):
 
 
 def _sent(context: SendContext, result: SendResult) -> list[_Sent]:
-    """Return the messages that an attempt has stored, which are several for a batch.
+    """Return each message that an attempt has stored. A batch has several.
 
     An inner batch, whose messages share one id, is returned as one message.
     """
@@ -324,7 +323,7 @@ def trace_parts(records: list[TraceRecord]) -> list[list[TraceRecord]]:
 
 
 def trace_message(part: list[TraceRecord], topic: str) -> Message:
-    """Return the message for the trace topic that contains these records, with as many keys as
+    """Return a message for the trace topic with these records. It carries as many of their keys as
     fit."""
     keys: dict[str, int] = {}
     for traced, _ in part:
@@ -333,7 +332,7 @@ def trace_message(part: list[TraceRecord], topic: str) -> Message:
 
 
 def _fitting(keys: list[str]) -> dict[str, int]:
-    """Return the keys that fit in a trace message, each with its size in bytes."""
+    """Choose keys that fit in a trace message. Return each with its size in bytes."""
     fitting: dict[str, int] = {}
     left = KEYS_SIZE_MAX
     for key in keys:
@@ -359,7 +358,7 @@ class _Begun(NamedTuple):
 
 @dataclass(slots=True)
 class HandledTogether:
-    """Data that is common to the messages of one handler call.
+    """Data shared by all messages of one handler call.
 
     - ``count``: number of messages.
     - ``time_ms``: time at which the call began, in ms since 1970 UTC.
@@ -404,7 +403,7 @@ class ConsumeTraces:
         message.trace = self._before(message, began)
 
     def together(self, count: int) -> HandledTogether:
-        """Return the common data of messages that one handler call handles.
+        """Return the data shared by the ``count`` messages of a handler call.
 
         Each message gets a record, all with the same request id. Any thread may call this method.
         """

@@ -87,7 +87,7 @@ class TransactionResult:
 
     @property
     def transaction_id(self) -> str:
-        """Id of the transaction, which executor, checker and consumers find in the property
+        """Id of the transaction. Executor, checker and consumers read it from the property
         ``__transactionId__``."""
         return self.sent.transaction_id or self.sent.msg_id
 
@@ -132,7 +132,7 @@ class StateQuestion(NamedTuple):
 
 @dataclass(eq=False)
 class TransactionAnswers:
-    """Answers to brokers that ask for the state of a transaction.
+    """Worker that answers brokers' questions about the states of transactions.
 
     The user's checker is called for at most ``concurrency`` questions at a time. A question that
     cannot be answered is dropped and counted; the broker asks again. ``close`` stops new checks,
@@ -237,7 +237,7 @@ class TransactionAnswers:
 
 
 def state_of(returned: object, who: str) -> TransactionState:
-    """Return the state of a transaction that a user's function has returned.
+    """Convert the value returned by a user's function to the state of a transaction.
 
     None means UNKNOWN. Raises TypeError for any other value that is no state.
     """
@@ -258,7 +258,7 @@ for the state later."""
 
 
 class TransactionProducer(Producer):
-    """Producer that sends messages with or without a transaction.
+    """Producer that can also send messages in transactions.
 
     Brokers may ask any producer of ``group`` about the transaction of another, so use a separate
     group for each checker. The keywords are the fields of ``TransactionProducerSettings``;
@@ -286,8 +286,8 @@ class TransactionProducer(Producer):
         return self
 
     async def start(self) -> None:
-        """Start as ``Producer.start`` does, and register with the brokers that may ask for
-        transactions."""
+        """Start like ``Producer.start``, and register with brokers. They may later ask for the
+        states of transactions."""
         begins = self._sender is None
         await super().start()
         if begins:
@@ -296,7 +296,7 @@ class TransactionProducer(Producer):
             sender.tasks.append(sender.instance.spawn(self._introduce(sender), name=name))
 
     async def _learn_routes(self) -> None:
-        """Fetch no routes at the start, because ``_introduce`` fetches them later.
+        """Do nothing at the start, because ``_introduce`` fetches the routes later.
 
         Until then, brokers ask other producers of the group.
         """
@@ -513,9 +513,11 @@ class TransactionProducer(Producer):
         sender.hooks.end_transaction(context)
 
     async def _introduce(self, sender: Sender) -> None:
-        """Fetch the routes of the producer's topics, so that their brokers receive heartbeats.
+        """Fetch the routes of the producer's topics. The brokers in these routes then receive
+        heartbeats.
 
-        Without ``topics`` it is the route of TBW102. RocketMQ: ``topics`` in 5.x, TBW102 in 4.x.
+        Without ``topics``, the route of TBW102 is fetched. RocketMQ: ``topics`` in 5.x, TBW102 in
+        4.x.
         """
         missing = [wrap(self._namespace, topic) for topic in self._settings.topics] or [
             DEFAULT_TOPIC

@@ -35,11 +35,11 @@ log = logging.getLogger(__name__)
 
 
 class NotCalledError(NotStartedError):
-    """Raised if a user's function was not called because its client was closed before."""
+    """Raised if the client was closed before it called the user's function."""
 
 
 class UserFunction:
-    """A user's function, with the threads in which it runs if it is a plain function.
+    """Function that a user has passed to a client. A plain function is called in a thread pool.
 
     - ``threads``: maximum number of concurrent calls of a plain function. Further calls wait.
     """
@@ -72,8 +72,7 @@ class UserFunction:
         return checked_result(result)
 
     def anew(self) -> UserFunction:
-        """Return a new object for the same function, which can be called after this object is
-        closed."""
+        """Return a new object for the same function. It stays usable when this object is closed."""
         return UserFunction(self._function, threads=self._threads, name=self._name)
 
     def close(self) -> None:
@@ -83,7 +82,7 @@ class UserFunction:
 
 
 class CallThreads(Executor):
-    """Pool of threads for users' functions, which cannot keep the process alive.
+    """Thread pool for users' functions. Its threads cannot keep the process alive.
 
     With the standard library's pool, the end of the process waits without limit. One function that
     hangs (a socket without a timeout, a lock) would keep the process alive. With this pool, the end
@@ -138,8 +137,7 @@ class CallThreads(Executor):
             thread.join()
 
     def leave_after(self, seconds: float) -> None:
-        """Set the time in seconds, from now, for which the end of the process waits for running
-        functions."""
+        """Limit the wait at the end of the process: running functions get ``seconds`` from now."""
         self._leave_at = monotonic() + seconds
 
     def end(self) -> list[str]:
@@ -250,9 +248,10 @@ def is_coroutine_function(handler: Callable[..., object]) -> bool:
 
 
 def failure_of(error: BaseException, *, in_thread: bool) -> Exception:
-    """Return the exception that reports the failure of a function that raised ``error``.
+    """Return the exception that reports the failure of a user's function. The function has raised
+    ``error``.
 
-    It is ``error`` itself, or a RuntimeError if a Future or a task cannot carry ``error``.
+    The result is ``error`` itself, or a RuntimeError if a Future or a task cannot carry ``error``.
     Asyncio's futures refuse StopIteration, and a task that waits for such a future is never woken.
     SystemExit (``sys.exit()``, argparse, click) and KeyboardInterrupt would end the loop with
     everything on it.
@@ -274,7 +273,7 @@ def failure_of(error: BaseException, *, in_thread: bool) -> Exception:
 
 
 async def awaited(awaitable: Awaitable[object]) -> object:
-    """Wait for an awaitable that a user's function has returned, and return its result.
+    """Await the awaitable returned by a user's function, and return its result.
 
     Raises the errors of ``failure_of``. A cancellation counts as a failure unless the waiting task
     itself was cancelled.

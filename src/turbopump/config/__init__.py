@@ -1,2 +1,2 @@
 """Settings of brokers and name servers, under Apache's keys. This file imports nothing, so that
-clients can load the TLS settings without the server settings."""
+clients can load the TLS settings alone."""

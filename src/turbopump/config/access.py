@@ -1,5 +1,5 @@
-"""Access control settings that name servers and brokers share, and the JSON texts in two of them.
-The keys are those of Apache's broker; Apache's name server has none.
+"""Access control settings, shared by name servers and brokers. Two of the settings are JSON texts.
+The keys are those of Apache's broker; Apache's name server has no such keys.
 
 Errors never contain the value of a secret. Users and files are unknown here.
 """
@@ -84,7 +84,7 @@ class AccessConfig(TlsConfig):
 
     @property
     def inner_user(self) -> tuple[str, str] | None:
-        """Name and password with which the server signs its own requests, or None.
+        """Name and password for the server's own requests, or None if they are not configured.
 
         The key is `innerClientAuthenticationCredentials`. Raise ConfigError if the text is invalid.
         """

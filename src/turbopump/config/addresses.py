@@ -26,9 +26,9 @@ def parse_address(text: str, *, what: str = "address") -> tuple[str, int]:
 
 
 def split_host_port(text: str, *, what: str = "address") -> tuple[str, int | None]:
-    """Split an address into host and port, where the port may be missing.
+    """Split an address into host and port. The port is None if the address has none.
 
-    The port is then None. Raise ConfigError for invalid text, as `parse_address` does.
+    Raise ConfigError for invalid text, as `parse_address` does.
     """
     text = text.strip()
     if "," in text:
@@ -114,7 +114,7 @@ def join_address(host: str, port: int) -> str:
 
 
 def host_of(address: str) -> str:
-    """Return the host in an address that ``join_address`` has made."""
+    """Return the host in an address from ``join_address``."""
     return address.rpartition(":")[0].strip("[]")
 
 
@@ -160,7 +160,7 @@ def is_of_this_machine(host: str) -> bool:
 
 
 def outward_address() -> str:
-    """Return the address under which other machines reach this machine, or loopback without one.
+    """Return this machine's address for other machines, or loopback if there is no such address.
 
     Apache's broker advertises this address unless `brokerIP1` is set. Connecting a UDP socket makes
     the kernel choose an interface and sends nothing. 192.0.2.1 is a documentation address (RFC

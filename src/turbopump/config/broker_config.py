@@ -1,5 +1,5 @@
-"""Settings of a broker. Each field is one of Apache's keys that this broker honours, or one of
-Turbopump's own.
+"""Settings of a broker. Each field is a key of Apache's that this broker honours, or one of
+Turbopump's own keys.
 
 A field declares its key, default, unit, bounds and meaning once; checks, `-p` and
 docs/reference/configuration.md derive from them. Defaults are Apache 5.3.3's unless the meaning
@@ -656,16 +656,17 @@ class BrokerConfig(AccessConfig):
 
     @property
     def slave_acks(self) -> int:
-        """Number of slaves that must have a message before the broker acknowledges the send."""
+        """Number of slaves that need a copy of a message before the broker acknowledges the
+        send."""
         if self.broker_role != BrokerRole.SYNC_MASTER:
             return 0
         return self.in_sync_replicas - 1
 
     @property
     def allowed_peers(self) -> frozenset[str]:
-        """Addresses that may connect to the replication port, where an empty set allows all.
+        """Addresses that may connect to the replication port. An empty set allows all addresses.
 
-        They are those of `haAllowedPeers`.
+        The setting is `haAllowedPeers`.
         """
         return frozenset(filter(None, map(str.strip, self.ha_allowed_peers.split(","))))
 
@@ -682,7 +683,7 @@ class BrokerConfig(AccessConfig):
 
     @property
     def advertised_host(self) -> str:
-        """Host to which clients connect, as the broker registers with name servers."""
+        """Host for connections from clients. The broker registers this host with name servers."""
         if self.broker_ip1:
             return bare_host(self.broker_ip1)
         if is_wildcard(self.bind_address):
@@ -713,7 +714,7 @@ class BrokerConfig(AccessConfig):
 
     @property
     def read_only_commit_log_directories(self) -> tuple[Path, ...]:
-        """Directories with old segments of the log, in which the broker creates no new ones.
+        """Directories with old segments of the log. The broker creates no segments there.
 
         Raise ConfigError if the text of the setting is invalid.
         """
@@ -791,7 +792,7 @@ def _bind_address_for(advertised: str) -> str:
 
 
 def check_together(config: BrokerConfig) -> None:
-    """Check the rules that concern several settings together.
+    """Check the rules for combinations of settings.
 
     Raise ConfigError if the configuration breaks a rule.
     """

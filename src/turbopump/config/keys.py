@@ -1,5 +1,5 @@
-"""Table of the keys that Apache's servers read from their files (5.3.3 and 4.9.8), and of
-Turbopump's own.
+"""Table of configuration keys. It has the keys of Apache's servers (5.3.3 and 4.9.8), and
+Turbopump's own keys.
 
 A key has an effect (a configuration field reads it), is accepted without effect, or is unknown.
 Apache's keys are data: `apache_keys.txt`. The values in use are unknown here.
@@ -41,7 +41,7 @@ class Key:
 
     @property
     def own(self) -> bool:
-        """True for a key of Turbopump that Apache's servers do not have."""
+        """True if the key is Turbopump's own, unknown to Apache's servers."""
         return self.default_5 is None and self.default_4 is None
 
 
@@ -90,7 +90,7 @@ def is_default(key: Key, text: str) -> bool:
 
 
 def on_this_machine(default: str) -> str:
-    """Return the value that a default of ``apache_keys.txt`` has on this machine."""
+    """Evaluate a default of ``apache_keys.txt`` for this machine."""
     if default.startswith("variable "):
         return os.environ.get(default.removeprefix("variable "), "")
     if "cores" not in default:
@@ -101,7 +101,7 @@ def on_this_machine(default: str) -> str:
 
 
 def key_table(config: type[SettingsClass], *parts: str, only_5: str = "") -> KeyTable:
-    """Return the table of all keys that one server knows.
+    """Return the table of one server's keys.
 
     It contains the keys of some parts of `apache_keys.txt`, and the configuration's own keys. Own
     keys are declared as such, or are in none of the parts because Apache's server lacks them. The
@@ -125,7 +125,7 @@ def key_table(config: type[SettingsClass], *parts: str, only_5: str = "") -> Key
 
 
 def _lines() -> Iterator[tuple[str, str, str]]:
-    """Yield the part, the line and the reason for each key of `apache_keys.txt`.
+    """For each key of `apache_keys.txt`, yield its part, its line and its reason.
 
     The reason stands in a line above the key's.
     """

@@ -14,8 +14,8 @@ from turbopump.config.tls import with_tls_file
 
 
 def default_kv_config_path() -> str:
-    """Return the path of `namesrv/kvConfig.json` in the home directory, as in Apache's name
-    server."""
+    """Return the path of `namesrv/kvConfig.json` in the home directory. Apache's name server has
+    the same default."""
     return str(below_home("namesrv", "kvConfig.json", instead="kvConfigPath"))
 
 

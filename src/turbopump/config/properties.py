@@ -71,7 +71,7 @@ def encode(values: Mapping[str, str]) -> str:
 
 
 def lines_of(text: str) -> Iterator[tuple[list[str], str]]:
-    """Yield the entries of a properties file, each with the lines that form it.
+    """Split a properties file into entries. Yield the lines of each entry, and the joined entry.
 
     An entry may continue over several lines. The entry is empty for a comment or a blank line.
     """
@@ -91,7 +91,7 @@ def lines_of(text: str) -> Iterator[tuple[list[str], str]]:
 
 
 def key_of(entry: str) -> str:
-    """Return the key of an entry that ``lines_of`` has yielded."""
+    """Return the key of an entry from ``lines_of``."""
     return _unescape(_split(entry)[0])
 
 
@@ -210,7 +210,7 @@ def read_properties(path: Path | str, known: KeyTable) -> dict[str, str]:
 
 
 def _report(path: Path | str, texts: Mapping[str, str], table: KeyTable) -> None:
-    """Log the keys of a file that have no effect or are unknown.
+    """Log two kinds of keys in a file: unknown keys, and keys without effect.
 
     Each unknown key gets a line. The keys without effect that differ from Apache's default share
     one line. Values are never logged, because they may be secrets.

@@ -1,4 +1,4 @@
-"""Configuration of a running server, as tools read and change it.
+"""Configuration of a running server. Tools can read and change it.
 
 A request can change only keys declared ``hot``, and changes all of its keys or none. Paths,
 addresses and access settings are never hot (CVE-2023-33246, CVE-2023-37582). Secrets are never
@@ -28,7 +28,7 @@ CHANGE_SIZE_MAX: Final = 32 * 1024
 
 
 class FileDisk(Protocol):
-    """File operations that a running configuration needs to store its changes.
+    """File operations for storing the changes of a running configuration.
 
     A ``Disk`` has them.
     """
@@ -46,7 +46,7 @@ class ReadOnlyKeyError(ConfigError):
 
 @dataclass
 class RunningConfiguration:
-    """Configuration of a running server, which tools can read and change.
+    """Configuration of a running server. Tools can read and change it.
 
     - ``config``: the settings. The server reads a hot field each time it uses it.
     - ``table``: all keys of the server.
@@ -73,7 +73,7 @@ class RunningConfiguration:
         store: str = "",
         check: Callable[[Any], None] | None = None,
     ) -> RunningConfiguration:
-        """Return the configuration of a server that was started with ``file``.
+        """Return the configuration of a server. ``file`` is the configuration file from its start.
 
         The file also stores later changes. Without a file, changes go to the file that ``store``
         names. RocketMQ: NamesrvStartup sets configStorePath to the file of -c.
@@ -101,7 +101,7 @@ class RunningConfiguration:
         return {key: shown[key] for key in sorted(shown)}
 
     def change_keys(self, text: str) -> dict[str, str]:
-        """Change the settings in a properties text, and return the changed keys and values.
+        """Apply the settings in a properties text. Return the changed keys and values.
 
         Either all settings are changed or none. Raise ReadOnlyKeyError for a key that cannot be
         changed now, ConfigError for an invalid key or value.

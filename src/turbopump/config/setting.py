@@ -1,5 +1,5 @@
-"""Declaration of settings: the key, unit and bounds of a configuration field, and the conversion
-between text and values. The keys themselves are unknown here."""
+"""Declarations of settings: key, unit and bounds of each configuration field. Values are converted
+from and to text. The keys themselves are unknown here."""
 
 import dataclasses
 import enum
@@ -83,7 +83,7 @@ def setting(
 
 
 def unserved(default: Any, about: str, otherwise: str, *, key: str = "") -> Any:
-    """Declare a field that allows only its default value.
+    """Declare a field with only one allowed value, the default.
 
     `otherwise` gives the reason.
     """
@@ -124,7 +124,7 @@ def build(
 def change(
     config: Config, texts: Mapping[str, str], check: Callable[[Config], None] | None = None
 ) -> None:
-    """Change settings of a configuration in use, either all of them or none.
+    """Change settings of a configuration in use. Either all of them change, or none.
 
     `check` is first called with the changed configuration, and raises an exception to refuse it.
     Raise ConfigError, with a message of one sentence, if a value is invalid.

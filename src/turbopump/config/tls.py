@@ -79,7 +79,7 @@ class ServerTls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientTls:
-    """TLS settings of a client, which by default trusts the certificates of the operating system.
+    """TLS settings of a client. By default it trusts the certificates of the operating system.
 
     - ``trust``: PEM file of the certificates that sign those of servers, or of the servers' own
       certificates. None means those of the operating system.
@@ -113,7 +113,7 @@ class ClientTls:
 
 
 def meant(tls: ClientTls | bool) -> ClientTls | None:
-    """Return the TLS settings that a ``tls`` parameter means, or None for plain text.
+    """Convert a ``tls`` parameter to TLS settings, or to None for plain text.
 
     True means TLS with all defaults, and False means plain text.
     """
@@ -126,7 +126,8 @@ def meant(tls: ClientTls | bool) -> ClientTls | None:
 
 @dataclass(frozen=True, kw_only=True)  # without slots: a configuration has other bases beside it
 class TlsConfig:
-    """TLS settings of a server, for clients and for its own connections to other servers."""
+    """TLS settings of a server. They cover connections from clients, and connections to other
+    servers."""
 
     tls_server_mode: TlsMode = setting(
         TlsMode.PERMISSIVE,
@@ -251,7 +252,7 @@ def _keys() -> KeyTable:
 
 
 def with_tls_file(texts: Mapping[str, str]) -> dict[str, str]:
-    """Return the texts of a configuration together with those of its TLS file.
+    """Return the texts of a configuration, updated with those of its TLS file.
 
     `tls.config.file` names the TLS file, whose texts take precedence. Raise ConfigError if that
     file cannot be read. A default file that does not exist is no error.
@@ -263,7 +264,7 @@ def with_tls_file(texts: Mapping[str, str]) -> dict[str, str]:
 
 
 def tls_file(config: TlsConfig) -> str | None:
-    """Return the path of the file with `tls.` keys that a configuration names, or None.
+    """Return the path of a configuration's TLS file, or None if it has no such file.
 
     None is also returned if the default file does not exist.
     """

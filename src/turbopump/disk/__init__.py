@@ -1,2 +1,2 @@
-"""File access: the ``Disk`` interface, which simulations replace, and the modules directly on
-it."""
+"""File access through the ``Disk`` interface, with the modules directly on it. Simulations replace
+the interface."""

@@ -79,9 +79,10 @@ class Segment(Protocol):
         """
 
     def read_ahead(self, *, enabled: bool) -> None:
-        """Allow or forbid the system to read more of the file than ``read_cold`` asks for.
+        """Allow or forbid read-ahead, in which the system reads more of the file than ``read_cold``
+        has requested.
 
-        The default is to allow it.
+        Read-ahead is allowed by default.
         """
 
     def data_from(self, at: int) -> int | None:
@@ -137,7 +138,7 @@ class Segment(Protocol):
 
 
 class SparseSegment(Segment, Protocol):
-    """Segment whose file has blocks only in the ranges that were allocated.
+    """Segment whose file has disk blocks only in allocated ranges.
 
     There may be tens of thousands, so an unused segment keeps nothing open. ``buffer`` maps the
     file, and raises OSError if that fails. Without a map, ``read`` reads the file.
@@ -165,7 +166,7 @@ class SparseSegment(Segment, Protocol):
 
 
 class Piece(NamedTuple):
-    """Range of ``size`` bytes of a segment that begins at byte ``at``."""
+    """Range of a segment: ``size`` bytes from byte ``at`` on."""
 
     segment: Segment
     at: int
@@ -294,10 +295,10 @@ class Disk(Protocol):
         """
 
     def same_file_system(self, one: Path, other: Path) -> bool:
-        """Return True if files can be renamed from one of two directories into the other."""
+        """Return True if a file can be renamed from one directory into the other."""
 
     def lost_pages(self) -> int:
-        """Return the number of accesses to map pages whose data is gone from their files.
+        """Return the number of accesses to lost pages: map pages whose data is gone from the file.
 
         Data written to such pages is lost. See ``maps.outlive_lost_pages``.
         """
@@ -360,7 +361,7 @@ def read_now(piece: Piece) -> Found:
 
 
 def failure_of(operation: Callable[[], object]) -> OSError | None:
-    """Run an operation, and return the OSError that it raises, or None."""
+    """Run an operation. Return its OSError, or None after success."""
     try:
         operation()
     except OSError as error:

@@ -1,5 +1,5 @@
-"""Small disk operations of a client or a pipeline, each durable when it returns, and lock files
-between processes. Servers write through a ``Disk``."""
+"""Small file operations for clients and pipelines: durable writes, and locks between processes.
+Servers write through a ``Disk`` instead."""
 
 from __future__ import annotations
 

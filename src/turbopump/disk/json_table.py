@@ -72,7 +72,7 @@ class JsonTable:
 
     @property
     def damaged(self) -> bool:
-        """True if the file was damaged when it was loaded, and has not been saved since."""
+        """True if the file was found damaged by ``load``, and no save has replaced it yet."""
         return self._torn
 
     def load(self, decode: Callable[[bytes], T], empty: Callable[[], T]) -> T:

@@ -1,4 +1,4 @@
-"""Locks on a store's files and directories, so that only one broker uses them."""
+"""Locks on files and directories, so that only one broker uses a store."""
 
 from __future__ import annotations
 

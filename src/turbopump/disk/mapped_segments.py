@@ -1,5 +1,5 @@
-"""Mapped files of the system's disk: whole ones for the log, and sparse ones for queues, of which
-there may be thousands. ``Segment`` and ``SparseSegment`` in ``disk.py`` describe the methods."""
+"""Mapped files of the system's disk: whole files for the log, and sparse files for the thousands of
+queues. ``Segment`` and ``SparseSegment`` in ``disk.py`` describe the methods."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class MappedSegment:
 
 
 class MappedSparseSegment:
-    """Sparse segment on the real file system, without a file descriptor that stays open.
+    """Sparse segment on the real file system. It keeps no file descriptor open.
 
     A descriptor is opened to map the file, to allocate blocks, and to read the file without a map.
     It is closed afterwards.
@@ -286,17 +286,18 @@ class MappedSparseSegment:
 
 
 class FileSystems:
-    """Open directories that let the system sync a whole file system and report errors.
+    """Open directories through which whole file systems are synced, with their errors reported.
 
-    Each file system with a mapped sparse segment has one. The directory is opened before the first
-    write, so that a sync of the file system reports every later write error.
+    Each file system with a mapped sparse segment has one open directory. The directory is opened
+    before the first write, so that a sync of the file system reports every later write error.
     """
 
     def __init__(self) -> None:
         self._directories: dict[int, int] = {}
 
     def watch_device(self, device: int, path: str) -> int:
-        """Open a directory on the file system with the number ``device``, unless one is open.
+        """Open a directory on the file system with the number ``device``, if no directory there is
+        open yet.
 
         The directory is that of ``path``, a segment on this file system. Raises OSError.
         """

@@ -1,5 +1,5 @@
-"""Maps of files with functions that ``mmap.mmap`` lacks: maps without a descriptor, pages faulted
-in ahead of need, survival of lost pages, and syncs.
+"""File maps with more functions than ``mmap.mmap``. Maps keep no descriptor, can load pages ahead
+of need, can be synced, and let the process survive lost pages.
 
 ``mmap.mmap`` keeps a descriptor for each map (optional since Python 3.13): tens of thousands of
 queues would need as many.
@@ -25,7 +25,7 @@ _SYNCFS_TELLS: Final = (5, 8)
 
 @cache
 def _c_functions() -> Any:
-    """Return the functions of the C library, which release the GIL while they run."""
+    """Return functions of the C library. These functions release the GIL while they run."""
     import ctypes
 
     library = ctypes.CDLL(None, use_errno=True)
@@ -157,7 +157,7 @@ def populate_write(buffer: Any, at: int, size: int, *, small: bool = False) -> N
 
 @has_twin
 def outlive_lost_pages() -> bool:
-    """Keep this process alive after access to a page of a map that the disk cannot supply.
+    """Keep this process alive when it accesses a map page that the disk cannot supply.
 
     Such a page is lost because its file was cut, or because the disk cannot read it. The page
     becomes zeros, and writes to it reach no file. Return False without the compiled module. The

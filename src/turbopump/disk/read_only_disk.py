@@ -45,7 +45,7 @@ class ReadOnlyFile:
         self.size = os.fstat(self._fd).st_size
 
     def read(self, at: int, size: int) -> bytes:
-        """Return up to ``size`` bytes of the file that begin at byte ``at``.
+        """Return up to ``size`` bytes of the file, from byte ``at`` on.
 
         Fewer bytes are returned only at the end of the file. Raises OSError with the path and the
         position.

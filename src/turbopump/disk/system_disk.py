@@ -299,8 +299,7 @@ class SystemDisk(ReadOnlyDisk):
     def _run_in(
         self, threads: ThreadPoolExecutor | None, operation: Callable[[], Callable[[], None]]
     ) -> None:
-        """Run an operation in a thread, then run the function that it returns in the owner's
-        thread.
+        """Run an operation in a thread. Then run its result, a function, in the owner's thread.
 
         Without threads, both run at once in this thread.
         """

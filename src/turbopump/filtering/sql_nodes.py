@@ -41,7 +41,7 @@ _TRIMMED: Final = "".join(map(chr, range(33)))
 
 
 class Long(int):
-    """Whole number that is too large for Java's int, and so belongs to Java's class Long."""
+    """Whole number of Java's class Long, because it is too large for Java's int."""
 
     __slots__ = ()
 

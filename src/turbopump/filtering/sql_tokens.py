@@ -59,7 +59,7 @@ class Token(NamedTuple):
 
 
 class Tokens:
-    """Reader of the tokens of a SQL92 expression, which reads only one token ahead.
+    """Token reader for a SQL92 expression. It reads only one token ahead.
 
     Raise SqlError for an expression that is too long.
     """
@@ -101,7 +101,7 @@ class Tokens:
         return self.take_token()
 
     def unexpected(self, wanted: str) -> SqlError:
-        """Return the error for a next token that is not what the grammar wants."""
+        """Return the error for a next token that does not fit the grammar."""
         found = repr(self.next.text)
         if self.next.kind == END:
             found = "the end"
@@ -112,7 +112,8 @@ class Tokens:
         return SqlError(f"before character {self.next.at + 1}: {why}")
 
     def texts(self) -> list[str]:
-        """Take all strings that come next and are followed by a comma, and return their values."""
+        """Take the next strings as long as a comma follows each of them. Return the values of the
+        strings."""
         if self._next is not None:
             return []
         run = _TEXTS.match(self._text, self._at)

@@ -1,10 +1,9 @@
 # cython: language_level=3, boundscheck=True, wraparound=False, cdivision=False, binding=False
-"""What a send does most, compiled. Every function here has a plain twin, marked ``@has_twin`` (turbopump/compiled.py), that says what it
-means; what is not of the usual kind is left to that twin, so errors are its errors too.
+"""Compiled twins of the functions that sends and reads call most. Each plain twin is marked ``@has_twin`` (turbopump/compiled.py), and
+its docstring describes both. The compiled function leaves unusual input to the plain twin, which also raises the errors.
 
-Bytes that are read or written through a pointer are inside an object of known length: each function checks that first, and a map is
-written only between its acquired bounds. Cost of the plain twin and of this one, for a message of 1
-KiB (docs/explanations/decisions/0005):
+A function first checks that all bytes behind a pointer lie inside an object of known length. A map is written only between its acquired
+bounds. Cost of the plain twin and of the compiled one, for a message of 1 KiB (docs/explanations/decisions/0005):
 
     write_entry      1.7 µs  0.72 (half of it the two CRCs)   read_batch   2.5 µs  0.14 a message of a batch
     send_properties  0.94    0.17                             write_batch  2.3     0.61 a message
@@ -17,8 +16,8 @@ KiB (docs/explanations/decisions/0005):
     signed_in_header 6.2     1.8 a header of 14 fields, with a body of 1 KiB
     packed_run       9.3     0.8 an entry of 1 KiB (beside other work)
 
-One module, in one file for each use: a file below has the name of the one where the plain twins are. To change a function: the plain one
-first, then its twin.
+The module has one file for each use, named like the module of the plain twins. To change a function, change the plain twin first, then the
+compiled one.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
@@ -35,11 +34,11 @@ cdef extern from "Python.h":
     void *PyUnicode_1BYTE_DATA(object)
 
 plain = {}
-"""The plain twins by name; ``has_twin`` puts them here."""
+"""Plain twins by name. ``has_twin`` adds them."""
 
 
 class _NotUsual(Exception):
-    """Left to the plain twin. A new one each time: one raised again grows by a traceback."""
+    """Raised to leave a call to the plain twin. Always raise a new instance: an old one grows by a traceback each time."""
 
 
 include "memory.pxi"

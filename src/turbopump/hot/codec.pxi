@@ -73,7 +73,7 @@ cdef inline Py_ssize_t _stored_properties_size(const _Entry *entry) noexcept:
 
 
 cdef Py_ssize_t _entry_size(const _Entry *entry) except -1:
-    """Bytes of the entry."""
+    """Return the size of the entry in bytes."""
     cdef Py_ssize_t properties_size = _stored_properties_size(entry)
     if entry.topic.size > 0xFFFF or properties_size > 0xFFFF or entry.body.size > 0x40000000:
         raise _NotUsual
@@ -84,7 +84,7 @@ cdef Py_ssize_t _entry_size(const _Entry *entry) except -1:
 
 
 cdef int _put_entry(uint8_t *start, Py_ssize_t size, const _Entry *entry) except -1:
-    """Write the ``size`` bytes that ``_entry_size`` gave; they are there."""
+    """Write the entry to ``start``. ``size`` is its size from ``_entry_size``, and the caller has made room."""
     cdef Py_ssize_t properties_size = _stored_properties_size(entry)
     cdef bint is_v2 = entry.topic.size > TOPIC_SIZE_MAX_V1
     cdef uint32_t entry_crc

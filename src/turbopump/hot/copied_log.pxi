@@ -129,7 +129,7 @@ cdef object _run_of(const uint8_t *data, int64_t at, int64_t end, int64_t positi
 cdef inline bint _crc_is_right(
     const uint8_t *pos, int64_t size, int64_t body_size, int64_t text_at
 ) except -1:
-    """Return True if the CRC over all of an entry is right, or over its body if there is no other."""
+    """Return True if the whole-entry CRC is right. Without such a CRC, the CRC of the body must be right."""
     if _has_crc(pos, size):
         return _crc_fits(pos, size)
     if text_at + (pos[text_at - 2] << 8 | pos[text_at - 1]) != size:

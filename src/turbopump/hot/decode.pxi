@@ -55,7 +55,7 @@ cdef object _split_properties(object data, object offsets):
 
 
 cdef object _split(const uint8_t *start, Py_ssize_t size, const int32_t *offsets, Py_ssize_t offsets_size, dict known):
-    """A message nearly always has the names of the one before, in their order: then a name is compared, not looked up."""
+    """Split the properties of messages. A message nearly always has the same names as the previous one, so a name is compared, not looked up."""
     cdef Py_ssize_t rows = offsets_size // 4 - 1, row, room = 0, count = 0, before = 0, begun, i
     cdef const uint8_t *pos
     cdef const uint8_t *end

@@ -27,17 +27,17 @@ cdef inline bint _is_magic(uint32_t magic) noexcept:
 
 
 cdef inline Py_ssize_t _body_at(const uint8_t *entry) noexcept:
-    """Return where the body begins, with hosts of any kind."""
+    """Return the position of the body, for hosts of any kind."""
     return BODY_AT + (V6_EXTRA if entry[FLAG_BITS_AT] & 0x10 else 0) + (V6_EXTRA if entry[FLAG_BITS_AT] & 0x20 else 0)
 
 
 cdef inline bint _has_crc(const uint8_t *entry, Py_ssize_t size) noexcept:
-    """Return True if the entry ends with a CRC over all of it."""
+    """Return True if the entry ends with a whole-entry CRC."""
     return memcmp(entry + size - CRC_SUFFIX_SIZE, b"__CRC32#\x01", 9) == 0
 
 
 cdef inline bint _crc_fits(const uint8_t *entry, Py_ssize_t size) except -1:
-    """Return True if the CRC at the end of the entry is that of the bytes before it."""
+    """Return True if the CRC at the end of the entry fits the bytes before that CRC."""
     cdef const uint8_t *suffix = entry + size - CRC_SUFFIX_SIZE
     cdef int64_t said = 0
     cdef int i
@@ -51,5 +51,5 @@ cdef inline bint _crc_fits(const uint8_t *entry, Py_ssize_t size) except -1:
 
 
 cdef inline bint _body_fits(const uint8_t *entry, Py_ssize_t body_at, Py_ssize_t body_size) except -1:
-    """Return True if the CRC of the body is right. An empty body has none."""
+    """Return True if the CRC of the body is right. An empty body has no CRC."""
     return body_size == 0 or _get32(entry + BODY_CRC_AT) == _crc(entry + body_at, body_size)

@@ -4,7 +4,7 @@
 cdef inline bint _good(
     const uint8_t *at, int64_t size, int64_t offset, const uint8_t *queue_field, int64_t queue_offset, _Span topic
 ) except -1:
-    """Return True if the FIXED_SIZE bytes or more at ``at`` are this message of the queue, and usual."""
+    """Return True if the entry at ``at`` is usual, valid and this message of the queue. At least FIXED_SIZE bytes must be there."""
     cdef uint32_t magic = _get32(at + MAGIC_AT)
     if (<int64_t>_get32(at) != size or not _is_magic(magic) or <int64_t>_get64(at + PHYSICAL_OFFSET_AT) != offset
             or memcmp(at + QUEUE_ID_AT, queue_field, 4) != 0 or <int64_t>_get64(at + QUEUE_OFFSET_AT) != queue_offset):
@@ -20,7 +20,7 @@ cdef inline bint _good(
 cdef inline bint _fits(
     const uint8_t *at, int64_t size, const uint8_t *unit, const uint8_t *queue_field, int64_t queue_offset, _Span topic
 ) noexcept:
-    """Return True if the FIXED_SIZE bytes or more at ``at`` begin as the message of this unit and queue."""
+    """Return True if the bytes at ``at`` begin like the message of this unit and queue. At least FIXED_SIZE bytes must be there."""
     cdef int64_t body = _body_at(at) - 4
     if (<int64_t>_get32(at) != size or memcmp(at + QUEUE_ID_AT, queue_field, 4) != 0
             or <int64_t>_get64(at + QUEUE_OFFSET_AT) != queue_offset or _get64(at + PHYSICAL_OFFSET_AT) != _get64(unit) or body + 4 > size):

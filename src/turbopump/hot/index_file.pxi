@@ -69,12 +69,12 @@ def key_hash(topic, key):
 
 
 cdef inline uint32_t _hash_before(const void *topic, Py_ssize_t size) noexcept:
-    """Java's hash of ``topic#``, which keys of the index begin with."""
+    """Return Java's hash of ``topic#``, the beginning of every key in the index."""
     return _hash_on(0, topic, size) * 31 + c"#"
 
 
 cdef inline uint32_t _hash_on(uint32_t value, const void *text, Py_ssize_t size) noexcept:
-    """Java's hash of a text that begins with one of hash ``value`` and ends with this one."""
+    """Return Java's hash of a longer text. ``value`` is the hash of its beginning, and ``text`` is the rest."""
     cdef Py_ssize_t i
     for i in range(size):
         value = value * 31 + (<const uint8_t *>text)[i]

@@ -137,7 +137,7 @@ cdef inline _Span _span(bytes data):
 
 
 cdef class _Bytes:
-    """Bytes in memory as an object, while a function that takes one is called."""
+    """Bytes in memory as an object, for the time of one call that needs an object."""
 
     cdef const void *at
     cdef Py_ssize_t size
@@ -150,7 +150,7 @@ cdef _Bytes _bytes = _Bytes.__new__(_Bytes)
 
 
 cdef inline uint32_t _crc(const void *at, Py_ssize_t size) except? 0xFFFFFFFF:
-    """CRC-32 without its top bit. To call the fast one costs as much as 200 bytes by tables."""
+    """Return the CRC-32 without its top bit. A call of the fast function costs as much as 200 bytes by tables."""
     if size < 256:
         return _crc_of_few(<const uint8_t *>at, size) & 0x7FFFFFFF
     _bytes.at, _bytes.size = at, size

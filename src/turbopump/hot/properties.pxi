@@ -28,7 +28,7 @@ cdef struct _Found:
 
 
 cdef void _find(const uint8_t *start, const uint8_t *end, _Found *found) noexcept:
-    """What ``send_properties`` looks for in property text; what is not there has size 0."""
+    """Find in property text the values that ``send_properties`` returns. A missing value has size 0."""
     cdef const uint8_t *at = start
     cdef const uint8_t *name = start  # where this pair begins
     cdef const uint8_t *value = NULL  # where its value begins, once its separator is passed

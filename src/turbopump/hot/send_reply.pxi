@@ -28,7 +28,7 @@ cdef bytes _reply(
     object head, object tail, object host, int64_t opaque, int64_t queue_id, const uint8_t *unit, Py_ssize_t count,
     int64_t queue_offset, object unique
 ):
-    """``unit``: every 20 bytes an offset of 8 begins."""
+    """Return the answer to a send of ``count`` messages. Every 20 bytes of ``unit`` begin with a log offset of 8 bytes."""
     if not (PyBytes_CheckExact(head) and PyBytes_CheckExact(tail) and PyBytes_CheckExact(host)
             and (unique is None or PyUnicode_CheckExact(unique) and PyUnicode_IS_COMPACT_ASCII(unique))):
         raise _NotUsual

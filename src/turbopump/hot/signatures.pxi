@@ -19,7 +19,7 @@ def signed_in_header(header, body, version):
 
 
 cdef object _signed_in_header(object header, object body, object version):
-    """Usual: no white space, no field twice, names in ASCII, values whose escapes are no surrogates, at most 64 fields."""
+    """Return the signed part of a usual header: no white space, no field twice, at most 64 fields, names in ASCII, no surrogates."""
     if not PyBytes_CheckExact(header) or not PyBytes_CheckExact(body) or not PyLong_Check(version):
         raise _NotUsual
     cdef const uint8_t *pos = <const uint8_t *>PyBytes_AS_STRING(header)
@@ -53,7 +53,7 @@ cdef object _signed_in_header(object header, object body, object version):
 
 
 cdef const uint8_t *_after_name(const uint8_t *pos, const uint8_t *end) except NULL:
-    """Behind the colon of a name in ASCII without escapes, which begins here."""
+    """Return the position behind a name and its colon. The name must be in ASCII without escapes."""
     if pos == end or pos[0] != 34:
         raise _NotUsual
     pos += 1
@@ -67,7 +67,7 @@ cdef const uint8_t *_after_name(const uint8_t *pos, const uint8_t *end) except N
 
 
 cdef const uint8_t *_after_value(const uint8_t *pos, const uint8_t *end) except NULL:
-    """Behind a text in ASCII without escapes, a whole number, or a word."""
+    """Return the position behind a value: a text in ASCII without escapes, a whole number, or a word."""
     cdef const uint8_t *begin
     if pos == end:
         raise _NotUsual
@@ -95,7 +95,7 @@ cdef const uint8_t *_after_value(const uint8_t *pos, const uint8_t *end) except 
 
 
 cdef const uint8_t *_read_fields(const uint8_t *pos, const uint8_t *end, _Field *fields, int *counted) except NULL:
-    """The fields in order of their names; behind the brace that ends them."""
+    """Read the fields and sort them by name. Return the position behind the closing brace."""
     cdef int count = 0, at
     cdef _Field one
     cdef bint is_ascii = True
@@ -157,7 +157,7 @@ cdef bint _comes_before(const _Field *one, const _Field *other) except -1:
 
 
 cdef Py_ssize_t _unescaped(const uint8_t **at, uint8_t *out) except -1:
-    """Move behind an escape, which has room for six bytes; how many bytes it stands for, which go to ``out`` if there is one."""
+    """Move ``at`` behind an escape, and write its UTF-8 bytes to ``out`` unless NULL. Return their number. Six bytes must be readable."""
     cdef const uint8_t *pos = at[0]
     cdef uint8_t kind = pos[1]
     cdef uint32_t code = 0, digit

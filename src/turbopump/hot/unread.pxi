@@ -94,7 +94,7 @@ cdef object _good_of(const uint8_t *start, Py_ssize_t end):
 
 
 cdef bint _has_no_fault(const uint8_t *pos, Py_ssize_t size, uint32_t magic) except -1:
-    """``entry_fault`` of an entry of at least FIXED_SIZE bytes whose size and magic are good."""
+    """Return True if ``entry_fault`` finds no fault. The entry has at least FIXED_SIZE bytes, and its size and magic are good."""
     if _has_crc(pos, size):
         return _crc_fits(pos, size)
     cdef Py_ssize_t at = _body_at(pos)

@@ -1,4 +1,5 @@
-"""Body of a batch: messages back to back, without topic (the header of the request names it).
+"""Body of a batch: messages back to back, without their topic. The header of the request names the
+topic.
 
 ::
 
@@ -221,7 +222,7 @@ def inner_entries(entry: bytes) -> list[bytes]:
 
 
 def inner_count(properties_text: str) -> int | None:
-    """Return the number of messages in a stored batch, or None if the properties do not contain it.
+    """Return the number of messages in a stored batch, or None if the properties lack this number.
 
     The broker stores the number as a property. The batch uses that many queue offsets.
     """

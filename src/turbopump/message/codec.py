@@ -38,7 +38,7 @@ _LONG: Final = struct.Struct(">q")
 
 
 def body_crc32(body: bytes) -> int:
-    """Return the CRC-32 of a message body without its top bit, as Apache stores it.
+    """Return the CRC-32 of a message body in Apache's stored form, which lacks the top bit.
 
     The same checksum is used in registrations, where 0 means "not checked". RocketMQ:
     ``UtilAll.crc32``.
@@ -363,7 +363,8 @@ def decode_entries(
     message_type: type[ReceivedMessage] = ReceivedMessage,
     errors: str = "replace",
 ) -> Iterator[ReceivedMessage]:
-    """Yield every message of stored entries back to back, as in the answer to a pull.
+    """Decode stored entries that lie back to back, as in the answer to a pull, and yield each
+    message.
 
     The parameters are those of ``decode_entry``. Raise StoredMessageError at the first damaged
     entry.

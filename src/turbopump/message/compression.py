@@ -74,7 +74,7 @@ block of 4 bytes)."""
 
 
 def _decompress_zstd(data: bytes, size_max: int) -> tuple[bytes, bool]:
-    """Decompress a ZSTD frame, and return the body and whether the frame is complete.
+    """Decompress a ZSTD frame. Return the body, and True if the frame is complete.
 
     The body may be slightly longer than ``size_max``.
     """

@@ -24,7 +24,7 @@ _LATEST_MS: Final = 2**62
 def time_properties(
     deliver_at: int | datetime | None, delay: float | timedelta | None
 ) -> dict[str, str]:
-    """Return the message property that asks for a delivery time or a delay.
+    """Return the property with which a message asks for a delivery time or a delay.
 
     - ``deliver_at``: ms since 1970 UTC, or a datetime.
     - ``delay``: seconds, or a timedelta.

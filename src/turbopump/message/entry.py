@@ -127,7 +127,7 @@ def properties_text_of(entry: bytes) -> str:
 
 # Fields of every good entry.
 def entry_size_at(data: bytes | memoryview, at: int = 0) -> int:
-    """Return the size that the stored message at byte ``at`` gives for itself (totalSize)."""
+    """Return the field totalSize of the stored message at byte ``at``."""
     return int.from_bytes(data[at : at + 4])
 
 
@@ -200,7 +200,7 @@ def has_crc(entry: bytes) -> bool:
 
 
 def crc_suffix(tail: bytes) -> int | None:
-    """Return the CRC over a whole stored message from its last bytes, or None without one.
+    """Return the whole-entry CRC at the end of a stored message, or None if there is no such CRC.
 
     Return −1 if the digits of the CRC are invalid. ``tail`` has at least ``CRC_SUFFIX_SIZE`` bytes.
     """

@@ -1,4 +1,4 @@
-"""Texts about popped messages, and the handle that acknowledges one of them.
+"""Text forms of popped messages, among them the handle that acknowledges a message.
 
 ::
 
@@ -38,7 +38,8 @@ _NUMBER: Final = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 
 
 class QueueKind(StrEnum):
-    """Kind of the topic that contains a popped queue: the topic itself or a retry topic."""
+    """Kind of topic to which a popped queue belongs: the subscribed topic, or one of its retry
+    topics."""
 
     NORMAL = "0"
     RETRY = "1"
@@ -65,7 +66,7 @@ def message_key(kind: QueueKind, queue_id: int, queue_offset: int) -> QueueKey:
 
 
 def pop_retry_topic(topic: str, group: str, *, v2: bool = False) -> str:
-    """Return the retry topic for messages that a group popped and did not acknowledge.
+    """Return the retry topic of a group, for popped messages without an acknowledgement.
 
     RocketMQ: ``KeyBuilder.buildPopRetryTopic``.
     """
@@ -90,7 +91,7 @@ def real_topic(kind: QueueKind, topic: str, group: str) -> str:
 
 
 def original_topic(topic: str, group: str) -> str:
-    """Return the topic that a group's retry topic belongs to.
+    """Return the topic to which a group's retry topic belongs.
 
     A topic that is no retry topic is returned unchanged. RocketMQ: ``parseNormalTopic``.
     """
@@ -126,8 +127,7 @@ class PopHandle(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def visible_at_ms(self) -> int:
-        """Time in ms at which the broker delivers the message again if no acknowledgement has
-        arrived."""
+        """Time in ms from which the broker delivers an unacknowledged message again."""
         return self.pop_time_ms + self.invisible_ms
 
     def real_topic(self, topic: str, group: str) -> str:
@@ -276,7 +276,7 @@ class RecallHandle:
 
 
 def delete_key(topic: str, unique_id: str) -> str:
-    """Return the key by which a broker finds the delayed message that a recall deletes.
+    """Return the key of a delayed message. A broker finds the message of a recall by this key.
 
     RocketMQ: ``TimerMessageStore.buildDeleteKey``.
     """

@@ -321,12 +321,12 @@ class ReceivedMessage:
 
     @property
     def msg_id(self) -> str:
-        """Unique id that the producer gave the message, or the offset message id without one."""
+        """Unique id from the producer, or the offset message id if the message has no unique id."""
         return self.properties.get(names.UNIQ_KEY) or self.offset_msg_id
 
     @property
     def offset_msg_id(self) -> str:
-        """Id that tells where the message is stored, in hexadecimal.
+        """Id in hexadecimal, made from the position of the stored message.
 
         It contains the broker's address and the commit-log offset.
         """

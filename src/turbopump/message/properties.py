@@ -1,4 +1,4 @@
-"""Message properties: their names, and the text form in which they are sent and stored.
+"""Names of message properties, and the text form of properties for sending and storing.
 
 ::
 
@@ -171,7 +171,7 @@ _KEYS: Final = KEYS + NAME_END
 def send_properties(
     text: str, added: bytes
 ) -> tuple[bool, str | None, str | None, str | None, bytes]:
-    """Read from the property text of a sent message what the broker needs to store it.
+    """Read the broker's values from the property text of a sent message.
 
     Return in this order:
 

@@ -31,7 +31,7 @@ from turbopump.message.properties import SysFlag
 
 
 class DamagedEntry(NamedTuple):
-    """Range of bytes in the answer to a pull that contains no valid message.
+    """Range of bytes without a valid message, in the answer to a pull.
 
     - ``begin``, ``end``: positions in the answer.
     - ``queue_offset``: the queue offset in the damaged bytes, which may be wrong.
@@ -64,7 +64,7 @@ def pulled_entries(data: bytes, on_damage: Callable[[DamagedEntry], None]) -> It
 
 @has_twin
 def good_positions(data: bytes | memoryview) -> tuple[bytes, int]:
-    """Return where the messages in the answer to a pull begin, as an array of positions.
+    """Return the start positions of the messages in the answer to a pull, as an array.
 
     Only messages before the first damaged one, or the first batch, are included. The second value
     is the position where they end. The positions are 64-bit numbers in native byte order, back to

@@ -1,4 +1,4 @@
-"""Two of Apache's strategies that divide the queues of a topic among the members of a group.
+"""Two of Apache's strategies for sharing a topic's queues among the members of a group.
 
 Clients use them, and a broker that assigns queues. Every member computes the same division from the
 same lists, so each function must be exactly Apache's.

@@ -71,7 +71,7 @@ def tag_fault(tag: str) -> str | None:
 
 
 def is_unicode(text: str) -> bool:
-    """Return True if a str can be encoded as UTF-8, so that it has no lone surrogates."""
+    """Return True if a str can be encoded as UTF-8. A str with a lone surrogate cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:

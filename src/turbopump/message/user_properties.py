@@ -95,7 +95,8 @@ def user_properties(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def handed_on(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties of a received message that a new message may take over.
+    """Copy the properties of a received message for a new message. Properties that it must not take
+    over are left out.
 
     Raise MessageError for a value that is empty or not text.
     """

@@ -1,4 +1,4 @@
-"""Commands: a request or an answer, and its two header forms.
+"""Commands: requests and answers, each with one of two header forms.
 
 JSON header (serialize type 0), one object with sorted keys, nulls left out::
 
@@ -182,7 +182,7 @@ _PROPERTIES: Final = frozenset({"properties", "i"})
 
 
 def _lossy(text: str, code: int, name: str = "") -> str:
-    """Return header text with U+FFFD in place of bytes that are not UTF-8, as Java decodes them.
+    """Replace bytes of header text that are not UTF-8 by U+FFFD, as Java does.
 
     ``text`` was decoded with ``surrogateescape``. The properties of a sent message are returned
     unchanged, because the store needs the original bytes (``message/properties.py``).
@@ -371,7 +371,7 @@ ExtT = TypeVar("ExtT", bound=Header)
 
 
 class TypedJsonHeader(msgspec.Struct, Generic[ExtT], rename={"ext": "extFields"}, gc=False):
-    """JSON header that is decoded together with its typed fields in one pass.
+    """JSON header with typed fields, decoded in one pass.
 
     Decoding the header of a send takes 0.75 µs, a third of the time through a dict.
     """

@@ -69,7 +69,8 @@ def decode(data: bytes | bytearray | memoryview, type: type[T]) -> T:  # noqa: A
 
 
 def decode_request(data: bytes, type: type[T]) -> T:  # noqa: A002
-    """Decode the body of a request like `decode`, in at most about 30 ms.
+    """Decode the body of a request like `decode`. Limits on the body keep the time near 30 ms at
+    most.
 
     The body may have `REQUEST_MAX` bytes and `REQUEST_ENTRIES_MAX` entries. If it is not standard
     JSON, the limits are `DIALECT_REQUEST_MAX` and `DIALECT_REQUEST_ENTRIES_MAX`. Raise
@@ -126,7 +127,7 @@ def _refuse_deep(error: Exception) -> None:
 
 
 def encode(value: Any) -> bytes:
-    """Encode a value as JSON text in the form in which Java peers send it.
+    """Encode a value as JSON text in the form of Java peers.
 
     The form is compact, with sorted members and without nulls. Maps whose keys are not strings
     become `{0:"…"}` or `{{"brokerName":…}:…}`. Enums are written by name, bytes as base64.
@@ -135,7 +136,7 @@ def encode(value: Any) -> bytes:
 
 
 def encode_steps(value: Any, *, standard: bool = False) -> Generator[None, None, bytes]:
-    """Encode a value like `encode`, in steps of about 200 µs however large the value is.
+    """Encode a value like `encode`, in steps. Each step takes about 200 µs, even for a large value.
 
     With `standard`, the form is that of `encode_standard`. The value may change between steps. Each
     entry is written as it is at that moment.
@@ -161,7 +162,7 @@ def encode_indented(value: Any) -> bytes:
 
 
 def encode_entry(key: str, value: Any) -> bytes:
-    """Encode one entry of a map that is a member of the outermost object.
+    """Encode one entry of a map. The map is a member of the outermost object.
 
     The form is that of `encode_indented`. `put_entries` assembles large maps from these pieces.
     """
@@ -265,7 +266,7 @@ class Writer(NamedTuple):
         yield brackets[1] if before == "," else brackets
 
     def _parts(self, value: Any) -> Iterator[tuple[str, Any]]:
-        """Yield the name and value of each struct member, or map entry, that is not null."""
+        """For each struct member or map entry that is not null, yield its name and value."""
         if isinstance(value, msgspec.Struct):
             for attribute, name in _members(type(value)):
                 if (member := getattr(value, attribute)) is not None:
@@ -350,7 +351,7 @@ def _writer_of(kind: type) -> _Write:
 
 @cache
 def _is_small(kind: type) -> bool:
-    """Return True if values of this type contain no collections, so that they are written in one
+    """Return True if values of this type contain no collections. Such a value is written in one
     piece."""
     if issubclass(kind, msgspec.Struct):
         return _holds_few(cast(Any, msgspec.inspect.type_info(kind)))

@@ -127,8 +127,7 @@ def _shape_int(value: Any, info: inspect.Type) -> Any:
 
 
 def _shape_enum(value: Any, info: inspect.EnumType) -> Any:
-    """Return the value of an enum member that is given by name, as in Java, or by ordinal, as in
-    C++.
+    """Return the value of an enum member. Java peers send its name, C++ peers its ordinal.
 
     An unknown name or ordinal counts as absent, as in fastjson.
     """

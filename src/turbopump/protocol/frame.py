@@ -146,5 +146,5 @@ class FrameReader:
 
 
 def frame_head(header_size: int, body_size: int, serialize_type: int = JSON) -> bytes:
-    """Return the first 8 bytes of a frame, which contain its lengths and the form of its header."""
+    """Return the first 8 bytes of a frame: its lengths, and the form of its header."""
     return ((4 + header_size + body_size) << 32 | serialize_type << 24 | header_size).to_bytes(8)

@@ -34,7 +34,7 @@ class Header(msgspec.Struct, kw_only=True, rename="camel"):
     """Header fields of a request or an answer, which travel in ``extFields``."""
 
     def to_ext(self) -> dict[str, str]:
-        """Return all fields that are not None, as strings under the names that Apache uses."""
+        """Return all fields except None, as strings under Apache's names."""
         ext: dict[str, str] = {}
         for attribute, name in _names(type(self)):
             value = getattr(self, attribute)

@@ -1,4 +1,4 @@
-"""Backlog of a server: requests that were read but not handled yet.
+"""Backlog of a server: requests that are read, but not handled yet.
 
 One event loop serves all connections, so a peer that sends thousands of requests at once must not
 block it for seconds. After ``TURN_S`` of handling, the rest of the requests that may wait
@@ -95,21 +95,21 @@ class PeerRequests(Protocol):
         """Handle one frame now."""
 
     def stops(self, rest: Iterable[Frame], began: float) -> bool:
-        """Keep the frames in ``rest`` for later if they must wait.
+        """Keep the frames in ``rest`` for later if they must wait now.
 
         Called after a frame that has set ``interrupted``. ``began`` is the time at which the read
         arrived. Returns True if the connection is closed.
         """
 
     def set_aside(self, frames: Iterable[Frame], *, first: bool = False) -> None:
-        """Store frames in the connection, and handle them later. ``first`` puts them before the
-        frames that are stored already."""
+        """Store frames in the connection, to be handled later. ``first`` puts them in front of the
+        frames stored earlier."""
 
     def give_up(self, error: ProtocolError) -> None:
         """Close the connection because a frame is invalid."""
 
     def resume(self) -> None:
-        """Schedule the handling of the stored frames. Other connections are served in between."""
+        """Schedule the handling of the stored frames. Other connections get turns in between."""
 
     def read_on(self) -> None:
         """Resume reading from the peer."""
@@ -146,7 +146,7 @@ class _QueuedRequest(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Alike(NamedTuple):
-    """Key of the refusals that share one encoded answer. Both times are counted in units of
+    """Key of similar refusals, which share one encoded answer. Both times are counted in units of
     ``ALIKE_S``."""
 
     why: BacklogRefusal
@@ -155,7 +155,7 @@ class _Alike(NamedTuple):
 
 
 class Backlog:
-    """Queue of the requests that a server has read but not yet handled.
+    """Queue of a server's requests: read, but not handled yet.
 
     - ``refuse``: function that makes the answer from the reason, the seconds waited, and the number
       of requests left. It is called once for all similar refusals of one millisecond.
@@ -193,7 +193,7 @@ class Backlog:
 
     @classmethod
     def without_line(cls) -> Backlog:
-        """Return a backlog for a server without requests that may wait.
+        """Return a backlog for a server that lets no request wait.
 
         The backlog stays empty. It only limits how long one run of the event loop handles requests.
         """
@@ -204,7 +204,7 @@ class Backlog:
 
     @classmethod
     def never_busy(cls) -> Backlog:
-        """Return a backlog for a connection whose requests are always handled at once."""
+        """Return a backlog for a connection that handles every request at once."""
         backlog = cls.without_line()
         backlog.credit = FOR_EVER
         return backlog
@@ -214,19 +214,19 @@ class Backlog:
 
     @property
     def waited_s(self) -> float:
-        """Seconds that the oldest request has waited in the backlog, or 0 if it is empty."""
+        """Seconds since the oldest request in the backlog arrived. 0 if the backlog is empty."""
         first = self._late or self._line
         return self._loop.time() - first[0].arrived if first else 0.0
 
     @property
     def is_held(self) -> bool:
-        """True while the backlog stands still because a handler has no room."""
+        """True while no backlog request is handled because a handler has no room."""
         return self._held_since is not None
 
     def take_in_turns(
         self, connection: PeerRequests, frames: list[Frame], size: int, arrived: float
     ) -> None:
-        """Handle the frames of one read for as long as this run of the event loop allows.
+        """Handle the frames of one read until this run of the event loop has no time left.
 
         The remaining frames go into the backlog or wait in the connection. ``size`` is the number
         of bytes read, and ``arrived`` the time of the read.
@@ -250,7 +250,7 @@ class Backlog:
             self._serve_shares()
 
     def wait_all(self, connection: PeerRequests, frames: Iterator[Frame], arrived: float) -> None:
-        """Put frames that may wait into the backlog, and handle the others.
+        """Sort frames: put requests that may wait into the backlog, and handle the others.
 
         When the time of this run of the event loop is used up, all remaining frames wait in the
         connection.
@@ -291,14 +291,14 @@ class Backlog:
             self._loop.call_soon(self._read_on)
 
     def _check_turn(self, began: float) -> None:
-        """Set ``busy`` if the handling that began at ``began`` has used up its time, ``TURN_S``."""
+        """Set ``busy`` if this run of the event loop has handled frames for ``TURN_S``."""
         if self._turn_ends is None:
             self._turn_ends = began + TURN_S
             self._arm_timer()
         self._set_busy(self.busy or self._loop.time() >= self._turn_ends)
 
     def _queue_request(self, waiting: _QueuedRequest) -> None:
-        """Add a request to the backlog, or refuse the request if the backlog is full or stands
+        """Add a request to the backlog. Refuse the request if the backlog is full or stands
         still."""
         if waiting.arrived < self._still_until:
             self._refuse_one(waiting, BacklogRefusal.STOOD_STILL)
@@ -340,7 +340,7 @@ class Backlog:
             self._arm_timer()
 
     def stood_still(self, seconds: float) -> None:
-        """Refuse the requests that have waited for at least ``seconds`` in the backlog.
+        """Refuse all backlog requests that have waited at least ``seconds``.
 
         Called after an append, or a run of the event loop, that took ``seconds``. Requests that
         were read before this call but enter the backlog later are refused too. Without a maximum
@@ -372,7 +372,8 @@ class Backlog:
         self.credit = 0 if busy else CREDIT
 
     def _run_turn(self) -> None:
-        """Handle and refuse backlog requests within their share of one run of the event loop.
+        """Do the backlog's share of one run of the event loop: handle some requests, and refuse
+        late ones.
 
         Runs each time the loop runs while the backlog is not empty, and after each run whose time
         was measured.
@@ -384,7 +385,7 @@ class Backlog:
             self._arm_timer()
 
     def _serve_shares(self) -> None:
-        """Handle backlog requests for one share of the loop's time, then refuse late ones for
+        """Handle backlog requests for one share of the loop's time. Then refuse late requests for
         another share.
 
         A share is as long as the time that passed since the last call, at least ``TURN_S``.
@@ -454,7 +455,7 @@ class Backlog:
     # once, and counted together.
 
     def _refuse_some(self, line: deque[_QueuedRequest], why: BacklogRefusal, now: float) -> None:
-        """Refuse the first request of a queue, and those behind it that arrived in the same
+        """Refuse the first request of a queue, together with the next ones from the same
         millisecond."""
         arrived, before = line[0].arrived, len(line)
         answer = self._shared_answer(why, now, arrived, len(self) - 1)
@@ -475,8 +476,8 @@ class Backlog:
     def _shared_answer(
         self, why: BacklogRefusal, now: float, arrived: float, left: int
     ) -> Callable[[int], bytes]:
-        """Count one refusal, and return the function that encodes its answer. Similar refusals
-        share one function."""
+        """Count one refusal, and return a function that encodes the answer. Similar refusals share
+        the function."""
         self.refused[why] += 1
         alike = _Alike(why, int(now / ALIKE_S), int(arrived / ALIKE_S))
         if self._last_refusal is None or self._last_refusal[0] != alike:

@@ -1,4 +1,4 @@
-"""Calls to one peer that wait for their answers, by request id.
+"""Calls to one peer, stored by request id until their answers arrive.
 
 One timer per connection finds late calls. This module neither reads nor writes bytes. ``wire.py``
 sends the requests, and answers are passed to ``settle``.
@@ -20,7 +20,7 @@ AnswerDecoder = msgspec.json.Decoder[TypedJsonHeader[Any]]
 
 
 class Calls:
-    """Calls of one connection that wait for their answers.
+    """Calls of one connection that still have no answer.
 
     - ``waiting``: the future and the deadline of each call, by request id.
     - ``peer``: name of the peer in errors.
@@ -64,14 +64,14 @@ class Calls:
         return future
 
     def settle(self, answer: TypedJsonHeader[Any] | Command) -> None:
-        """Pass an answer to the call that waits for it. An answer that no call waits for is
-        dropped."""
+        """Pass an answer to the waiting call with the same request id. Drop the answer if no such
+        call is waiting."""
         waiting = self.waiting.pop(answer.opaque, None)
         if waiting is not None and not waiting[0].done():
             waiting[0].set_result(answer)
 
     def settle_typed(self, header: bytes) -> bool:
-        """Decode a JSON header with the decoder of its call, and settle that call.
+        """Decode a JSON header with the decoder of the waiting call, and settle this call.
 
         Returns False if no typed call waits for this header, or if the decoder cannot read it. The
         caller then uses ``decode_command``.
@@ -106,8 +106,7 @@ class Calls:
         return True
 
     def fail_typed(self, answer: AnswerDecoder, error: Callable[[], Exception]) -> int:
-        """Fail all calls whose answers ``answer`` decodes, and return the number of failed
-        calls."""
+        """Fail all calls whose decoder is ``answer``. Return the number of failed calls."""
         failed = 0
         for opaque in [opaque for opaque, kind in self.typed.items() if kind is answer]:
             del self.typed[opaque]

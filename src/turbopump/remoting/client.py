@@ -1,4 +1,4 @@
-"""Pool of connections to peers, opened on demand and shared.
+"""Pool of connections to peers. Connections are opened on demand, and shared.
 
 ``call`` sends a typed request and returns its typed answer. The caller chooses the address and
 decides about retries. Topics and routes are unknown here.
@@ -36,7 +36,7 @@ FAREWELL_S: Final = 1.0
 
 
 class RemotingClient:
-    """Pool of connections, one per ``host:port`` address.
+    """Pool of connections. Each ``host:port`` address has one connection.
 
     - ``router``: handlers of requests that peers send to us, such as a broker's notices to a
       consumer.
@@ -100,7 +100,7 @@ class RemotingClient:
     async def exchange(
         self, address: str, request: Request[Any], body: Body = b"", *, timeout: float = 3.0
     ) -> Command:
-        """Send ``request`` to a peer and return the whole answer, whatever its response code."""
+        """Send ``request`` to a peer and return the whole answer, also if it reports an error."""
         calls = self._calls
         calls.count += 1
         try:
@@ -144,7 +144,7 @@ class RemotingClient:
     async def send_oneway(
         self, address: str, request: Request[Any], body: Body = b"", *, timeout: float = 3.0
     ) -> None:
-        """Send ``request`` as a one-way request, to which the peer sends no answer.
+        """Send ``request`` as a one-way request. The peer sends no answer.
 
         Raises ConnectError if no connection can be opened.
         """
@@ -156,7 +156,8 @@ class RemotingClient:
         connection.send_frame(encode_command(command))
 
     async def connect(self, address: str, *, timeout: float | None = None) -> Wire:
-        """Return a connection to ``address``, and open it if none is open.
+        """Return the open connection to ``address``. If there is no open connection, open one
+        first.
 
         ``timeout`` in seconds may shorten the client's connect timeout. Raises ConnectError if the
         connection cannot be opened or the client is closed.
@@ -213,8 +214,8 @@ class RemotingClient:
         await asyncio.sleep(0)
 
     async def _farewells(self, leaving: list[Wire]) -> None:
-        """Wait up to ``FAREWELL_S`` until the closing TLS connections have ended, then abort the
-        rest."""
+        """Give closing TLS connections ``FAREWELL_S`` seconds to end. Then abort the remaining
+        ones."""
         self._leaving.update(connection for connection in leaving if connection.transport)
         try:
             async with asyncio.timeout(FAREWELL_S):
@@ -288,8 +289,8 @@ def _closed(address: str) -> ConnectError:
 
 
 def _reason(error: OSError) -> str:
-    """Return the system's text for a connection error. The text that asyncio makes only repeats the
-    address."""
+    """Return the system's text for a connection error. (The text from asyncio only repeats the
+    address.)"""
     if error.errno is None or isinstance(error, socket.gaierror):
         return error.strerror or str(error)
     return os.strerror(error.errno)
@@ -336,7 +337,7 @@ def refused_by(address: str, request: Request[Any], answer: Command) -> Response
 
 
 async def outcome_of(task: asyncio.Future[T], ended: Callable[[], Exception]) -> T:
-    """Wait for a task that several callers share, and return its result.
+    """Wait for a task shared by several callers, and return its result.
 
     A caller that is cancelled does not cancel the task. If the task itself was cancelled,
     ``ended()`` is raised.

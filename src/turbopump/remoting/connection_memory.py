@@ -1,4 +1,4 @@
-"""Limit on the memory that all connections of one server use together.
+"""Limit on a server's connection memory. The limit applies to all connections together.
 
 Three things count: answers that peers have not read, requests that wait because of that, and parts
 of unfinished frames. The rule: a peer that reads and sends in time is not closed because of other
@@ -57,8 +57,7 @@ class Holder(Protocol):
 
 
 class ConnectionMemory:
-    """Counter of the memory that the connections of one server use, which closes some at the
-    maximum.
+    """Counter of the memory of a server's connections. At the maximum it closes some of them.
 
     - ``size_max``: maximum bytes of all connections together.
     - ``total``: bytes of all connections now.
@@ -117,7 +116,7 @@ class ConnectionMemory:
         return False
 
     def has_grown(self, holder: Holder) -> None:
-        """Let another frame grow, because this connection's frame is complete or the connection has
+        """Let another frame grow. This connection's frame is complete, or the connection has
         ended."""
         if holder in self._growing or holder in self._waiting:
             self._growing.pop(holder, None)

@@ -1,4 +1,4 @@
-"""Port that accepts connections and reads the first byte of each before it is served.
+"""Port that accepts connections. The first byte of a connection decides between TLS and plain text.
 
 A few connections are accepted in each run of the event loop. TLS and plain text share a port if the
 server has a certificate; without one, the first byte is not read. A TLS connection stays a plain
@@ -72,7 +72,7 @@ HANDSHAKES_MAX: Final = 256
 
 
 async def bound_sockets(host: str, port: int) -> list[socket.socket]:
-    """Return sockets that listen on ``host`` and ``port``. Raises ConfigError if the system refuses
+    """Return listening sockets for ``host`` and ``port``. Raises ConfigError if the system refuses
     the address."""
     loop = asyncio.get_running_loop()
     try:
@@ -89,7 +89,7 @@ async def bound_sockets(host: str, port: int) -> list[socket.socket]:
 
 
 class FirstByte:
-    """Choice between TLS and plain text, by the first byte of a connection."""
+    """Rule for the first byte of a connection: it decides between TLS and plain text."""
 
     def __init__(self, tls: ServerTls) -> None:
         self._enforcing = tls.mode is TlsMode.ENFORCING
@@ -216,7 +216,7 @@ class ListeningPort:
         return hosts.count(host)
 
     def close_silent(self, since: float) -> None:
-        """Close connections that arrived at ``since`` or before and have sent nothing.
+        """Close silent connections that arrived at ``since`` or earlier.
 
         Connections whose ClientHello is not complete after ``HANDSHAKE_S`` are closed too.
         """
@@ -234,7 +234,7 @@ class ListeningPort:
         self._drop_silent(accepted)
 
     def drop_one(self) -> None:
-        """Close the oldest connection that has sent nothing, or else cancel a handshake."""
+        """Close the oldest silent connection. If no connection is silent, cancel a handshake."""
         if self.silent:
             self._drop_silent(next(iter(self.silent)))
         elif self._handshaking:
@@ -274,7 +274,7 @@ class ListeningPort:
                 self._check_first_bytes(accepted, _peer(address), self._tls)
 
     def _look_at_ready(self) -> None:
-        """Check the connections that have sent the expected bytes or have ended."""
+        """Check connections that have new bytes or have ended."""
         ready, tls = self._ready, self._tls
         assert tls is not None
         if not ready:
@@ -288,8 +288,8 @@ class ListeningPort:
     def _check_first_bytes(
         self, accepted: socket.socket, peer: str, tls: FirstByte, wanted: int = 0
     ) -> None:
-        """Serve a connection with TLS or plain text, as its first byte requires, or wait for more
-        bytes.
+        """Serve a connection with TLS or plain text, according to its first byte. If bytes are
+        missing, wait for them.
 
         TLS needs a complete ClientHello. The bytes stay in the socket, where TLS will read them.
         ``wanted`` is the number of bytes that this connection had to wait for.
@@ -319,7 +319,7 @@ class ListeningPort:
         self._start_serving(accepted, options, peer if options else "")
 
     def _wait_for_bytes(self, accepted: socket.socket, peer: str, size: int) -> None:
-        """Check the connection again when ``size`` bytes have arrived, or when it has ended."""
+        """Check the connection again once ``size`` bytes have arrived, or once it has ended."""
         # SO_RCVLOWAT makes the selector report the socket only when all these bytes are there. A
         # peer that sends its ClientHello byte by byte therefore costs no work. A started hello
         # keeps its time, so that more bytes do not extend its deadline.
@@ -343,7 +343,7 @@ class ListeningPort:
     def _start_serving(
         self, accepted: socket.socket, options: dict[str, Any], peer: str = ""
     ) -> None:
-        """Pass a connection to the event loop. ``peer`` is its address if TLS is used, else
+        """Pass a connection to the event loop. ``peer`` is its address if it uses TLS, else
         empty."""
         if peer:
             accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
@@ -358,7 +358,7 @@ class ListeningPort:
         opening.add_done_callback(partial(self._opened, peer))
 
     def _give_one_up(self) -> None:
-        """Cancel the oldest handshake of the host that has the most handshakes."""
+        """Find the host with the most handshakes, and cancel the oldest of them."""
         hosts = Counter(host for host, _ in self._handshaking.values())
         ((most, _),) = hosts.most_common(1)
         oldest = next(one for one, (host, _) in self._handshaking.items() if host == most)
@@ -430,7 +430,7 @@ def room_for_connections() -> int:
 
 
 def leave_some() -> None:
-    """Check that one more connection leaves enough descriptors for files.
+    """Check that enough file descriptors are left after one more connection.
 
     Raises OSError (EMFILE) if the connection would use one of the last descriptors of the process.
     """

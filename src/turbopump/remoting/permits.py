@@ -14,7 +14,7 @@ and also maximum concurrent one-way messages (``clientOnewaySemaphoreValue``).""
 
 @dataclass(slots=True, eq=False)
 class Permits:
-    """Counter of running operations that makes those above ``limit`` wait, first come, first
+    """Counter of running operations. Above ``limit``, new operations wait, first come, first
     served.
 
     To use a permit, add 1 to ``count``. If ``count`` is then above ``limit``, await ``wait_turn``.
@@ -51,8 +51,7 @@ class Permits:
         self.ended()
 
     async def wait_turn(self, deadline: float) -> None:
-        """Wait for a permit. Raises TimeoutError if none is free by ``deadline``, a time of the
-        event loop."""
+        """Wait for a permit. Raises TimeoutError at ``deadline``, a time of the event loop."""
         mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._turns.append(mine)
         self.watched = True

@@ -20,7 +20,7 @@ BODY_MAX: Final = FRAME_SIZE_MAX - 64 * 1024
 
 
 class Response(Generic[ReplyT]):
-    """Answer that a request handler returns, with a code, a remark and a reply.
+    """Answer of a request handler: a code, a remark and a reply.
 
     - ``reply``: the reply that the request declares, as header fields or a JSON body.
     - ``body``: a body in another form than JSON.
@@ -77,7 +77,7 @@ Refusal = Response[Never]
 
 
 def refusal(code: int, remark: str) -> Refusal:
-    """Return an answer that refuses a request with a response code and a text."""
+    """Return a refusal: an answer with only a response code and a text."""
     return cast("Refusal", Response(code=code, remark=remark))
 
 
@@ -92,7 +92,7 @@ def encode_response(opaque: int, response: Response[Any]) -> bytes:
 
 
 def response_steps(opaque: int, response: Response[Any]) -> Steps[bytes]:
-    """Encode a response whose body may be large, as a generator that yields after each short
+    """Encode a response with a large body, step by step. This generator yields after each short
     step."""
     body = yield from fastjson.encode_steps(response.reply)
     return _response_frame(opaque, response, body)
@@ -121,7 +121,8 @@ def _response_frame(opaque: int, response: Response[Any], body: bytes) -> bytes:
 
 
 def encoder_of(response: Refusal) -> Callable[[int], bytes]:
-    """Return a function that encodes a refusal for the request id that it is given.
+    """Return a function that encodes a refusal. The function takes the request id and returns the
+    frame.
 
     Use it for many similar refusals: an overloaded broker refuses thousands a second.
     """
@@ -131,7 +132,7 @@ def encoder_of(response: Refusal) -> Callable[[int], bytes]:
 
 
 class _EncodedRefusal:
-    """Refusal that is encoded except for the request id."""
+    """Refusal that is already encoded, apart from the request id."""
 
     __slots__ = ("_begin", "_begins", "_end")
 

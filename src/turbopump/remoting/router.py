@@ -1,4 +1,4 @@
-"""Table from request code to handler, and the handling of one request.
+"""Router of requests: a table from request code to handler. It also handles each request.
 
 A request is decoded and authorised, the handler is called, and its outcome is sent. Sockets are
 unknown here.
@@ -57,7 +57,7 @@ BodyT = TypeVar("BodyT", bound=msgspec.Struct, covariant=True)
 
 
 class Unanswered(Enum):
-    """Outcome of a handler that has no answer yet."""
+    """Outcome of a handler without an answer so far."""
 
     HELD = "held"
     NO_ROOM = "no room"
@@ -92,14 +92,14 @@ users with a permission see the text of the error.
 
 
 class _UnreadRequest(Request[None]):
-    """Request type of ``UNREAD``, which stands for requests that could not be decoded."""
+    """Request type of ``UNREAD``, the stand-in for requests that could not be decoded."""
 
 
 UNREAD: Final = _UnreadRequest()
 
 
 class RequestContext(msgspec.Struct, gc=False):
-    """Peer, header and body of a request, and the methods that answer it.
+    """Context of one request for its handler: peer, header and body, and methods to answer.
 
     - ``served``: all requests of this peer.
     - ``command``: the command with every received header field, decoded on first use.
@@ -131,16 +131,16 @@ class RequestContext(msgspec.Struct, gc=False):
         return bool(self.flag & FLAG_ONEWAY)
 
     def refused(self, topic: str, group: str | None = None) -> Refusal | None:
-        """Return None if the peer may read messages of ``topic``, else the answer that refuses the
-        request.
+        """Authorise reading messages of ``topic``. Return None if the peer may read them, else the
+        refusal.
 
         Handlers that find a message by its offset call this. ``group`` is the consuming group.
         """
         return None if self.judge_topic is None else self.judge_topic(topic, group)
 
     def answer(self, response: Response[Any]) -> None:
-        """Send the answer to a request whose handler returned ``HELD``. A one-way request gets no
-        answer."""
+        """Send the answer to a request, after its handler has returned ``HELD``. A one-way request
+        gets no answer."""
         if self.flag & FLAG_ONEWAY:
             return
         if response.has_body:
@@ -154,12 +154,12 @@ class RequestContext(msgspec.Struct, gc=False):
         self.answer(failure_response(error, self))
 
     async def in_turns(self, steps: Steps[T]) -> T:
-        """Run a generator in short steps, and return its result. Handlers that are coroutines use
-        this for long work."""
+        """Run a generator in short steps, and return its result. Coroutine handlers use this for
+        long work."""
         return await self.served.turns.outcome(self.served, steps)
 
     def settle(self, outcome: Outcome[Any]) -> None:
-        """Send the answer that a handler has returned, or start the work that makes the answer."""
+        """Process the outcome of a handler: send the answer, or start the work that produces it."""
         if outcome.__class__ is bytes:  # the fastest form
             if not self.flag & FLAG_ONEWAY:
                 self.peer.send_frame(outcome)
@@ -185,8 +185,8 @@ class RequestContext(msgspec.Struct, gc=False):
             self.settle(ready)
 
     def settle_call(self, respond: Callable[[T], Outcome[Any]], what: T) -> None:
-        """Call ``respond`` with ``what`` and send the returned answer. If ``respond`` raises, send
-        its error."""
+        """Call ``respond(what)`` and send the returned answer. If the call raises an error, send
+        that error."""
         try:
             outcome = respond(what)
         except Exception as error:
@@ -208,7 +208,7 @@ def _with_frame(steps: Steps[Any], opaque: int) -> Steps[Any]:
 def _once_allowed(
     judging: Steps[Refusal | None], handler: RequestHandler, request: Any, context: RequestContext
 ) -> Steps[Any]:
-    """Authorise a request in steps, and call its handler if the request is allowed.
+    """Authorise a request in steps. If it is allowed, call its handler.
 
     Returns the outcome of the handler, or the refusal.
     """
@@ -221,7 +221,7 @@ def _raise(error: Exception) -> None:
 
 
 class RequestType(Protocol[RequestT, ReplyT]):
-    """Type of a request class, with which mypy checks that the handler's reply fits the request."""
+    """Type of a request class. It lets mypy check that the handler's reply fits the request."""
 
     @property
     def reply(self) -> type[ReplyT] | None: ...
@@ -236,7 +236,7 @@ class RequestWithBodyType(RequestType[RequestT, ReplyT], Protocol[RequestT, Body
 
 
 class _Number(msgspec.Struct):
-    """Header fields of a request that are needed to refuse it."""
+    """Header fields of a request that a refusal needs."""
 
     opaque: int
     flag: int = 0
@@ -246,7 +246,7 @@ _number_decoder: Final = msgspec.json.Decoder(_Number)
 
 
 class Router:
-    """Table of the request types that a server accepts, and of their handlers.
+    """Table of a server's request types and their handlers.
 
     ``authorise`` authorises each request. None allows everything.
     """
@@ -268,7 +268,8 @@ class Router:
         """Refusals by request code, sent instead of "not supported"."""
 
     def refuse(self, code: int, remark: str) -> None:
-        """Refuse every request with this request code. The answer has code 1 and this remark."""
+        """Refuse every request with this request code. The answer has code 1 and the text
+        ``remark``."""
         assert code not in self.routes, f"code {code} has a handler"
         self.refusals[int(code)] = refusal(ResponseCode.SYSTEM_ERROR, remark)
 
@@ -299,7 +300,7 @@ class Router:
         request_type: RequestWithBodyType[RequestT, BodyT, ReplyT],
         handler: Callable[[RequestT, BodyT, RequestContext], Outcome[ReplyT]],
     ) -> None:
-        """Register a handler that also gets the JSON body that the request declares.
+        """Register a handler for requests with a JSON body. The handler also gets the decoded body.
 
         A missing body counts as an empty object. A body that cannot be decoded is refused with code
         1.
@@ -322,7 +323,7 @@ class Router:
         return frozenset(self.routes)
 
     def handle(self, frame: Frame, served: ServedRequests) -> None:
-        """Call the handler of a received request, or pass a received answer to its call."""
+        """Handle a frame: call the handler of a request, or pass an answer to the waiting call."""
         found = None
         if frame.serialize_type == JSON:
             found = self.decode_typed(frame.header)
@@ -357,7 +358,7 @@ class Router:
     def _read_tolerantly(
         self, frame: Frame, served: ServedRequests
     ) -> tuple[TypedJsonHeader[Any], RequestHandler] | None:
-        """Decode a request in any header form, and return its typed header with its handler.
+        """Decode a request in any header form. Return its typed header and its handler.
 
         Returns None if the frame is an answer, which is passed to its call, or if the request was
         refused.
@@ -403,7 +404,8 @@ class Router:
             connection.wire.send_frame(answer(head.opaque))
 
     def decode_typed(self, header: bytes) -> tuple[TypedJsonHeader[Any], RequestHandler] | None:
-        """Decode a JSON header and its typed fields in one pass, and return both with the handler.
+        """Decode a JSON header and its typed fields in one pass. Return the typed header and the
+        handler.
 
         Returns None for an answer, a long header, or a header that only ``resolve_command`` can
         decode or reject.
@@ -447,7 +449,7 @@ class Router:
 
     @staticmethod
     def _number(frame: Frame) -> _Number | None:
-        """Decode only the id and the flag of a request, or return None if ``decode_command`` is
+        """Decode only the id and the flag of a request. Return None if ``decode_command`` is
         needed.
 
         This takes a third of the time of ``decode_typed``.
@@ -462,8 +464,8 @@ class Router:
     def resolve_command(
         self, command: Command
     ) -> tuple[TypedJsonHeader[Any], RequestHandler] | Refusal:
-        """Return the typed request and the handler of a command, or the answer that refuses the
-        command."""
+        """Look up a command's request type. Return the typed request and its handler, or a
+        refusal."""
         route = self.routes.get(command.code)
         if route is None:
             return self.refusals.get(command.code) or refusal(
@@ -484,7 +486,8 @@ class Router:
 
 
 def failure_response(error: Exception, context: RequestContext) -> Refusal:
-    """Return the answer to a request whose handler failed, with one sentence about the error.
+    """Return the answer to a request after its handler has failed. The remark is one sentence about
+    the error.
 
     The code is 1. If too many reads wait, the code is 2, and clients retry. A traceback is only
     logged.

@@ -1,5 +1,5 @@
-"""Requests of one peer, handled in order. They wait while the peer does not read, or while other
-connections are served.
+"""Requests of one peer, handled in order. A request waits while the peer does not read, or while
+other connections are served.
 
 The rule: if a peer does not read its answers, the server stops reading from it, and its requests
 wait unhandled. The memory that this needs is counted (``connection_memory.py``). The meaning of
@@ -55,7 +55,7 @@ wait. So of all connections with such requests, the one with the most is closed 
 
 
 class Keeper(NamedTuple):
-    """Owner of requests that are answered later.
+    """Owner of pending requests, which are answered later.
 
     - ``size``: memory of one request in bytes.
     - ``drop``: function called with each request if its connection ends.
@@ -69,11 +69,11 @@ class RequestTable(WaitingRules, Protocol):
     """Methods of the router that ``ServedRequests`` calls."""
 
     def handle(self, frame: Frame, served: ServedRequests) -> None:
-        """Call the handler of a request, or pass an answer to the call that waits for it."""
+        """Handle a frame: call the handler of a request, or pass an answer to the waiting call."""
 
 
 class ServedRequests:
-    """Requests that one peer sends over a connection, handled in order.
+    """Requests of one peer, handled in the order of their arrival.
 
     - ``memory``: counter of the bytes that the connections of a server use. None for a client,
       which reads even if its peer does not. If both sides stopped reading, neither would ever
@@ -226,7 +226,7 @@ class ServedRequests:
     # --- handling a request
 
     def take_frame(self, frame: Frame) -> None:
-        """Handle one frame now, which may be a request or the answer to a call."""
+        """Handle one frame now: a request, or the answer to a call."""
         calls = self.wire.calls
         if calls.typed and frame.serialize_type == JSON and calls.settle_typed(frame.header):
             return
@@ -240,7 +240,7 @@ class ServedRequests:
         self._backlog.hold_request(self, frame)
 
     def took_long(self) -> None:
-        """Record that the current request takes as long as hundreds of usual ones.
+        """Record that the current request is slow: it takes the time of hundreds of usual requests.
 
         The clock is read after this request, so that many of these from several connections do not
         use up the loop.
@@ -251,7 +251,7 @@ class ServedRequests:
     def run_steps(
         self, steps: Steps[T], done: Callable[[T], None], failed: Callable[[Exception], None]
     ) -> None:
-        """Run a request's work that may be long, at once or in later runs of the event loop.
+        """Run the steps of a request's long work, at once or in later runs of the event loop.
 
         ``done`` is called with the result, ``failed`` with the error. After the current frame,
         ``stops`` checks if the remaining frames must wait.
@@ -265,7 +265,7 @@ class ServedRequests:
         size: int,
         settle: Callable[[Awaitable[T]], Coroutine[Any, Any, None]],
     ) -> None:
-        """Start a task that awaits and sends the outcome of a handler.
+        """Start a task that awaits a handler's outcome and sends it.
 
         The task waits until the peer has read enough. ``size`` is the number of bytes of the
         request. If the connection ends, a handler that has begun continues, because its message may
@@ -306,7 +306,7 @@ class ServedRequests:
     # --- requests that wait for a message, another peer, or the disk
 
     def keep(self, request: Hashable, keeper: Keeper) -> None:
-        """Count the memory of a request that is answered later, until ``give_back``.
+        """Count the memory of a pending request, until ``give_back``.
 
         If the connection ends, the request is dropped. This call may close this connection or
         another to free memory.
@@ -321,7 +321,7 @@ class ServedRequests:
             self._memory.set_size(self, self._held)
 
     def give_back(self, request: Hashable) -> None:
-        """Stop counting the memory of a request that is answered later."""
+        """Stop counting the memory of a pending request."""
         keeper = self._kept.pop(request, None)
         if keeper is not None:
             self._kept_size -= keeper.size
@@ -357,9 +357,9 @@ class ServedRequests:
         await waiter
 
     def stops(self, rest: Iterable[Frame], began: float) -> bool:
-        """Keep the remaining frames of a read for later if they must wait.
+        """Check if the remaining frames of a read must wait, and store them in that case.
 
-        They wait if the peer does not read, the time of this run of the event loop is used up, or
+        Frames wait if the peer does not read, the time of this run of the event loop is used up, or
         too much long work is unfinished. ``began`` is the time at which the read arrived. Resets
         ``interrupted``. Returns True if the connection is closed.
         """
@@ -377,15 +377,15 @@ class ServedRequests:
         return False
 
     def _is_behind(self, frames: list[Frame]) -> bool:
-        """Return True if the frames must wait behind earlier ones, and store them in that case."""
+        """Return True if earlier frames are waiting. In that case also store these frames."""
         if self._lagging().is_clear and not self.full:
             return False
         self.set_aside(frames)
         return True
 
     def resume(self) -> None:
-        """Schedule the handling of waiting frames and actions, one at a time among other
-        connections."""
+        """Schedule the handling of waiting frames and actions. Each is one step among those of
+        other connections."""
         self._is_due = True
         if not self._goes_on:
             self._goes_on = True
@@ -483,7 +483,7 @@ class ServedRequests:
             self._read_or_pause()
 
     def read_on(self) -> None:
-        """Resume reading after a pause in which other connections were read."""
+        """Resume reading after a pause. Other connections were read during the pause."""
         self._rests = False
         self._read_or_pause()
 
@@ -539,7 +539,7 @@ class ServedRequests:
 
 
 class _Lag:
-    """Frames and actions that wait until the peer has read its answers."""
+    """Frames and actions that wait for the peer to read its answers."""
 
     __slots__ = (
         "_taken",
@@ -566,19 +566,19 @@ class _Lag:
         return not self.due and not self.unhandled
 
     def begin(self, now: float) -> None:
-        """Start counting unread bytes at a time when the peer has read all answers."""
+        """Start counting unread bytes. The peer has read all answers at this time."""
         self._written = self._taken = self._taken_at_once = 0
         self.last_taken = now
 
     def wrote(self, size: int, waiting: int) -> None:
-        """Count a write of ``size`` bytes, after which ``waiting`` bytes are unread."""
+        """Count a write of ``size`` bytes. ``waiting`` bytes are unread after the write."""
         if not self._written:
             self._taken = self._taken_at_once = max(size - waiting, 0)
         self._written += size
 
     def unread(self, waiting: int, now: float) -> int:
-        """Return the bytes of memory that answers use while the peer has ``waiting`` bytes
-        unread."""
+        """Return the memory of unread answers in bytes. The peer has not read ``waiting`` bytes
+        yet."""
         taken = self._written - waiting
         if taken != self._taken:
             self._taken, self.last_taken = taken, now
@@ -608,15 +608,14 @@ def size_of(frame: Frame) -> int:
 
 
 def _dropping(kept: dict[Hashable, Keeper]) -> Steps[None]:
-    """Drop the pending requests of a connection that has ended, one per step."""
+    """Drop the pending requests of an ended connection, one per step."""
     for request, keeper in kept.items():
         keeper.drop(request)
         yield
 
 
 def _nothing() -> Steps[None]:
-    """Do one empty step. The caller only needs to know when earlier work of the connection is
-    done."""
+    """Do one empty step. It runs after all earlier work of the connection."""
     yield
 
 

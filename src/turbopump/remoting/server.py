@@ -1,5 +1,5 @@
-"""Server of one router on one or more ports. It closes connections that are silent for too long or
-leave a frame unfinished.
+"""Server of one router, on one or more ports. It closes late connections: silent ones, and ones
+with an unfinished frame.
 
 The server closes a peer that sends nothing for ``idle_timeout`` seconds. Clients send a heartbeat
 every 30 s (apache/rocketmq ``NettyServerConfig.serverChannelMaxIdleTimeSeconds``, 120). Connections
@@ -53,7 +53,7 @@ TRIM_AFTER: Final = 256
 
 
 class RemotingServer:
-    """Server that listens on one or more addresses and passes requests to a router.
+    """Server that passes requests to a router. It listens on one or more addresses.
 
     - ``on_close``: function called with each connection that has ended.
     - ``backlog``: backlog for requests that may wait.
@@ -195,8 +195,8 @@ class RemotingServer:
             self._on_close(connection)
 
     def _close_late(self) -> None:
-        """Close connections that are silent, unfinished or unauthenticated for too long. Runs every
-        second."""
+        """Close late connections: silent, unauthenticated, or with an unfinished frame for too
+        long. Runs every second."""
         loop = asyncio.get_running_loop()
         self._sweep = loop.call_later(min(self._idle_timeout / 4, SWEEP_S), self._close_late)
         now = loop.time()

@@ -142,7 +142,7 @@ class ClientContext:
 
 
 class _Files:
-    """TLS context that is made again when its files have changed."""
+    """Cache of a TLS context. The context is made again when its files change."""
 
     def __init__(self, paths: tuple[str, ...], make: Callable[[], ssl.SSLContext]) -> None:
         self._paths = tuple(filter(None, paths))
@@ -243,8 +243,7 @@ def expiry_warning(end: datetime, now: datetime) -> str | None:
 
 
 def peer_certificate_end(transport: asyncio.BaseTransport | None) -> datetime | None:
-    """Return the time at which the peer's certificate expires, or None if the peer has shown
-    none."""
+    """Return the expiry time of the peer's certificate, or None if it is unknown."""
     tls = None
     if transport is not None:
         tls = transport.get_extra_info("ssl_object")
@@ -272,7 +271,8 @@ def _first_certificate(path: str) -> bytes:
 
 
 def end_of_validity(certificate: bytes) -> datetime | None:
-    """Return the time at which a DER certificate expires, or None if it cannot be decoded.
+    """Return the expiry time of a DER certificate. Return None if the certificate cannot be
+    decoded.
 
     The time is the field ``notAfter``. Source: RFC 5280, 4.1.
     """
@@ -298,7 +298,7 @@ def end_of_validity(certificate: bytes) -> datetime | None:
 
 
 def _element(data: bytes, at: int) -> tuple[int, bytes, int]:
-    """Return the tag and the content of the DER element at ``at``, and the position after it.
+    """Decode the DER element at ``at``. Return its tag, its content and the position after it.
 
     Raises IndexError if the data ends before the element does.
     """

@@ -1,4 +1,4 @@
-"""Driver of long work, which shares each run of the event loop among connections.
+"""Driver of long work. It shares each run of the event loop among connections.
 
 Work is a generator (``Steps``) that yields after each item and returns its result, or a coroutine
 that awaits ``pause`` between two items. The driver reads the clock after each step. The rule: all
@@ -31,7 +31,7 @@ run after the slice, so their time is not measured."""
 
 
 def _ignore(_outcome: object) -> None:
-    """Ignore the result of work that nobody waits for."""
+    """Ignore an unwanted result."""
 
 
 def _raise(error: Exception) -> None:
@@ -46,7 +46,7 @@ class _Work:
 
 
 class Turns:
-    """Driver of long work that runs in short slices among the other work of the event loop."""
+    """Driver of long work: runs it in short slices, between other work of the event loop."""
 
     def __init__(self) -> None:
         self._lines: dict[Hashable, deque[_Work]] = {}
@@ -87,7 +87,7 @@ class Turns:
         return len(self._lines.get(whose, ()))
 
     def start(self, action: Callable[[], object]) -> None:
-        """Call ``action``, which starts a task, now or in a later run of the event loop.
+        """Call ``action`` now or in a later run of the event loop. The action starts a task.
 
         ``action`` is called later if ``STARTS_A_TURN`` others have started in this run.
         """
@@ -100,7 +100,7 @@ class Turns:
             self._starting.append(action)
 
     async def pause(self) -> None:
-        """Give other work of the event loop its time, if the current slice is used up.
+        """Let other work of the event loop run if the current slice is used up.
 
         Coroutines await this between two items of work.
         """
@@ -163,7 +163,7 @@ class Turns:
         return self._now() < self._slice_ends
 
     def _advance(self, work: _Work) -> bool:
-        """Run the next steps of a job until the slice ends, at least one. Return True if the job is
+        """Run at least one step of a job, and more until the slice ends. Return True if the job is
         finished."""
         now, ends = self._now, self._slice_ends
         assert ends is not None
@@ -190,7 +190,8 @@ def finished(steps: Steps[T]) -> T:
 
 
 def awaited() -> tuple[asyncio.Future[T], Callable[[T], None], Callable[[Exception], None]]:
-    """Return a future, and two functions that set its result or its error.
+    """Return three values: a future, a function that sets its result, and a function that sets its
+    error.
 
     The functions do nothing if the future is done, for example because the waiting task was
     cancelled.

@@ -1,4 +1,4 @@
-"""One TCP connection, which cuts received bytes into frames and collects answers into few writes.
+"""TCP connection. It cuts received bytes into frames, and collects answers into few writes.
 
 Everything sent during one ``data_received``, or in one run of the event loop, goes out in one write
 of up to ``WRITE_SIZE``. Calls to the peer wait for their answers in ``calls.py``. Received frames
@@ -41,20 +41,21 @@ CLOSE_WAIT_S: Final = 5.0
 
 
 class Receiver(Protocol):
-    """Methods that a ``Wire`` calls when bytes arrive, when its peer is slow, or when it ends."""
+    """Interface of the object that handles a ``Wire``'s events: received frames, a slow peer, the
+    end."""
 
     def frames_came(self, frames: list[Frame], size: int, now: float) -> None:
-        """Handle the frames of one read of ``size`` bytes, which arrived at ``now``."""
+        """Handle the frames of one read. The read had ``size`` bytes and arrived at ``now``."""
 
     def interrupt(self) -> None:
-        """Stop handling frames after the current one, because the collected answers fill a
+        """Stop handling frames after the current one. The collected answers are enough for a
         write."""
 
     def writing_paused(self) -> None:
-        """Handle a slow peer, for which written bytes wait."""
+        """Handle a slow peer: written bytes wait until it reads."""
 
     def writing_resumed(self) -> None:
-        """Handle a slow peer that has now read all written bytes."""
+        """Handle the recovery of a slow peer: it has read all written bytes."""
 
     def wrote(self, size: int) -> None:
         """Record a write of ``size`` bytes while unread bytes wait for the peer."""
@@ -67,7 +68,7 @@ class Receiver(Protocol):
 
 
 class Wire(asyncio.Protocol):
-    """TCP connection that receives frames and sends answers and calls.
+    """TCP connection in terms of frames: it receives frames, and sends answers and calls.
 
     - ``peer``: address of the peer, ``host:port``, once connected.
     - ``user``: name of the user of the last authenticated request. None if there was none.
@@ -238,8 +239,8 @@ class Wire(asyncio.Protocol):
             transport.resume_reading()
 
     def frame_is_late(self, now: float) -> bool:
-        """Return True if the unfinished frame has taken too long although reading was not
-        paused."""
+        """Return True if the unfinished frame takes too long. Time while reading is paused does not
+        count."""
         return (
             self.frame_began > 0
             and not self.reading_paused
@@ -271,7 +272,7 @@ class Wire(asyncio.Protocol):
         return future
 
     def send_frame(self, frame: bytes) -> None:
-        """Send one or several whole frames, for which no answer is awaited.
+        """Send one or several whole frames, without waiting for an answer.
 
         If the connection is closed, the frames are dropped.
         """
@@ -288,7 +289,7 @@ class Wire(asyncio.Protocol):
             self._loop.call_soon(self._flush)
 
     async def drain(self, deadline: float | None = None) -> None:
-        """Wait until the peer has read enough of the written bytes that more may be written.
+        """Wait until more may be written, because the peer has read enough.
 
         Senders of one-way requests await this. It returns at once if writing is not paused or the
         connection is closed. Raises TimeoutError at ``deadline``, a time of the event loop. None
@@ -302,7 +303,7 @@ class Wire(asyncio.Protocol):
 
     @property
     def unread(self) -> int:
-        """Number of written bytes that wait until the peer reads."""
+        """Number of written bytes that the peer has not read yet."""
         waiting = 0 if self.transport is None else self.transport.get_write_buffer_size()
         return waiting + self._unsent_size
 

@@ -21,7 +21,7 @@ SLOW_S: Final = 0.001
 
 
 class AppendLatency:
-    """Statistics of how long appends to the store took, by duration class.
+    """Count of appends to the store in each duration class.
 
     - ``appended``: returns the total number of appended messages.
     - ``on_slow``: gets the seconds of each append that took ``SLOW_S`` or longer.

@@ -63,13 +63,13 @@ class Confirmed:
 
     @property
     def copied(self) -> int:
-        """Log offset up to which enough slaves have the log. It has no limit if no slaves are
-        required."""
+        """Log offset up to which enough slaves have the log. If no slaves are required, it lies
+        beyond every offset."""
         return self._copied if self._copied_only else _EVERYTHING
 
     @property
     def error(self) -> Exception | None:
-        """Error after which no more offsets will be confirmed, or None."""
+        """Error that has ended all confirmation, or None while confirmation continues."""
         return self.durable.error
 
     def when(self, offset: int, wake: Callable[[], None]) -> Waiter:
@@ -98,13 +98,13 @@ class Confirmed:
         self.show_confirmed()
 
     def fail(self, error: Exception) -> None:
-        """Stop all confirmation for good, and pass this error to everything that waits for it."""
+        """Stop all confirmation for good: set ``error``, and wake all waiters."""
         self.durable.fail(error)
         if self._confirmed is not self.durable:
             self._confirmed.fail(error)
 
     def show_confirmed(self) -> None:
-        """Show readers the messages that are confirmed by now, and wake waiters."""
+        """Show newly confirmed messages to readers, and wake the callbacks that wait for them."""
         end = self.durable.value
         if self._copied_only:
             end = end if self._flushed_only else self._log.end

@@ -1,4 +1,5 @@
-"""Disk space: the fill level of the file systems of log, queues and indexes, and its consequences.
+"""Levels of disk use at which old files are deleted and sends are refused. The file systems of log,
+queues and indexes count.
 
 ::
 
@@ -38,8 +39,8 @@ Offsets and other small files need it. At most 1 % of the file system."""
 
 
 def descriptor_advice(error: OSError) -> str | None:
-    """Return advice on how to get more file descriptors if this error reports a lack of them, else
-    None."""
+    """Return advice for an error that reports a lack of file descriptors. Return None for any other
+    error."""
     if error.errno not in _NO_DESCRIPTOR:
         return None
     return "raise the limit of open files (ulimit -n), or let fewer clients connect"
@@ -88,7 +89,7 @@ class SpaceLimits:
         return SpaceLevel.CLEAN if used > self.used_max else SpaceLevel.NORMAL
 
     def describe_limit(self) -> str:
-        """Return a text that names the exceeded limit, and the level at which sends are accepted
+        """Return a text with the exceeded limit, and with the level at which sends are accepted
         again."""
         if self.free_min:
             return (
@@ -300,8 +301,8 @@ def _measured(space: Space | None) -> str:
 
 
 def with_free_bytes(error: OSError, disk: Disk) -> OSError:
-    """Return the error of a failed write, and add the free space to its text if the disk was
-    full."""
+    """Return the error of a failed write. If the disk was full, the text of the error also gives
+    the free space."""
     if error.errno not in NO_ROOM or error.filename is None:
         return error
     try:

@@ -156,7 +156,7 @@ class Dispatcher:
         return tags_code(tags) if tags else 0
 
     def delayed_tags(self, message: NewMessage, now_ms: int) -> int:
-        """Return the delivery time in ms of a message in the schedule topic, or its tags code
-        without a delay."""
+        """Return the delivery time in ms of a message in the schedule topic. Return the tags code
+        of a message without a delay."""
         due = self._delay_levels.due_ms(message.properties.decode(errors="replace"), now_ms)
         return message.tags_code if due is None else due

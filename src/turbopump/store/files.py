@@ -46,7 +46,7 @@ class StorePaths:
 
     @property
     def commit_logs(self) -> tuple[Path, ...]:
-        """Directories that get segments, the main one first."""
+        """Directories in which segments are made, the main directory first."""
         return self.commit_log_directories or (self.root / "commitlog",)
 
     @property

@@ -1,5 +1,5 @@
-"""Flushing of written bytes to the disk, and the offsets proven to be there. One fdatasync at a
-time per kind runs in a thread.
+"""Flush written bytes to the disk, and record the offsets up to which the bytes are durable. For
+each kind of file, one fdatasync at a time runs in a thread.
 
 A failed sync of the log is final: the kernel may have dropped the dirty pages, so a second
 fdatasync would report a false success. Then ``durable`` fails, its waiters get the error, and the
@@ -95,7 +95,7 @@ class Flusher:
         self.disk.start_sync(segments, done)
 
     def check_files(self) -> None:
-        """Check that the files of the log still exist, and report a missing one.
+        """Check that the files of the log still exist, and report a missing file.
 
         The caller repeats the call twice a second. If the file being written is lost, the store
         stops accepting messages. The other files are checked one at a time. Their loss is only
@@ -122,8 +122,8 @@ class Flusher:
                 )
 
     def _lost_file(self, segments: list[Segment], *, by_name: bool = False) -> str | None:
-        """Describe a damage because of which files of the log do not keep written bytes, or return
-        None."""
+        """Describe a damage that makes files of the log lose written bytes. Return None without
+        such damage."""
         for segment in segments:
             if (lost := segment.lost(by_name=by_name)) is not None:
                 return f"a file of the commit log is lost: {lost}"
@@ -210,7 +210,7 @@ class Flusher:
         self.disk.sync([checkpoint.segment])
 
     def _dirty_derived(self) -> list[Segment]:
-        """Return the segments of queues and indexes that were written since the last call."""
+        """Return the queue and index segments that were written after the last call."""
         segments = self.queues.take_dirty()
         if self.index is not None:
             segments.extend(self.index.dirty_segments())

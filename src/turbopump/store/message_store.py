@@ -24,12 +24,12 @@ from turbopump.store.append_latency import SLOW_S, AppendLatency
 from turbopump.store.disk_space import with_free_bytes
 from turbopump.store.log.commit_log import NewMessage as NewMessage
 from turbopump.store.log.commit_log import PutResult as PutResult
-from turbopump.store.mapped_file import GROWTH_MAX
 from turbopump.store.opening import Opened, StoreHooks, open_parts
 from turbopump.store.packed_batch import PackedBatch, write_batch
 from turbopump.store.queues.consume_queue import UNIT_SIZE, ConsumeQueue, unpack_unit
 from turbopump.store.queues.consume_queue_table import DeletionDone, QueueDeletions
 from turbopump.store.queues.read_result import GetResult
+from turbopump.store.sparse_files import GROWTH_MAX
 from turbopump.store.store_config import StoreConfig
 
 COPY_REFUSAL: Final = (
@@ -134,7 +134,7 @@ class MessageStore:
             return cls(config, disk, clock, opened, ends.pop_all(), on_slow_append)
 
     def finish_background(self) -> None:
-        """Wait until the work of other threads has ended, and start no more of it.
+        """Wait until the work in other threads has ended. No new work is started there.
 
         Other threads sync files and save tables. This is the first step of closing.
         """
@@ -281,7 +281,8 @@ class MessageStore:
         born_host: bytes,
         store_host: bytes,
     ) -> tuple[PutResult, bytes]:
-        """Append all messages of a batch to one segment of the log, or none of them.
+        """Append a whole batch of messages to one segment of the log. After an error, no message is
+        appended.
 
         Return the position of the first message, and the packed queue units of all.
 
@@ -347,7 +348,8 @@ class MessageStore:
         count_max: int,
         accept: Callable[[int], bool] | None = None,
     ) -> GetResult:
-        """Return messages of a queue from ``offset`` on whose tags codes ``accept`` takes.
+        """Return messages of a queue, beginning at ``offset``. ``accept`` selects messages by their
+        tags codes.
 
         The call waits for the disk if the messages are not in memory.
         """
@@ -376,8 +378,7 @@ class MessageStore:
         self._deletions.delete(topic, then, until)
 
     def is_hot(self, topic: str, queue_id: int, index: int) -> bool:
-        """Return True if a read of this message is served from memory, or if there is no
-        message."""
+        """Return True if this message can be read from memory. A missing message counts as hot."""
         queue = self.queues.find(topic, queue_id)
         unit = queue.unit(index) if queue is not None else None
         return unit is None or self.log.end - unit[0] <= self._config.limits.hot_size
@@ -405,7 +406,7 @@ class MessageStore:
         return "the store is closed" if self._closed else self.space.refusal
 
     def _storable(self, properties: bytes, *, as_stored: bool) -> tuple[bytes, bool]:
-        """Return the property text for an entry, and True if a new CRC follows it.
+        """Return the property text for an entry, and True if a new CRC follows the text.
 
         A CRC from an older entry is left out. A text before a new CRC ends with its separator.
         Raises MessageError if the text is too long.

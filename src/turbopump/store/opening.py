@@ -1,4 +1,4 @@
-"""Opening of a store: its parts, in frozen groups, and their recovery.
+"""Open a store: make its parts, in frozen groups, then load and recover them.
 
 Each group is made from those before it. Making a part reads no file. ``open_parts`` loads the
 files, recovers them, and returns what it found.
@@ -280,7 +280,7 @@ def _recover(
     known: NotedQueueEnds,
     known_end: KnownLogEnd,
 ) -> RecoveryReport:
-    """Bring log, queues and index to one consistent end, and report what was wrong with them.
+    """Bring log, queues and index to one consistent end, and return a report of the recovery.
 
     The call also starts the records that the next start needs.
     """

@@ -143,7 +143,7 @@ def write_batch(
     topic: bytes,
     with_crc: bool,
 ) -> tuple[bytes, list[tuple[int, int, int]]]:
-    """Write the entries of all messages of a batch into a map of the log.
+    """Write a batch of messages, as adjacent entries, into a map of the log.
 
     The first entry begins at byte ``at`` of the map, and gets ``queue_offset`` and
     ``physical_offset``. Each entry is as ``encode_entry`` makes it. Return the packed queue units,

@@ -1,5 +1,5 @@
-"""Origin of a store's files: the ranges of the log that this program wrote, and the index files
-that must exist.
+"""Record of a store's origin: this program's ranges of the log, and the index files that must
+exist.
 
 Our entries have a whole-entry CRC, so a missing one is damage; Apache's usually have none. The file
 ``turbopump.json`` in the root records our ranges (the last has no end until the clean stop).
@@ -31,7 +31,7 @@ LOCK_MARK: Final = b"turbopump"
 
 
 class Provenance:
-    """Record of the ranges of the log that this program wrote, stored in ``path``.
+    """Record of the log ranges that this program wrote. The record is stored in ``path``.
 
     Call ``load`` before recovery, ``begin_run`` after it, and ``end_run`` at a clean stop.
     """
@@ -80,8 +80,8 @@ class Provenance:
             self.index_names = None
 
     def requires_crc(self, offset: int) -> bool:
-        """Return True if this program wrote the entry at this offset of the log with a whole-entry
-        CRC."""
+        """Return True if the entry at this log offset must have a whole-entry CRC, because this
+        program wrote it."""
         for start, end in reversed(self._written):
             if start is not None and start <= offset and (end is None or offset < end):
                 return True
@@ -134,19 +134,19 @@ class Provenance:
         self._save()
 
     def note_roots(self, roots: dict[str, int]) -> None:
-        """Record one segment of each directory of the log. Raises OSError if that cannot be
+        """For each directory of the log, record one segment. Raises OSError if the record cannot be
         saved."""
         self.roots = roots
         self._save()
 
     def read_roots(self) -> dict[str, int]:
-        """Return the last recorded segment of each directory of the log. This works before
+        """For each directory of the log, return the last recorded segment. This works before
         ``load``."""
         roots: dict[str, int] = self._read().get("roots", {})
         return roots
 
     def end_run(self, log_end: int) -> None:
-        """Record a clean stop, at which the log ends at ``log_end``.
+        """Record a clean stop. ``log_end`` is the end of the log.
 
         Raises OSError if the record cannot be saved.
         """
@@ -196,7 +196,7 @@ class LastRun:
 
     @classmethod
     def of(cls, lock_mark: bytes, abort: bytes | None, provenance: Provenance) -> LastRun:
-        """Find out which broker used the directory last, and if it stopped cleanly.
+        """Find out which broker used the directory last, and if that broker stopped cleanly.
 
         - ``lock_mark``: content of the lock file.
         - ``abort``: content of the abort file; None if there is none.

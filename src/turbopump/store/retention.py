@@ -1,5 +1,5 @@
-"""Retention: deletion of old segments at the front of the log, then of queue and index files that
-point only into them.
+"""Retention: delete old segments at the front of the log, then the queue and index files of their
+messages.
 
 1. Deletion starts in an hour of ``deleteWhen``, if space is short (``disk_space.py``), or on
    request. Segments go that were last written ``fileReservedTime`` ago or earlier. If space is so
@@ -61,7 +61,7 @@ StepDone = Callable[[NextStep], None]
 
 @dataclass(frozen=True, slots=True)
 class RetentionRules:
-    """Rules that decide which old files are deleted, and when.
+    """Rules for deleting old files.
 
     - ``reserved_ms``: time in ms for which a segment is kept after its last write.
     - ``hours``: hours of the local day at which deletion starts.
@@ -78,7 +78,7 @@ class RetentionRules:
 
 @dataclass(slots=True, eq=False)
 class Retention:
-    """Deletes old segments of the log, and the queue and index files that point only into them.
+    """Deletes old segments of the log, and then the queue and index files of their messages.
 
     ``log_error`` gets a line for each failed deletion, ``log_info`` for each deleted segment.
     """

@@ -16,7 +16,8 @@ from pathlib import Path
 from turbopump.disk.disk import Disk
 from turbopump.errors import StoreDamagedError, StoreError
 from turbopump.store.files import StorePaths, segment_name, segment_offset
-from turbopump.store.mapped_file import MappedFile, MappedFiles
+from turbopump.store.mapped_file import MappedFile
+from turbopump.store.mapped_file_queue import MappedFileQueue
 from turbopump.store.provenance import Provenance
 
 
@@ -46,7 +47,8 @@ class StoreLock:
 
     @property
     def found_mark(self) -> bytes:
-        """Content of the lock file before it was locked, which identifies the last broker."""
+        """Content of the lock file before this process locked it. The content identifies the last
+        broker."""
         return self._file.found
 
     def mark(self, data: bytes) -> None:
@@ -150,7 +152,7 @@ class LogRoots:
     """Checks and records the directories in which segments of the log lie."""
 
     _disk: Disk
-    _files: MappedFiles
+    _files: MappedFileQueue
     _provenance: Provenance
 
     def check(self) -> None:
@@ -172,7 +174,7 @@ class LogRoots:
             self._disk.start(self.note_segments, lambda _error: None)
 
     def note_segments(self, without: MappedFile | None = None) -> None:
-        """Record the newest segment of each directory of the log.
+        """For each directory of the log, record the newest segment.
 
         The call blocks the thread. Raises OSError if the record cannot be saved.
         """
@@ -184,7 +186,7 @@ class LogRoots:
             self._provenance.note_roots(there)
 
     def before_deleting(self, file: MappedFile) -> None:
-        """Record another segment of the directory if a recorded segment is about to be deleted.
+        """If a recorded segment is about to be deleted, record another segment of its directory.
 
         The call blocks the thread. Raises OSError if the record cannot be saved.
         """
@@ -192,7 +194,7 @@ class LogRoots:
             self.note_segments(without=file)
 
     def _segments(self, without: MappedFile | None = None) -> dict[str, int]:
-        """Return the start of the newest segment of each directory that has segments."""
+        """For each directory with segments, return the start of the newest segment."""
         return {
             str(file.segment.path.parent): file.start
             for file in list(self._files.files)

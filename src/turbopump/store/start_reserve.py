@@ -30,7 +30,7 @@ class StartReserve:
     _making: bool = False
 
     def use_if_full(self) -> None:
-        """Delete the reserve if less disk space is free than its size.
+        """Delete the reserve if the free disk space is smaller than the reserve.
 
         Call this at a start, before anything is written. Raises OSError.
         """

@@ -1,4 +1,4 @@
-"""Settings of a store. ``broker/store_settings.py`` derives them from a broker's."""
+"""Settings of a store. ``broker/store_settings.py`` derives them from the settings of a broker."""
 
 from __future__ import annotations
 
@@ -46,6 +46,6 @@ class StoreConfig:
 
     @property
     def writes_crc(self) -> bool:
-        """True if ``put`` writes entries with a CRC. A copied entry has one if its master wrote
-        it."""
+        """True if ``put`` writes entries with a CRC. A copied entry has a CRC if the master wrote
+        one."""
         return self.with_crc and not self.is_copy

@@ -1,4 +1,4 @@
-"""Offset that only grows, and the callbacks that wait for it.
+"""Growing offset that wakes waiting callbacks.
 
 Every wait in the store is for an offset to reach a value: flushed, dispatched, end of a queue. This
 module has no loop, no lock and no clock; the broker does the awaiting and the deadlines. Callbacks
@@ -38,7 +38,7 @@ class Waiter:
 
 
 class Watermark:
-    """Offset that only grows, and the callbacks that wait for it.
+    """Growing offset that wakes waiting callbacks.
 
     ``advance`` raises ``value``. ``fail`` sets ``error`` once and for good.
     """
@@ -82,7 +82,7 @@ class Watermark:
 
     @property
     def waiting(self) -> int:
-        """Number of registered waiters, including cancelled ones that are not removed yet."""
+        """Number of registered waiters, including cancelled waiters until their removal."""
         return len(self._waiters)
 
     def _one_cancelled(self) -> None:

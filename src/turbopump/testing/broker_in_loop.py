@@ -111,7 +111,7 @@ T = TypeVar("T")
 
 
 class BrokerThread:
-    """A name server and a broker in a thread; options are those of `running_broker`.
+    """A name server and a broker in a thread. The options are those of `running_broker`.
 
         with BrokerThread() as rocketmq:
             print(rocketmq.namesrv)
@@ -138,8 +138,8 @@ class BrokerThread:
         return self
 
     def stop(self) -> None:
-        """Stop the servers. A second call has no effect. Raise the error, if any, that occurred
-        while they ran or stopped."""
+        """Stop the servers. A second call has no effect. If the servers failed while running or
+        stopping, raise their error."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
         self._join()

@@ -1,4 +1,4 @@
-"""Deliveries for unit tests of handlers, as a consumer passes them, without a broker."""
+"""Make deliveries for unit tests of handlers, without a broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Received message of a consumer, with methods to mark it as done or to have it delivered again.
+"""Received message of a consumer. Its methods settle the message, or have it delivered again.
 
 One rule: a message is settled once per delivery; later calls are ignored. This module must not know
 queues or offsets: it calls its owner.
@@ -32,7 +32,7 @@ class LateHandlerError(TimeoutError):
 
 
 class DeliveryOwner(Protocol):
-    """Interface that a queue implements to learn how its delivered messages were settled."""
+    """Owner of delivered messages. A message reports to its owner how it was settled."""
 
     @property
     def dropped(self) -> bool: ...
@@ -45,7 +45,7 @@ class DeliveryOwner(Protocol):
 
 
 class Delivery(ReceivedMessage):
-    """Received message that a handler can mark as done or have delivered again.
+    """Received message that a handler settles, with ``done`` or ``retry``.
 
     ``attempt`` counts the deliveries of the message to this group, from 1. ``topic`` is the
     original topic, even if the message arrives through the group's retry topic.
@@ -93,7 +93,8 @@ class Delivery(ReceivedMessage):
         self.cause = None
 
     def deliver_again(self) -> None:
-        """Prepare the message for another delivery by the same owner, as the next attempt."""
+        """Prepare the message for another delivery by the same owner. This counts as the next
+        attempt."""
         self.deliver(self._owner, self.attempt + 1)
 
     def abandon(self) -> None:
@@ -123,7 +124,7 @@ class Delivery(ReceivedMessage):
         return not self.settled and not self._owner.dropped
 
     def done(self) -> None:
-        """Settle the message as done, so that its offset may be committed.
+        """Settle the message as done. Its offset can then be committed.
 
         A message that is already settled stays as it is.
         """
@@ -168,7 +169,7 @@ class Delivery(ReceivedMessage):
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Value that a handler returns to have the message delivered again.
+    """Handler result that requests another delivery of the message.
 
     Examples are ``Retry()``, ``Retry(level=5)``, ``Retry(delay=30)`` and ``Retry(reason="no
     stock")``. The fields are the arguments of ``Delivery.retry``.
@@ -216,7 +217,7 @@ BatchHandler = Callable[[list[Delivery]], object]
 
 
 class DeliveryBatch:
-    """Messages of one queue that are passed to a handler in one call.
+    """Messages of one queue, passed to a handler in a single call.
 
     The batch has at least one message. The messages are in the order of their queue. ``ordered`` is
     True if the queue is handled in order.
@@ -247,7 +248,7 @@ class DeliveryBatch:
 
     @property
     def taken_at(self) -> float:
-        """Event loop time, in seconds, at which a handler or reader got the batch."""
+        """Event loop time, in seconds, at which the batch went to a handler or reader."""
         return self.messages[0].taken_at
 
     @property
@@ -310,7 +311,7 @@ def messages_in(handled: Handled) -> Sequence[Delivery]:
 
 
 def keys_of(handled: Handled) -> str:
-    """Return a text that identifies a message or batch in a log line.
+    """Return a text for log lines that identifies a message or batch.
 
     For a batch, the text has the number of unsettled messages and the keys of the first one.
     """

@@ -1,5 +1,5 @@
-"""Delivery policies: when the messages of a queue are delivered, and what follows when each is
-settled.
+"""Delivery policies. A policy decides when a queue's messages are delivered, and reacts when a
+message is settled.
 
 There are two policies for pulled queues. ``Unordered`` delivers all messages at once; ``InOrder``
 delivers the next messages when those before are done. ``PoppedMessages`` is the policy for popped
@@ -50,7 +50,7 @@ LEVELS_S: Final = (1, 5, *LADDER_S)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConsumerContext:
-    """State that the queues of one push consumer share.
+    """Shared state of all queues of one push consumer.
 
     - ``group``: name of the group, as brokers know it.
     - ``subscriptions``: current subscriptions by topic, under the names that brokers know.
@@ -69,7 +69,7 @@ class ConsumerContext:
 
 
 class DeliveryPolicy(ABC):
-    """Rules by which the messages of one queue are delivered, settled and retried.
+    """Rules for one queue: how its messages are delivered, settled and retried.
 
     The policy owns the messages of ``queue`` until they are settled. It calls ``on_room`` when a
     message is finished, because the queue may have room for more messages then.
@@ -227,11 +227,12 @@ class Unordered(PulledPolicy):
 
 
 class InOrder(PulledPolicy):
-    """Policy that delivers the next messages of a queue when the previous ones are done.
+    """Policy for ordered handling. The next messages of a queue are delivered when the previous
+    ones are done.
 
-    It delivers at most ``handler_batch`` messages at once, or one without that setting. Failed
-    messages are delivered again together, in order, before the rest of the queue. No message is
-    delivered while ``lock`` is invalid. ``lock`` is None if the queue needs no lock.
+    The policy delivers at most ``handler_batch`` messages at once, or one without that setting.
+    Failed messages are delivered again together, in order, before the rest of the queue. No message
+    is delivered while ``lock`` is invalid. ``lock`` is None if the queue needs no lock.
     """
 
     def __init__(
@@ -300,7 +301,7 @@ class InOrder(PulledPolicy):
         self._on_room()
 
     def _failed(self, message: Delivery, delay: float | None, level: int) -> None:
-        """Deliver a failed message again, or make a dead letter of the message.
+        """Deliver a failed message again, or turn it into a dead letter.
 
         RocketMQ: ``ConsumeMessageOrderlyService.checkReconsumeTimes``.
         """
@@ -324,7 +325,7 @@ class InOrder(PulledPolicy):
             self._retry_in_place(message, self._settings.suspend_time)
 
     def _retry_in_place(self, message: Delivery, delay: float) -> None:
-        """Deliver a failed message again, after all messages of the same handler call have ended.
+        """Deliver a failed message again, once every message of its handler call has ended.
 
         All failed messages of the call wait for the longest of their delays.
         """
@@ -372,7 +373,7 @@ class InOrder(PulledPolicy):
 
 
 class PoppedMessages(DeliveryPolicy):
-    """Policy for a popped queue, which delivers every message at once.
+    """Policy for a popped queue. Every message is delivered at once.
 
     A *window* limits the number of unsettled messages. The window shrinks when messages are not
     handled in time, and grows when they are.
@@ -420,8 +421,8 @@ class PoppedMessages(DeliveryPolicy):
             self._give_back(message)
 
     def drop_overdue(self) -> None:
-        """Drop messages that became visible to other members before any handler or reader got
-        them."""
+        """Drop messages that waited too long for a handler or reader. They are visible to other
+        members again."""
         late = [message for message in self.held if not message.taken and message.overdue]
         if late:
             log.warning(
@@ -437,14 +438,14 @@ class PoppedMessages(DeliveryPolicy):
 
     @property
     def next_overdue_at(self) -> float | None:
-        """Event loop time at which the next waiting message must be dropped.
+        """Event loop time at which the next waiting message becomes overdue.
 
         None if every message is with a handler or reader.
         """
         return min((message.deadline for message in self.held if not message.taken), default=None)
 
     def drop(self) -> None:
-        """Stop delivering messages, and return those to the broker that are not being handled."""
+        """Stop delivering messages. Messages without a handler or reader go back to the broker."""
         self.dropped = True
         for message in [message for message in self.held if not message.taken]:
             self._give_back(message)

@@ -1,4 +1,5 @@
-"""Base of the consumers of a group: their subscriptions, and their parts from start to close.
+"""Base classes of a group's consumers. They hold a consumer's subscriptions, and its parts from
+start to close.
 
 One rule: a running consumer is informed of changes to group, routes and connections by its client
 instance. This module must not know how messages are read.
@@ -33,7 +34,7 @@ from turbopump.protocol.requests import clients, consumers
 
 
 class RunningMember(ABC):
-    """Consumer between its start and its close, as a member of its group."""
+    """Running consumer of a group, from its start to its close."""
 
     def __init__(self, instance: ClientInstance, member: InstanceMember) -> None:
         self.instance = instance
@@ -45,19 +46,19 @@ class RunningMember(ABC):
         await self.instance.routes.find_routes(list(topics))
 
     async def begin_consuming(self) -> None:  # noqa: B027 - a simple consumer has nothing to begin
-        """Start to consume messages. A consumer that reads only on request starts nothing here."""
+        """Start to consume messages. By default this does nothing, for consumers that read only on
+        request."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Leave the group. If one part of the close fails, the other parts are done
-        nevertheless."""
+        """Leave the group. A failure in one part of the close does not skip the other parts."""
 
 
 RunningT = TypeVar("RunningT", bound=RunningMember)
 
 
 class GroupConsumer(InContext, Generic[RunningT]):
-    """Base class of the consumers that subscribe to topics as members of a group.
+    """Base class of the consumers with subscriptions. Each is a member of a group.
 
     ``_group`` and the topics in ``_subscriptions`` are the names that brokers know.
     """
@@ -81,13 +82,13 @@ class GroupConsumer(InContext, Generic[RunningT]):
 
     @abstractmethod
     def consumer_data(self) -> clients.ConsumerData:
-        """Return the description of this consumer that heartbeats send to brokers."""
+        """Return this consumer's entry in the heartbeats to brokers."""
 
     @abstractmethod
     def _make_running(
         self, instance: ClientInstance, member: InstanceMember, settings: ClientSettings
     ) -> RunningT:
-        """Create the object that represents the consumer from its start to its close.
+        """Create the running consumer. It exists from the start to the close.
 
         ``settings`` are those with which the client joined ``instance``.
         """
@@ -147,7 +148,7 @@ class GroupConsumer(InContext, Generic[RunningT]):
         model: clients.MessageModel = clients.MessageModel.CLUSTERING,
         **further: Any,
     ) -> clients.ConsumerData:
-        """Return the description of this consumer that heartbeats send to brokers."""
+        """Return this consumer's entry in the heartbeats to brokers."""
         from_where = clients.ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
         if isinstance(where, ConsumeFrom):
             from_where = clients.ConsumeFromWhere(where.value)
@@ -162,7 +163,7 @@ class GroupConsumer(InContext, Generic[RunningT]):
 
 
 class RunningConsumer(RunningMember):
-    """Consumer that is assigned queues, between its start and its close.
+    """Running consumer with assigned queues, from its start to its close.
 
     ``tracing`` is None if messages are not traced.
     """
@@ -208,7 +209,7 @@ class RunningConsumer(RunningMember):
         self._spawn(self._table.commit_for_ever(), "commits")
 
     async def _first_queues(self) -> bool:
-        """Assign this member's share of the queues. Return False if some queues are not available
+        """Assign this member's share of the queues. Return False if a queue is not available
         yet."""
         return await self.balancer.balance()
 
@@ -217,7 +218,7 @@ class RunningConsumer(RunningMember):
         self._tasks.append(self.instance.spawn(work, name=name))
 
     def _group_changed(self) -> None:
-        """Commit offsets and divide the queues again after the group's members have changed.
+        """React to a change of the group's members: commit offsets, and divide the queues again.
 
         Without the commit, the next owner of a queue would read finished messages again.
         """
@@ -258,7 +259,7 @@ class RunningConsumer(RunningMember):
 
 
 class _Nobody:
-    """Owner of a message that was sent by an operator and belongs to no queue.
+    """Stand-in for a queue: owner of a message that an operator has sent.
 
     ``wanted_again`` is True once the handler has called ``retry``.
     """

@@ -1,5 +1,5 @@
-"""Worker pool of a consumer: it calls the user's handler, limits concurrent calls, and settles each
-message when its call ends.
+"""Worker pool of a consumer. Workers call the user's handler, and settle each message when its call
+ends.
 
 One rule: a handler that returns has succeeded, unless it returns ``Retry``; an exception is a
 failure. This module must not know offsets or queues.
@@ -82,7 +82,7 @@ class _HandlerCall(NamedTuple):
 
 
 class _Worker:
-    """Worker that handles one message after another, in a task or a thread.
+    """Worker that handles messages one at a time, in a task or a thread.
 
     - ``begun``: True once the worker has asked for its first message.
     - ``message``: message that is being handled.
@@ -98,7 +98,7 @@ class _Worker:
 
     @property
     def unsettled(self) -> Handled | None:
-        """Message that the worker is handling, or None if that message is already settled."""
+        """Message in the worker's handler call, or None without an unsettled message."""
         message = self.message
         return message if message is not None and message.taken and not message.settled else None
 
@@ -166,7 +166,7 @@ class HandlerPool:
         self._start_needed()
 
     def resize(self, concurrency: int) -> None:
-        """Change the maximum number of concurrent calls. Surplus workers end after their current
+        """Change the maximum number of concurrent calls. A surplus worker ends after its current
         message."""
         if self._threads is not None:
             self._threads.count = max(self._threads.count, concurrency)
@@ -238,7 +238,8 @@ class HandlerPool:
         return checked_result(result)
 
     async def give_back_late(self, timeout: float) -> None:
-        """Send back every message that a handler has had for ``timeout`` seconds, until cancelled.
+        """Send back every message whose handler call lasts ``timeout`` seconds. Runs until
+        cancelled.
 
         RocketMQ: ``ProcessQueue.cleanExpiredMsg``.
         """
@@ -291,7 +292,7 @@ class HandlerPool:
             idle.set_result(None)
 
     def _start_more(self) -> None:
-        """Start more workers if messages still wait and the running workers make little
+        """Start more workers if messages are waiting and the present workers make little
         progress."""
         self._timer = None
         if not self._ready.waiting:
@@ -344,9 +345,10 @@ class HandlerPool:
         self._start_needed()
 
     def _replace_worker(self, message: Handled | None, error: BaseException) -> None:
-        """Start a worker in place of one that has ended unexpectedly.
+        """Start a new worker after another worker has ended unexpectedly.
 
-        Its message counts as failed. If the consumer was closed meanwhile, no worker is started.
+        The ended worker's message counts as failed. If the consumer was closed meanwhile, no worker
+        is started.
         """
         if self._going:
             log.error(
@@ -359,7 +361,8 @@ class HandlerPool:
             message.abandon()
 
     async def _handle_on_loop(self, worker: _Worker) -> None:
-        """Handle messages with a coroutine function until none is ready."""
+        """Await the handler for each ready message. If no message is ready, one worker waits and
+        others return."""
         this = asyncio.current_task()
         assert this is not None
         ready = self._ready
@@ -408,7 +411,8 @@ class HandlerPool:
                     self._settle(message, result)
 
     async def _await_worker(self, worker: _Worker, left: Awaitable[_HandlerCall | None]) -> None:
-        """Wait for a worker in a thread, and await a coroutine that the handler may return.
+        """Wait for a worker in a thread. If its handler has returned a coroutine, await the
+        coroutine.
 
         A lambda is a plain function that may return a coroutine.
         """
@@ -428,7 +432,8 @@ class HandlerPool:
                 self._settle(message, result)
 
     def _handle_in_thread(self, worker: _Worker) -> _HandlerCall | None:
-        """Handle messages with a plain function until none is ready.
+        """Call the handler in this thread for each ready message. Return when no message is ready,
+        or after ``RUN_MAX_S`` seconds.
 
         Return a call whose result is a coroutine, because only the event loop can await it. Return
         None in all other cases.
@@ -475,7 +480,7 @@ class HandlerPool:
     # --- the end of a call
 
     def _collect_outcomes(self) -> None:
-        """Settle the messages whose calls have ended in threads since the last collection."""
+        """Settle messages whose handler calls have ended in threads."""
         # Threads append to ``_outcomes`` and ask for one call of this method; ``_called`` keeps
         # them from asking again. It is cleared first: an outcome appended after the loop below has
         # seen an empty queue then asks for another call, so none is forgotten. A handler of 1 µs
@@ -514,7 +519,7 @@ class HandlerPool:
             message.retry(reason=error)
 
     def _settle(self, message: Handled, result: object) -> None:
-        """Settle a message according to its handler's result. A result of an unexpected type counts
+        """Settle a message according to the handler's result. An unexpected type of result counts
         as a failure."""
         try:
             if isinstance(result, Retry):
@@ -531,7 +536,7 @@ class HandlerPool:
 async def cancelled(
     tasks: Collection[asyncio.Task[None]], patience: float
 ) -> set[asyncio.Task[None]]:
-    """Cancel tasks, wait for them to end, and return those that still run.
+    """Cancel tasks and wait for their end. Return the tasks that are still running afterwards.
 
     The wait is ``patience`` seconds at most, or ``CANCELLED_S`` if that is longer.
     """

@@ -1,5 +1,5 @@
-"""Offsets of a broadcasting consumer: ``<directory>/<clientId>/<group>/offsets.json``. The format
-is Apache's (``LocalFileOffsetStore``), so a Java client of that id can read the file.
+"""Offsets of a broadcasting consumer, in ``<directory>/<clientId>/<group>/offsets.json``. The
+format is Apache's (``LocalFileOffsetStore``), so a Java client with the same id can read the file.
 
 One rule: offsets that could not be written are written at the next flush.
 """
@@ -36,7 +36,7 @@ def default_directory() -> Path:
 
 
 class LocalOffsets:
-    """Offsets of one broadcasting consumer, which are stored in a file.
+    """Offsets of one broadcasting consumer, in a file.
 
     - ``brokers``: offsets at the brokers, to look up the first and last offset of a queue.
     - ``disk``: disk with the file, by default that of the system.
@@ -93,8 +93,7 @@ class LocalOffsets:
             self._dirty = True
 
     def forget(self, queues: Iterable[MessageQueue]) -> None:
-        """Prepare to commit again after a broker was lost. Nothing is needed here, because a file
-        stores the offsets."""
+        """Do nothing after a broker was lost, because the file has the offsets."""
 
     async def flush(self, *, acknowledged: bool = False) -> None:
         """Write the file if an offset has changed.

@@ -1,5 +1,4 @@
-"""Offsets of a group in each queue, and the first and last offset of a queue, as stored at the
-brokers.
+"""Offsets at the brokers: those committed by a group, and the first and last of each queue.
 
 One rule: an offset is the index of the next message to read. This module must not know why an
 offset is committed, or which queues are assigned.
@@ -70,7 +69,7 @@ class StartOffset(NamedTuple):
 
 
 class OffsetStore:
-    """Offsets of one group, which are stored at the brokers.
+    """Offsets of one group, stored at the brokers.
 
     Every method that sends a request may raise a RemotingError.
     """
@@ -140,7 +139,7 @@ class OffsetStore:
         await self._ask(queue, request)
 
     def forget(self, queues: Iterable[MessageQueue]) -> None:
-        """Treat the next commit to each topic of these queues as the first.
+        """Treat the next commit as a first commit, for each topic of these queues.
 
         The brokers may have lost the earlier commits.
         """
@@ -150,8 +149,7 @@ class OffsetStore:
                 del self._begun[queue.broker_name, queue.topic]
 
     async def flush(self, *, acknowledged: bool = False) -> None:
-        """Write committed offsets to the disk. Nothing is needed here, because the brokers store
-        them."""
+        """Do nothing, because the brokers write committed offsets to their disks."""
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """Return the offset of the oldest message in ``queue``."""
@@ -193,7 +191,7 @@ class OffsetStore:
         )
 
     async def first_offset(self, queue: MessageQueue, consume_from: ConsumeFrom | datetime) -> int:
-        """Return the offset at which a group without a committed offset starts."""
+        """Return the starting offset for a group without a committed offset."""
         is_retry = queue.topic.startswith(RETRY_PREFIX)
         if isinstance(consume_from, datetime) and not is_retry:
             return await self.offset_at(queue, as_ms(consume_from))

@@ -1,5 +1,5 @@
-"""Popped messages: decoding of a pop's answer. Each message gets the handle by which its broker
-knows this delivery.
+"""Popped messages: decoding of a pop's answer. A message's handle identifies this delivery at its
+broker.
 
 One rule: a handle names one delivery of one message. A change of the invisible time replaces the
 handle. This module must not know who popped. Source: apache/rocketmq
@@ -42,7 +42,7 @@ ATTEMPTS_MAX: Final = 16
 
 
 class HasHandle(Protocol):
-    """Popped message of any class, with the handle by which its broker knows this delivery.
+    """Popped message of any class. Its handle identifies this delivery at the broker.
 
     ``batch`` is the inner batch that contains the message, or None.
     """
@@ -55,7 +55,7 @@ class HasHandle(Protocol):
 
 
 class PoppedBatch:
-    """Messages of an inner batch, which a broker delivers as one message.
+    """Inner batch: messages that a broker delivers as one message.
 
     The batch is done when all of its messages are done. If one of them is to be delivered again,
     all of them are. Apache's clients do not split popped batches. ``turn`` is the lock for changes
@@ -85,7 +85,7 @@ class PoppedBatch:
             message.handle = handle
 
     def has_moved(self, seconds: float, since: float) -> bool:
-        """Return True if the invisible time was set to ``seconds`` at ``since`` or later."""
+        """Return True if a call at ``since`` or later has set the invisible time to ``seconds``."""
         return self._moved[0] == seconds and self._moved[1] >= since
 
 
@@ -93,7 +93,7 @@ PoppedT = TypeVar("PoppedT", bound=HasHandle)
 
 
 def to_acknowledge(messages: Iterable[PoppedT]) -> Iterator[PoppedT]:
-    """Yield those of the finished messages that must be acknowledged at the broker.
+    """Filter finished messages: yield the ones that need an acknowledgement at the broker.
 
     A batch is represented by one message, once all messages of the batch are done.
     """
@@ -108,7 +108,7 @@ def to_acknowledge(messages: Iterable[PoppedT]) -> Iterator[PoppedT]:
 
 
 class PoppedMessage(ReceivedMessage):
-    """Message that is invisible to the rest of its group for a while.
+    """Received message that other members of the group cannot receive for a while.
 
     ``topic`` is the original topic, also for a retry. ``handle`` identifies this delivery at the
     broker. Apache calls it ``POP_CK``, and Java's API calls it the receipt handle.
@@ -149,7 +149,8 @@ class PoppedDelivery(Delivery):
     _now: Callable[[], float]
 
     def invisible_until(self, deadline: float, now: Callable[[], float]) -> None:
-        """Set the time at which the message is delivered again unless it is acknowledged.
+        """Set the end of the message's invisible time. At ``deadline`` an unacknowledged message is
+        delivered again.
 
         ``now`` returns the current time in seconds, by the same clock as ``deadline``. The owner of
         the message calls this method.
@@ -291,8 +292,8 @@ def _give_handles(messages: Sequence[MessageT], reply: PopMessageReply, broker_n
 def _popped_offset(
     message: ReceivedMessage, offsets: Sequence[int], known: Collection[int], index: int
 ) -> int:
-    """Return the offset of a message in the popped queue. The offset stored in the message may
-    differ."""
+    """Return the offset of a message in the popped queue. The message itself may store a different
+    offset."""
     if message.queue_offset in known or index >= len(offsets):
         return message.queue_offset
     return offsets[index]
@@ -323,7 +324,7 @@ class PopResult(NamedTuple, Generic[MessageT]):
 
 
 def init_mode_of(consume_from: ConsumeFrom | datetime) -> InitMode:
-    """Return the position at which a group without an offset starts to pop.
+    """Return the starting position of pops for a group without an offset.
 
     Brokers accept no time here: ``NOW`` and a datetime mean ``LAST``, as in Java.
     """

@@ -97,7 +97,7 @@ class _Receipt(NamedTuple):
 
 @dataclass(eq=False)
 class PopRequests:
-    """Sender of one group's requests to pop, acknowledge and delay messages.
+    """Requests of one group to brokers: pops, acknowledgements, and delays of messages.
 
     - ``group``: name of the group, as brokers know it.
     - ``init_mode``: position at which the group starts in a queue without an offset.
@@ -219,8 +219,8 @@ class PopRequests:
         self.change_later(message, GIVEN_BACK_S)
 
     def change_later(self, message: PoppedMessage | PoppedDelivery, seconds: float) -> None:
-        """Have the message delivered again ``seconds`` from now, without waiting for the broker's
-        answer."""
+        """Schedule the next delivery of a message ``seconds`` from now. The call does not wait for
+        the broker's answer."""
         self._spawn(self._try_to_change(message, seconds), f"change {message.msg_id}")
 
     async def _try_to_change(self, message: PoppedMessage | PoppedDelivery, seconds: float) -> None:
@@ -232,13 +232,13 @@ class PopRequests:
                 _not_changed(self.group, message.msg_id, error, kind=self.group)
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        """Start a task that ``finish`` waits for."""
+        """Start a background task. ``finish`` waits for its end."""
         task = self.instance.spawn(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def finish(self, patience: float) -> None:
-        """Wait at most ``patience`` seconds for the requests in the background."""
+        """Wait at most ``patience`` seconds for the end of the background requests."""
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=patience)
 
@@ -303,7 +303,8 @@ class PopRequests:
     async def change_invisible_time(
         self, message: HasHandle, seconds: float, *, timeout: float = TIMEOUT_S
     ) -> str:
-        """Have a message delivered again ``seconds`` from now, and return its new handle.
+        """Postpone the next delivery of a message to ``seconds`` from now. Return the message's new
+        handle.
 
         The old handle becomes invalid. A message of an inner batch is delivered again together with
         the whole batch.
@@ -375,8 +376,8 @@ class PopRequests:
     def _batched(
         self, broker_name: str, receipts: Sequence[_Receipt]
     ) -> tuple[list[_Receipt], requests.BatchAckBody | None]:
-        """Return the receipts to send singly, and the body of the request for the other
-        receipts."""
+        """Split receipts into two groups. Return the receipts to send singly, and a request body
+        with the rest."""
         by_pop: dict[tuple[str, PopHandle], list[_Receipt]] = {}
         alone: list[_Receipt] = []
         for receipt in receipts:

@@ -1,5 +1,4 @@
-"""Queues of a lite pull consumer as a whole: the order of polling, the limit of waiting messages,
-and commits.
+"""Prefetching of a lite pull consumer: the order of polls, the limits, and committed offsets.
 
 One rule: a committed offset goes back only after a seek, a reset or a correction by the broker.
 This module must not know how queues were assigned. Source: apache/rocketmq
@@ -26,7 +25,7 @@ from turbopump.protocol.requests.pull import PullMessage
 
 
 class Prefetching(QueueTable["PrefetchedQueue"]):
-    """Table of the queues from which a lite pull consumer prefetches messages.
+    """Queues of a lite pull consumer, and the messages that it has fetched from them in advance.
 
     ``subscriptions`` are read when a queue is added.
 
@@ -144,7 +143,7 @@ class Prefetching(QueueTable["PrefetchedQueue"]):
     async def commit_these(
         self, queues: Collection[PrefetchedQueue], *, acknowledged: bool
     ) -> None:
-        """Commit the offsets of these queues, up to which messages are done.
+        """Commit the done offset of each of these queues.
 
         ``acknowledged``: True waits for the brokers' answers, and raises RemotingError for a
         failure.
@@ -169,7 +168,7 @@ SUSPEND_S: Final = 20.0
 
 
 class PrefetchedQueue(PullLoop[ReceivedMessage]):
-    """Loop that pulls the messages of one queue before they are polled.
+    """Loop that pulls messages of one queue ahead of the polls.
 
     The first pull reads from the group's offset on. ``queue`` has the name that brokers know.
     Messages that a seek leaves behind are never delivered: the pull in flight is given up too.

@@ -1,4 +1,4 @@
-"""Messages of one assigned queue that were pulled and are not done.
+"""Unfinished messages of one assigned queue: pulled, but not done.
 
 One rule: the offset to commit is the lowest that is not done. If no message is in flight, it is the
 offset of the next pull. Pure: no clock, no network, no tasks. This module must not know who handles
@@ -19,7 +19,7 @@ SPAN_MAX: Final = 2000
 
 
 class PullLimits(NamedTuple):
-    """Limits of the unfinished messages of one queue, beyond which pulling waits.
+    """Limits of the unfinished messages of one queue. Pulling waits while a limit is reached.
 
     - ``messages``: number of messages.
     - ``bytes``: total size of the messages.
@@ -44,7 +44,7 @@ class PullLimits(NamedTuple):
         return self.topic_messages is not None or self.topic_bytes is not None
 
     def divided_by(self, queues: int) -> PullLimits:
-        """Return the limits of one queue if its topic has ``queues`` assigned queues."""
+        """Return the limits of one queue of a topic with ``queues`` assigned queues."""
         messages = self.messages
         size = self.bytes
         if self.topic_messages is not None:
@@ -58,7 +58,7 @@ USUAL_LIMITS: Final = PullLimits()
 
 
 class ProcessQueue:
-    """Messages of one queue that were pulled and are not done.
+    """Unfinished messages of one queue: pulled, but not done.
 
     ``next_offset`` is the offset of the next pull. ``limits`` may be changed at any time.
     """
@@ -75,8 +75,8 @@ class ProcessQueue:
         self._in_flight: dict[int, int] = {}  # offset -> bytes
 
     def add(self, messages: Iterable[ReceivedMessage], next_offset: int) -> None:
-        """Add pulled messages, in the order of their offsets. Offsets may be missing where a filter
-        left messages out."""
+        """Add pulled messages, in the order of their offsets. A filter can leave gaps between the
+        offsets."""
         offsets = self._offsets
         in_flight = self._in_flight
         total = 0
@@ -103,18 +103,17 @@ class ProcessQueue:
 
     @property
     def commit_offset(self) -> int:
-        """Offset to commit, below which every message is done."""
+        """Offset to commit. Every message before this offset is done."""
         return self._offsets[0] if self._offsets else self.next_offset
 
     @property
     def in_flight(self) -> int:
-        """Number of messages that are pulled and not done."""
+        """Number of pulled messages that are not done."""
         return len(self._in_flight)
 
     @property
     def span(self) -> tuple[int, int]:
-        """First unfinished offset and last pulled offset. Both are 0 if there is no unfinished
-        message."""
+        """First unfinished offset and last pulled offset. Both are 0 if every message is done."""
         return (self._offsets[0], self._offsets[-1]) if self._offsets else (0, 0)
 
     def full(self) -> bool:

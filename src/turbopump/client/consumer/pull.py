@@ -171,7 +171,7 @@ def pull_request(
     max_messages: int,
     wait: float = 0.0,
 ) -> PullMessage:
-    """Return a request to pull ``queue``, which contains the consumer's subscription.
+    """Return a request to pull ``queue`` with the consumer's subscription.
 
     ``wait`` is the time in seconds for which the broker may wait for messages before it answers.
     """

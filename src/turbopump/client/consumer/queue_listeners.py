@@ -24,9 +24,9 @@ or a plain one."""
 
 
 class QueueListeners:
-    """Functions of one consumer that are called when the queues of a topic change.
+    """Listeners of one consumer: functions to call when the queues of a topic change.
 
-    They get topic names without ``namespace``.
+    The listeners get topic names without ``namespace``.
     """
 
     def __init__(self, namespace: str | None) -> None:
@@ -47,7 +47,7 @@ class QueueListeners:
             await self._learn_queues(topic, self._instance)
 
     async def run(self, instance: ClientInstance) -> None:
-        """Fetch the routes of all topics that have listeners again and again, until cancelled.
+        """Fetch the routes of all topics with listeners, at intervals. Runs until cancelled.
 
         A topic that does not exist yet has no queues, and its route is requested again.
         """

@@ -1,4 +1,4 @@
-"""Locks at brokers for queues that a group's member handles in order.
+"""Locks at brokers. A group member locks the queues that it handles in order.
 
 One rule: a lock is valid for 30 s after the last granted request was *sent*. The broker keeps the
 lock for 60 s, so the next owner starts after this member has stopped. Source: apache/rocketmq
@@ -47,7 +47,7 @@ class GrantedLock:
 
     @property
     def valid(self) -> bool:
-        """True while handlers may start to handle messages of the queue."""
+        """True while this member holds the lock: handlers can start on messages of the queue."""
         return not self.revoked and self._loop.time() < self.since + RELIANCE_S
 
     @property

@@ -1,4 +1,4 @@
-"""Reading of one queue: the loop that pulls and pops share, and the steps of each.
+"""Loops that read one queue each, by pulling or popping.
 
 One rule: the loop never gives up. After any failure of a broker or the network it pauses and reads
 again from the same offset, until ``stop``. This module must not know why the queue is assigned, or
@@ -62,7 +62,7 @@ _UNKNOWN_TO_BROKER: Final = (
 
 
 class QueueLoop(ABC):
-    """Loop that reads one queue in a separate task, from ``start`` to ``stop``."""
+    """Loop that reads one queue in its own task, from ``start`` to ``stop``."""
 
     verb: ClassVar[str]
     """Kind of reading ("pull" or "pop"), for the log."""
@@ -80,13 +80,13 @@ class QueueLoop(ABC):
 
     @property
     def done_offset(self) -> int | None:
-        """Offset below which every message is done. None if the offset is unknown or nothing is
-        committed."""
+        """Offset before which every message is done. None if it is unknown, or if the queue needs
+        no commits."""
         return None
 
     @property
     def to_commit(self) -> int | None:
-        """Offset to commit, or None if there is nothing to commit."""
+        """Offset to commit, or None if no commit is needed."""
         return None
 
     @abstractmethod
@@ -208,7 +208,7 @@ class PullLoop(QueueLoop, Generic[MessageT]):
 
     @abstractmethod
     def _continue_at(self, offset: int) -> None:
-        """Continue at ``offset``, because the previous offset was outside the queue or was reset.
+        """Continue at ``offset``. The previous offset was outside the queue, or was reset.
 
         The broker has chosen the new offset. RocketMQ: code 21, ``OFFSET_ILLEGAL``.
         """
@@ -282,7 +282,7 @@ SUSPEND_S: Final = 15.0
 
 
 class AssignedQueue(PullLoop[Delivery]):
-    """Loop that pulls one queue of a push consumer and delivers its messages.
+    """Loop that pulls messages of one queue of a push consumer, and delivers them.
 
     The first pull reads from ``offset`` on.
 
@@ -448,7 +448,7 @@ class AssignedQueue(PullLoop[Delivery]):
 
 
 class PopQueue(QueueLoop):
-    """Loop that pops the messages of one queue and delivers them.
+    """Loop that pops messages of one queue, and delivers them.
 
     Usually ``queue`` stands for all queues of a topic on one broker (queue id −1).
     """
@@ -480,7 +480,7 @@ class PopQueue(QueueLoop):
             super().stop()
 
     def drop(self) -> None:
-        """Stop delivering messages, and return those to the broker that are not being handled.
+        """Stop popping and delivering. Messages without a handler or reader go back to the broker.
 
         Messages that a handler or reader has may still be settled.
         """

@@ -1,4 +1,4 @@
-"""Table of the assigned queues, each with the loop that reads it, and commits of their offsets.
+"""Table of the assigned queues, with the loops that read them. It also commits their offsets.
 ``Assignment`` is the table of a push consumer; ``prefetching.py`` has that of a lite pull consumer.
 
 One rule: an offset that a broker has is not committed again; one that could not be sent is part of
@@ -40,7 +40,7 @@ _no_start = RepeatedLine(
 
 @dataclass(frozen=True, slots=True)
 class QueueChange:
-    """Queues of a topic that this member gains and loses.
+    """Queues of one topic that a member has gained, and queues that it has lost.
 
     ``popped`` has those of the gained queues that are popped instead of pulled.
     """
@@ -57,7 +57,7 @@ QueueT = TypeVar("QueueT", bound=QueueLoop)
 
 
 class QueueTable(ABC, Generic[QueueT]):
-    """Table of the queues that are assigned to this member.
+    """Table of the queues assigned to this member.
 
     Each queue has a loop that reads it. ``subscriptions`` has the current subscriptions by topic.
     Offsets are committed to ``offsets`` every ``commit_interval`` seconds and on request.
@@ -123,7 +123,7 @@ class QueueTable(ABC, Generic[QueueT]):
     # --- offsets
 
     def done_offsets(self) -> dict[MessageQueue, int]:
-        """Return, for each queue, the offset below which every message is done."""
+        """For each queue, return the offset before which every message is done."""
         return {
             queue: offset
             for queue, one in self._queues.items()
@@ -131,7 +131,7 @@ class QueueTable(ABC, Generic[QueueT]):
         }
 
     def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Continue reading at the offsets to which an operator has reset the queues.
+        """Continue reading at new offsets, after an operator has reset the queues.
 
         Messages that were read before are ignored. A commit that is being sent is followed by one
         of the new offset.
@@ -164,9 +164,10 @@ class QueueTable(ABC, Generic[QueueT]):
         await self._offsets.flush(acknowledged=final)
 
     def disconnected(self, address: str) -> None:
-        """Prepare to commit again to the broker at ``address``, whose connection was lost.
+        """Record that the broker at ``address`` may have lost the last commits. They are sent
+        again.
 
-        The broker may have been killed before it stored the last commits.
+        The broker may have been killed before it stored these commits.
         """
         address_of = self._instance.routes.address_of
         its = [
@@ -203,7 +204,7 @@ class QueueTable(ABC, Generic[QueueT]):
 
 
 class Assignment(QueueTable[AssignedQueue | PopQueue]):
-    """Table of the queues that are assigned to a push consumer.
+    """Table of the queues assigned to a push consumer.
 
     The broker decides whether a queue is pulled or popped. Reading starts at the group's offset. A
     queue is released after the offset of its finished messages is committed.
@@ -328,7 +329,8 @@ class Assignment(QueueTable[AssignedQueue | PopQueue]):
         assigned.start()
 
     def _divide_limits(self, topic: str) -> None:
-        """Divide the limits of a topic among its queues after their number has changed."""
+        """Divide a topic's limits among its queues again, because the number of queues has
+        changed."""
         if not self._limits.has_topic:
             return
         pulled = [
@@ -352,8 +354,8 @@ class Assignment(QueueTable[AssignedQueue | PopQueue]):
         return one
 
     def _hand_over(self, queue: MessageQueue) -> None:
-        """Stop delivering messages of an ordered queue, and release the queue when its running
-        handler ends."""
+        """Stop delivering messages of an ordered queue. Release the queue when its running handler
+        has ended."""
         assigned = self._queues.pop(queue, None)
         if not isinstance(assigned, AssignedQueue):
             return

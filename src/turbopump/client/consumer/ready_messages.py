@@ -1,5 +1,4 @@
-"""Messages that wait for a handler or reader, over all queues of a consumer, first come first
-served.
+"""Waiting messages of all queues of a consumer. Handlers and readers get them in order of arrival.
 
 One rule: a message that is settled, or whose queue is lost, is not delivered. This module must not
 know how a message is handled.
@@ -26,7 +25,7 @@ class NoMoreMessages(Exception):  # noqa: N818 - an end, not an error
 
 
 class ReadyMessages:
-    """Queue of messages that wait for a handler or reader.
+    """Queue of ready messages. Each waits for a handler or reader.
 
     The limits of the pulls bound the size of the queue.
 
@@ -151,8 +150,8 @@ class ReadyMessages:
         return -(-len(self._ready) // (self.batch or 1))  # rounded up
 
     def next_ready(self) -> Handled | None:
-        """Return the next message or batch, or None if none is ready. The call is safe in any
-        thread."""
+        """Return the next message or batch, or None if the queue has no ready message. Any thread
+        may call this method."""
         if self.batch is not None:
             return self._next_batch(self.batch)
         while not self.paused:
@@ -222,7 +221,8 @@ class ReadyMessages:
         self.turn_end = self._loop.time() + TURN_MAX_S
 
     def _wake_more(self) -> None:
-        """Wake waiting readers, first one, and then twice as many in each cycle of the event loop.
+        """Wake waiting readers: one in the first cycle of the event loop, then twice as many in
+        each cycle.
 
         This ends when no message is left. If handlers never wait, one reader is enough for all
         messages.

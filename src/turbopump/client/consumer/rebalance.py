@@ -1,5 +1,5 @@
-"""Division of a group's queues among its members: by the members themselves (a pure calculation) or
-by a broker, and the schedule of both.
+"""Division of a group's queues among its members. Either the members calculate it, or a broker
+does.
 
 One rule: a division uses the brokers' *current* answers. If no broker answers, nothing changes, and
 the division is tried again soon. This module must not know what follows from having a queue.
@@ -45,7 +45,7 @@ queue has its owner."""
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """Queues that this member gains and loses when a topic's queues are divided again.
+    """Result of dividing a topic's queues: the queues that this member gains and loses.
 
     - ``complete``: False if the division must be repeated soon.
     - ``by``: text for a log line, which says who has divided the queues.
@@ -63,7 +63,8 @@ def queue_change(
     assigned: Collection[MessageQueue],
     strategy: Strategy,
 ) -> QueueChange:
-    """Return the queues of one topic that the member ``client_id`` gains and loses.
+    """Calculate a new division of one topic's queues. Return the change for the member
+    ``client_id``.
 
     A client that the brokers do not list yet gains and loses nothing. Queues of other topics in a
     strategy's result are ignored.
@@ -83,7 +84,7 @@ def queue_change(
 
 @dataclass(eq=False)
 class Balancer:
-    """Task that divides a group's queues among its members again and again.
+    """Task that repeatedly divides a group's queues among its members.
 
     The queues are divided every 20 s, after ``wake``, and soon after a failure.
 
@@ -117,7 +118,7 @@ class Balancer:
             self._woken.set()
 
     async def run(self, *, complete: bool = True) -> None:
-        """Divide the queues of every topic again and again, until cancelled.
+        """Divide the queues of every topic at intervals. Runs until cancelled.
 
         The first division follows after one interval, or after ``wake``. If the last division was
         not ``complete``, the first one follows soon.
@@ -153,8 +154,8 @@ class Balancer:
         return complete
 
     async def _balance_topic(self, topic: str) -> bool:
-        """Divide the queues of ``topic``, and apply the change. Return False if a part of this has
-        failed."""
+        """Divide the queues of ``topic``, and apply the change. Return False if any of this is
+        incomplete."""
         division = await self.divide(topic)
         change = division.change
         if not change.gained and not change.lost:
@@ -198,7 +199,7 @@ class Balancer:
         return Division(change, self.instance.client_id in clients, f"members={len(clients)}")
 
     async def _member_ids(self, route: TopicRoute) -> list[str]:
-        """Return the client ids of the group's members, as known to one of the topic's brokers."""
+        """Ask a broker of the topic for the client ids of the group's members."""
         request = GetConsumerListByGroup(consumer_group=self.group)
         addresses = sorted(route.every_address(slaves=True))
         address, command = await ask_one(self.instance, addresses, request)
@@ -241,7 +242,7 @@ async def ask_one(
     *,
     answers: Collection[int] = (ResponseCode.SUCCESS,),
 ) -> tuple[str, Command]:
-    """Ask brokers one after another until one answers with one of the codes in ``answers``.
+    """Ask brokers in turn, until the code of an answer is in ``answers``.
 
     Return the address of that broker and its answer. Raises the last error, or RouteNotFoundError
     without any address.
@@ -264,7 +265,7 @@ async def ask_one(
 
 
 class BrokerDivision:
-    """Division of queues by a broker, which also decides which queues are popped.
+    """Division of queues by a broker. The broker also decides if a queue is popped.
 
     If a broker does not know the request for a division (code 400, unknown to Apache's 4.9), the
     members divide the queues.
@@ -357,7 +358,8 @@ class BrokerDivision:
         self._falls_back = True
 
     async def _subscribe_to_retries(self, topic: str, *, pulls: bool, pops: bool) -> bool:
-        """Subscribe to the POP retry topic of a pulled topic, and unsubscribe for a popped one.
+        """Subscribe to the POP retry topic if ``topic`` is pulled. Unsubscribe from it if ``topic``
+        is popped.
 
         Return False if the subscription is new, so that its queues must be divided soon.
         """

@@ -1,5 +1,5 @@
-"""Sending failed messages back to their broker. It delivers them again later through the group's
-retry topic, or makes dead letters of them after too many attempts.
+"""Return of failed messages to their broker. The broker delivers them again later through the
+group's retry topic. After too many attempts it makes dead letters of them.
 
 One rule: a message is sent back only when a broker has confirmed it; until then this member keeps
 it. If its own broker refuses, it is sent as a plain message to the retry topic on any broker that

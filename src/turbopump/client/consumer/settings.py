@@ -250,7 +250,7 @@ class PushConsumerSettings(SubscriberSettings):
 
     @property
     def broker_strategy(self) -> str | None:
-        """Name under which brokers know the strategy, or None if they do not know it."""
+        """Name of the strategy for brokers, or None if brokers do not know the strategy."""
         if isinstance(self.allocation, str) and self.allocation in BROKER_STRATEGIES:
             return self.allocation
         return None

@@ -1,5 +1,5 @@
-"""Statistics of a consumer's pulls and handling, by topic: times and rates of the last minute,
-failures of the last hour.
+"""Statistics of a consumer by topic. They cover pulls and handling in the last minute, and failures
+in the last hour.
 
 One rule: recording costs one addition. Reading sums up slices of ten seconds. Pure: time is passed
 as a value, in seconds. Source: apache/rocketmq ``ConsumerStatsManager``, ``StatsItem``.
@@ -25,7 +25,7 @@ HOUR_S: Final = 3600.0
 
 
 class Consumption:
-    """Statistics of a consumer about each of its topics.
+    """Statistics of a consumer, separate for each topic.
 
     - ``now``: function that returns the seconds of a monotonic clock.
     - ``traces``: traces of the handled messages. None if messages are not traced.
@@ -54,8 +54,8 @@ class Consumption:
         return {topic: statistics.status(now) for topic, statistics in self._topics.items()}
 
     def handling_began(self, message: Handled) -> None:
-        """Record that a handler or reader got a message or batch. The call is safe in any
-        thread."""
+        """Record that a message or batch went to a handler or reader. Any thread may call this
+        method."""
         if isinstance(message, DeliveryBatch):
             self._began_together(message.messages)
             return
@@ -85,7 +85,7 @@ class Consumption:
                 self._loop.call_soon_threadsafe(self._traces.began_all, messages)
 
     def handling_ended(self, message: Delivery, statistics: TopicStatistics, *, ok: bool) -> float:
-        """Record that a message is done or has failed, and return the current time.
+        """Record the end of handling a message: done or failed. Return the current time.
 
         The time is in seconds of the monotonic clock. Messages that no handler or reader had are
         not counted.
@@ -131,8 +131,7 @@ class TopicStatistics:
             current.failed += 1
 
     def status(self, now: float) -> ConsumeStatus:
-        """Return the mean times and the rates of the last minute, and the failures of the last
-        hour.
+        """Return mean times and rates of the last minute, and failures of the last hour.
 
         Times are in ms, and rates are per second. RocketMQ: the handling time is that of the last
         hour if the last minute had none.
@@ -169,7 +168,7 @@ class TopicStatistics:
 
 @dataclass(slots=True)
 class _Slice:
-    """Counts of the ten seconds from ``start`` on."""
+    """Counts of ten seconds, beginning at ``start``."""
 
     start: float
     pulls: int = 0

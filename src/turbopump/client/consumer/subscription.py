@@ -1,5 +1,4 @@
-"""Subscription of a consumer to a topic, by tags or a SQL92 filter over properties, and the exact
-check of a message's tag.
+"""Subscription of a consumer to a topic. It selects messages by tags or by a SQL92 filter.
 
 One rule: a broker compares hashes of tags and may return other messages; the check here is exact.
 Only the broker evaluates SQL filters. This module must not know where messages come from. Source:
@@ -98,13 +97,13 @@ class Subscription:
 
     @property
     def wanted(self) -> Wanted:
-        """Filter from which ``subscription_to`` makes the same subscription again."""
+        """Filter that ``subscription_to`` turns into this subscription again."""
         if self.kind == SQL92:
             return Sql(self.expression)
         return self.expression if list_fault(self.expression) is None else Tags(self.tags)
 
     def data(self) -> SubscriptionData:
-        """Return the subscription in the form that heartbeats contain."""
+        """Return the subscription's entry in heartbeats."""
         return SubscriptionData(
             topic=self.topic,
             sub_string=self.expression,

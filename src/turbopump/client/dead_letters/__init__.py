@@ -1,5 +1,5 @@
-"""Dead letters: functions that list the groups with dead letters, read them, and send each of them
-again once."""
+"""Dead letters: functions to list the groups with dead letters, to read the letters, and to resend
+each letter once."""
 
 from turbopump.client.dead_letters.dead_letter import (
     DeadGroup,

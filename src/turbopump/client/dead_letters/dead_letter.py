@@ -1,5 +1,4 @@
-"""Dead letters: messages in ``%DLQ%group``, where they came from, and the message that is sent
-again.
+"""Dead letters: messages in ``%DLQ%group``. A dead letter names its origin, and can be sent again.
 
 The id of a resent message depends only on the dead letter, so everyone who resends it uses the same
 id. Source: apache/rocketmq ``AbstractSendMessageProcessor.consumerSendMsgBack`` (the properties of
@@ -87,7 +86,7 @@ would delay the message; TRAN_MSG would make it half of a transaction."""
 
 
 class ResendTo(Enum):
-    """Target to which dead letters are sent again.
+    """Target topic of resent dead letters.
 
     - ``ORIGIN``: the original topic, where every group receives them.
     - ``PULL_RETRY``, ``POP_RETRY``: the group's retry topic for pulling or popping consumers.
@@ -101,7 +100,8 @@ class ResendTo(Enum):
 
 
 class InDoubt(Enum):
-    """Treatment of dead letters that an earlier run may have sent to a queue that cannot be read.
+    """Treatment of dead letters in doubt: an earlier run may have sent them to a queue that is
+    unreadable now.
 
     The queue is gone, or its broker does not answer.
 
@@ -133,8 +133,8 @@ class DeadLetter:
 
     @property
     def attempts(self) -> int:
-        """Number of deliveries to the group, including the one after which the message became a
-        dead letter."""
+        """Number of deliveries to the group. After the last of them the message became a dead
+        letter."""
         return self.message.reconsume_times
 
     @property
@@ -145,13 +145,13 @@ class DeadLetter:
 
     @property
     def origin_msg_id(self) -> str | None:
-        """Offset message id of the original message, or None if the dead letter does not have
+        """Offset message id of the original message, or None if the dead letter does not name
         it."""
         return self.message.properties.get(names.ORIGIN_MESSAGE_ID)
 
     @property
     def failure(self) -> str | None:
-        """Reason of the last failure, or None if no client of this project has recorded one."""
+        """Reason of the last failure. None if no client of this project has recorded a reason."""
         return names.consume_failure(self.message.properties, self.attempts)
 
     @property
@@ -178,7 +178,7 @@ class DeadLetter:
 
     @property
     def was_popped(self) -> bool:
-        """True if the message was delivered by POP before.
+        """True if an earlier delivery of the message used POP.
 
         The value is False, although POP may be used, if the message became a dead letter at the
         first attempt.
@@ -240,7 +240,7 @@ class DeadGroup:
 
 
 class DeadLetters(MessageFinder):
-    """Client that finds and reads dead letters.
+    """Client that reads dead letters and lists their groups.
 
     Use it as ``async with DeadLetters("127.0.0.1:9876") as dead_letters:``. It is a
     ``MessageFinder`` with the same settings, and changes nothing on a broker, not even an offset.
@@ -364,8 +364,8 @@ class DeadLetters(MessageFinder):
         return queues
 
     async def copies_in(self, topic: str, unique_id: str) -> FoundMessages:
-        """Return the newest messages of a topic with this unique id, and the brokers that could not
-        be asked.
+        """Search a topic for messages with this unique id. Return the newest ones, and the brokers
+        that could not be asked.
 
         The known route of the topic is used.
         """
@@ -402,7 +402,7 @@ _WHOLE: Final = 9
 
 
 def latest_reason(bodies: Iterable[bytes], group: str, msg_id: str) -> str | None:
-    """Return the latest reason why ``group`` failed with a message, from trace messages.
+    """Search trace messages for the latest reason why ``group`` failed with a message.
 
     ``bodies`` are the bodies of the trace messages, oldest first. The result is None if they have
     no reason.

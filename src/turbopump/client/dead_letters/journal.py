@@ -1,5 +1,5 @@
-"""Journal of a group's resends, with the targets of dead letters that are being sent, and the
-results.
+"""Journal of a group's resends. It records the target of each dead letter before the send, and the
+result afterwards.
 
 ::
 
@@ -58,7 +58,7 @@ _LINE: Final = msgspec.json.Decoder(_JournalLine)
 
 @dataclass(slots=True)
 class JournalState:
-    """State of all resends after the last line of a journal.
+    """State of all resends, as recorded in a journal.
 
     - ``done``: ids of messages that are in a target.
     - ``in_doubt``: aims of messages that may be in a target, by id.
@@ -149,7 +149,7 @@ class Journal:
         os.close(self._lock)
 
     def start(self, ends: Mapping[MessageQueue, int]) -> None:
-        """Record the offsets at the end of target queues, before letters are sent there.
+        """Record the end offsets of target queues. Call this before letters are sent there.
 
         The lines reach the disk together with the next aims.
         """
@@ -158,7 +158,7 @@ class Journal:
             self._append({"start": start}, sync=False)
 
     def record_aims(self, aims: Mapping[str, MessageQueue], now_ms: int) -> None:
-        """Record the target queue of each letter, by id, before the letters are sent.
+        """Record the target queue of each letter, by id. Call this before the letters are sent.
 
         The call blocks the thread until the lines are on the disk.
         """
@@ -178,7 +178,7 @@ class Journal:
             self._append({"done": ids}, sync=False)
 
     def record_lost(self, ids: Iterable[str]) -> None:
-        """Record the ids of letters that were to be sent, but are not in the target."""
+        """Record the ids of lost letters: meant to be sent, but not in the target."""
         if ids := list(ids):
             self._append({"lost": ids}, sync=False)
 

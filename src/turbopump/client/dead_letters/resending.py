@@ -1,5 +1,5 @@
-"""Resending of dead letters, each once, despite kills of this process, lost answers and a second
-operator.
+"""Resending of dead letters. Each is sent once, despite kills of this process, lost answers and a
+second operator.
 
 These steps are repeated for some letters at a time:
 
@@ -91,7 +91,7 @@ async def would_resend(
     to: ResendTo,
     wanted: LetterFilter | None = None,
 ) -> ResendReport:
-    """Return a report of what ``resend`` would do, without sending or writing anything.
+    """Predict the result of ``resend``. Return its report, without sending or writing anything.
 
     Only the journal tells which letters were sent before. ``targets`` counts the letters by topic.
     """
@@ -191,7 +191,7 @@ class ResendRun:
     # --- letters in doubt after a run that was killed
 
     async def settle_old_doubts(self) -> None:
-        """Search the targets for letters that an earlier run sent without getting an answer.
+        """Search the targets for letters in doubt: an earlier run sent them, and got no answer.
 
         A journal may be used with several clusters whose groups, topics and brokers have the same
         names. An id that is not among this group's dead letters may belong to another cluster. Only
@@ -264,8 +264,7 @@ class ResendRun:
         self._report_progress(self.report)
 
     def _may_send(self, letter: DeadLetter, hidden: target.UnreadableQueue) -> bool:
-        """Return True if the user wants to resend a letter that may already be in an unreadable
-        queue.
+        """Return True if a letter in doubt may be sent again. Its target queue is unreadable.
 
         The user's ``in_doubt`` decides.
         """
@@ -364,7 +363,7 @@ class ResendRun:
         return queues[self._turn % len(queues)]
 
     def _usable_queues(self, topic: str) -> list[MessageQueue]:
-        """Return the queues of a topic that can be both written and read."""
+        """Return the usable queues of a topic: writable, readable, and with a master."""
         route = self._instance.routes.known[topic]
         readable = set(route.subscribe_queues)
         return [
@@ -393,7 +392,7 @@ class ResendRun:
         return good
 
     async def begin_topic(self, topic: str) -> str | None:
-        """Prepare a target topic, and return the reason if no letter can be sent to the topic."""
+        """Prepare a target topic. Return the reason if it can take no letters, else None."""
         try:
             await self._instance.routes.get(topic)
             queues = self._usable_queues(topic)
@@ -433,7 +432,7 @@ class ResendRun:
                 )
 
     async def _not_elsewhere(self, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
-        """Return the letters that are not in their target yet.
+        """Search the targets for letters, and return the letters that are not there yet.
 
         Someone with another journal may have sent the others.
         """
@@ -466,7 +465,7 @@ FAILURES_SHOWN: Final = 100
 
 @dataclass(slots=True)
 class ResendReport:
-    """Numbers of dead letters that were sent, found or not sent by a run.
+    """Result of a run: numbers of dead letters by outcome.
 
     - ``sent``: sent in this run. In a dry run: letters that would be sent.
     - ``already``: sent before, by the journal.

@@ -1,7 +1,7 @@
-"""Reads of the topics to which dead letters are sent again.
+"""Searches in the topics to which dead letters are resent.
 
-They find the ends of the queues, new messages in them, and messages by id. This module reads;
-``resending.py`` decides.
+The searches find the ends of the queues, new messages in them, and messages by id. This module
+reads; ``resending.py`` decides.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class TargetTopics:
         return self.topic_of(letter)
 
     def topic_of(self, letter: DeadLetter) -> str | None:
-        """Return the target topic of a letter that was passed to ``learn_topic`` before."""
+        """Return the target topic that ``learn_topic`` has found for a letter."""
         origin = letter.origin_topic
         match self.to:
             case ResendTo.ORIGIN:

@@ -1,4 +1,5 @@
-"""Handling of each business key once, with ``IdempotentConsumer`` and the stores of its keys."""
+"""Idempotent handling: each business key is handled once. The package has ``IdempotentConsumer``
+and the stores of its keys."""
 
 from turbopump.client.idempotence.consumer import IdempotentConsumer, TwinWaitError
 from turbopump.client.idempotence.store import (

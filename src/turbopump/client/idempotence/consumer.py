@@ -1,4 +1,4 @@
-"""Handlers that handle one message per business key.
+"""Idempotent handlers, which handle each business key once.
 
 Copies of finished messages are skipped, and messages with the same key wait for each other. One
 rule: a key is done only after its handler has succeeded, and is recorded before the message is
@@ -51,7 +51,7 @@ FINISH_ATTEMPTS: Final = 3
 
 
 class TwinWaitError(Exception):
-    """Raised if another message with the same key was in a handler for longer than ``wait``.
+    """Raised when a message has waited longer than ``wait`` for another message with the same key.
 
     The waiting message has to be delivered again.
     """
@@ -121,7 +121,8 @@ class IdempotenceSettings:
 
 
 class IdempotentConsumer:
-    """Wrapper of a message handler that skips messages whose business key was handled before.
+    """Wrapper of a message handler. It skips a message if the message's business key is already
+    done.
 
     Use it as ``PushConsumer(…, handler=IdempotentConsumer(key="order_id",
     store=SqliteStore("done.db"))(handle))``. The keywords are the fields of
@@ -156,8 +157,8 @@ class IdempotentConsumer:
         process with such a key wait for the event and do not ask the store."""
 
     def __call__(self, handler: Handler) -> Callable[[Delivery], Awaitable[object]]:
-        """Wrap ``handler``, and return a handler for a PushConsumer of asyncio or of
-        ``turbopump.blocking``.
+        """Wrap ``handler`` for a PushConsumer, of asyncio or of ``turbopump.blocking``. Return the
+        wrapped handler.
 
         A plain function runs in a thread, a coroutine function on the event loop.
         """
@@ -206,8 +207,8 @@ class IdempotentConsumer:
 
     @asynccontextmanager
     async def handling(self, message: ReceivedMessage) -> AsyncIterator[bool]:
-        """Return a context manager whose value is True if a message of ``async for`` has to be
-        handled.
+        """Return a context manager for a message of ``async for``. Its value is True if the message
+        has to be handled.
 
         Use it as ``async with idempotent.handling(message) as first: if first: …``. The key of the
         message is claimed until the block ends. ``first`` is always True for a message without a
@@ -230,7 +231,7 @@ class IdempotentConsumer:
             await self.end_claim(visit, done=done)
 
     def key_of(self, message: ReceivedMessage) -> str | None:
-        """Return the name under which the store has the key of this message.
+        """Return the store's name for the key of this message.
 
         The result is None if the message has no key.
         """

@@ -1,4 +1,4 @@
-"""Stores of idempotent consumers, with the three states of a key and the transitions between them.
+"""Stores of idempotent consumers. A store keeps the state of each key: absent, claimed or done.
 
 ::
 
@@ -54,7 +54,7 @@ class Claim(Enum):
 
 
 class IdempotenceStore(Protocol):
-    """Store that records which business keys are claimed and which are done.
+    """Store of business keys. It records each key as claimed or done.
 
     ``owner`` distinguishes claims. Durations are in seconds. Methods raise the errors of the
     store's library.
@@ -73,14 +73,14 @@ class IdempotenceStore(Protocol):
         """
 
     async def finish(self, key: str, owner: str, keep: float) -> bool:
-        """Record the key as done for ``keep`` seconds.
+        """Mark the key as done. The store forgets the mark after ``keep`` seconds.
 
         Returns False if the owner no longer had the key. The key is done nevertheless.
         """
 
     async def release(self, key: str, owner: str) -> None:
-        """Remove the key, so that others can claim it. Nothing happens if the owner does not have
-        the key."""
+        """Remove the key, so that others can claim it. Do nothing if ``owner`` does not have the
+        key."""
 
     async def close(self) -> None:
         """Close files, threads and connections of the store. A second call does nothing."""
@@ -141,7 +141,7 @@ class MemoryStore:
         pass
 
     def __len__(self) -> int:
-        """Return the number of keys that are claimed or done."""
+        """Return the number of claimed and done keys."""
         return len(self._held) + len(self._done)
 
     def _is_owners(self, key: str, owner: str) -> bool:

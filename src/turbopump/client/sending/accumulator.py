@@ -138,7 +138,8 @@ class Accumulator:
     def add_message(
         self, message: Message, piece: BatchPart, queue: MessageQueue | None, timeout: float
     ) -> asyncio.Future[SendResult]:
-        """Add a message that was just encoded to its batch, and return the future of its result.
+        """Add a message to its batch, and return the future of the message's result. ``piece`` is
+        the encoded message.
 
         ``put_piece`` has the details and errors.
         """
@@ -246,7 +247,7 @@ class Accumulator:
         batch.expiry = asyncio.get_running_loop().call_at(at, self._fail_expired, batch, key)
 
     def _fail_expired(self, batch: _GatheredBatch, key: BatchKey) -> None:
-        """Fail those messages of a batch whose deadline has passed.
+        """Fail the messages of a batch that are past their own deadlines.
 
         Messages that still waited are removed from the batch and not sent.
         """
@@ -315,9 +316,9 @@ def batch_key(message: Message, piece: BatchPart, queue: MessageQueue | None) ->
 
 
 def shared_deadline(deadlines: Sequence[float], now: float) -> float:
-    """Return the deadline of a batch, which is about that of its last message.
+    """Return the deadline of a batch: roughly the latest deadline of its messages.
 
-    It is slightly earlier if other messages have nearly the same deadline.
+    The result is slightly earlier if other messages have nearly the same deadline.
     """
     earliest = min(deadlines)
     latest = max(deadlines)
@@ -330,7 +331,7 @@ def shared_deadline(deadlines: Sequence[float], now: float) -> float:
 def overdue(
     topic: str, msg_id: str, asked: Sequence[str], spent_ms: float, *, held: bool
 ) -> SendError:
-    """Return the error of a message whose deadline passed before that of its batch."""
+    """Return the error for a message that timed out earlier than its batch."""
     text = f"message {msg_id[:80]} to topic {topic!r} was not "
     if held:
         text += (

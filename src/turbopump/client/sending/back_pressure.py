@@ -1,4 +1,5 @@
-"""Back-pressure, a limit on a producer's messages in flight, by number and bytes.
+"""Back-pressure: a limit on a producer's messages in flight. It limits their number and their
+bytes.
 
 One rule: senders that wait for room get it in the order in which they came, until their deadlines.
 Source: apache/rocketmq ``enableBackpressureForAsyncMode``. There, a waiting send keeps a lock that
@@ -52,7 +53,7 @@ class NoRoomError(Exception):
 
 
 class InFlightBound:
-    """Counter of the messages in flight, which makes senders wait at a limit.
+    """Counter of the messages in flight. Senders wait while the counter is at its limit.
 
     A body that is larger than the whole limit is sent alone.
     """
@@ -120,7 +121,8 @@ class InFlightBound:
             await self._idle.wait()
 
     def close(self) -> None:
-        """Raise NoRoomError in waiting senders, and in later ones that find no room."""
+        """End all waits for room with NoRoomError. A later sender without room gets the error at
+        once."""
         self._closed = True
         for _, turn in self._line:
             if not turn.done():
@@ -180,7 +182,7 @@ class InFlightLimiter:
         return await self.deliver_entered(sender, outgoing, target, timeout)
 
     async def wait_for_room(self, outgoing: Outgoing, timeout: float | None) -> float | None:
-        """Reserve room for the message, and return the seconds that are left.
+        """Reserve room for the message, and return the rest of ``timeout`` in seconds.
 
         Raises SendError if there is no room in time.
         """
@@ -191,7 +193,7 @@ class InFlightLimiter:
     async def deliver_entered(
         self, sender: Sender, outgoing: Outgoing, target: Target, timeout: float | None
     ) -> SendResult:
-        """Send a message for which room is reserved, and free the room.
+        """Send a message with reserved room, and free the room afterwards.
 
         The room is also freed after an error.
         """
@@ -249,7 +251,8 @@ class InFlightLimiter:
             await self._bound.wait_idle()
 
     def close(self) -> None:
-        """Raise SendError in waiting senders, and in later ones that find no room."""
+        """End all waits for room with SendError. A later sender without room gets the error at
+        once."""
         if self._bound is not None:
             self._bound.close()
 

@@ -1,5 +1,6 @@
-"""Preparation of a message for sending: check, unique id, namespace, compression, frame. Values in,
-values out.
+"""Preparation of a message for sending: it is checked, gets a unique id, and becomes a frame.
+
+Its namespace is added, and its body may be compressed. Values in, values out.
 
 One rule: a message that a broker would refuse for its form is refused here, with a clear error,
 before a byte is sent. The user's ``Message`` is not changed, so it can be sent again. Source:
@@ -81,7 +82,7 @@ default level."""
 
 
 class Compression(NamedTuple):
-    """Rule that says which bodies are compressed, and how.
+    """Rule for compressing bodies.
 
     - ``above``: size in bytes from which bodies are compressed. None compresses no body.
     - ``kind``: name of the kind, such as ``zlib``.
@@ -94,7 +95,7 @@ class Compression(NamedTuple):
 
 
 class Outgoing(msgspec.Struct, frozen=True, gc=False):
-    """Message that is ready to be sent, with the contents of its frame and its id."""
+    """Message ready to be sent: the contents of its frame, and its id."""
 
     topic: str
     body: bytes
@@ -214,7 +215,7 @@ class Packer:
         return BatchPart(topic, entry, msg_id)
 
     def pack_single(self, piece: BatchPart) -> Outgoing:
-        """Convert a message that was encoded for a batch to one that is sent alone."""
+        """Convert a batch part to a message for a separate send."""
         item = decode_batch(piece.entry)[0]
         body = item.body
         sys_flag = 0
@@ -242,7 +243,7 @@ class Packer:
         return f"{text}UNIQ_KEY\x01{msg_id}\x02", msg_id
 
     def pack_batch(self, messages: Sequence[Message]) -> Outgoing:
-        """Combine messages into a batch that is sent in one request.
+        """Combine messages into a batch for one request.
 
         Raises MessageError if the messages cannot be one batch, because a batch is not split.
         """
@@ -262,7 +263,7 @@ class Packer:
         return self.pack_pieces(pieces, wait_store_ok=first.wait_store_ok)
 
     def pack_pieces(self, pieces: Sequence[BatchPart], *, wait_store_ok: bool) -> Outgoing:
-        """Combine encoded messages of one topic into a batch that is sent in one request.
+        """Combine encoded messages of one topic into a batch for one request.
 
         Raises MessageError if the messages are too large together.
         """
@@ -342,7 +343,7 @@ def _check_fits(message: Message, first: Message) -> None:
 
 
 class MessageParts(TypedDict, total=False):
-    """Arguments of ``Message`` other than topic and body."""
+    """Further arguments of ``Message``, besides topic and body."""
 
     tags: str | None
     keys: str | Iterable[str] | None
@@ -355,7 +356,8 @@ class MessageParts(TypedDict, total=False):
 
 
 def as_message(message: Message | str, body: bytes | str | None, parts: MessageParts) -> Message:
-    """Return the ``Message`` that the arguments of ``send`` describe in either form.
+    """Return a ``Message`` from the arguments of ``send``. They contain a whole message or its
+    parts.
 
     Raises TypeError if the two forms are mixed.
     """
@@ -395,7 +397,7 @@ class _Head(NamedTuple):
 
 
 class SendFrames:
-    """Encoder of the frames in which one producer group sends messages.
+    """Encoder of a producer group's send frames.
 
     - ``code``: request code for a single message.
     - ``form``: header form, JSON or ROCKETMQ. ROCKETMQ takes twice as long.
@@ -485,7 +487,7 @@ class SendFrames:
 
 
 class NotedFrames(SendFrames):
-    """Encoder of frames that also records to which brokers they go.
+    """Encoder of send frames that also notes the broker of each frame.
 
     Each frame's broker name is added to the list in ``notes``, if the context has set one.
     """

@@ -40,7 +40,7 @@ queue by round robin."""
 
 
 class QueueChooser:
-    """Object that determines to which queue a message of one producer goes.
+    """Chooser of the target queue for each message of a producer.
 
     ``namespace`` is the namespace of the producer, or None.
     """
@@ -55,7 +55,7 @@ class QueueChooser:
         selector: Selector | None,
         sharding_key: object,
     ) -> tuple[Message, Target]:
-        """Return the target of a message, and the message with its sharding key, if any.
+        """Return the message and its target. A sharding key is added to the message as a property.
 
         Raises ConfigError or TypeError if more than one target is given.
         """
@@ -83,7 +83,7 @@ class QueueChooser:
         return message, partial(self._chosen, selector, message)
 
     def wrapped_target(self, target: Target) -> Target:
-        """Return the target with the queue's name as brokers know it."""
+        """Return the target with the queue's name at brokers."""
         return wrapped(self.namespace, target) if isinstance(target, MessageQueue) else target
 
     def _chosen(
@@ -115,7 +115,7 @@ class QueueSelection(Protocol):
 
 
 class RoundRobin:
-    """Strategy that uses all queues of a topic one after another.
+    """Strategy that takes the queues of a topic in turn.
 
     There is one counter for each topic. A counter starts at random, so that producers do not all
     use the same queue.
@@ -175,7 +175,7 @@ class RoundRobin:
 
 @dataclass(frozen=True, slots=True)
 class NearFirst:
-    """Strategy that prefers one broker as long as that broker works.
+    """Strategy that prefers one broker while this broker works.
 
     A queue of ``broker_name`` is chosen unless that broker is to be avoided or has no queue of the
     topic. Otherwise ``others`` choose.
@@ -328,7 +328,8 @@ class FaultStrategy:
 
 
 class FaultDetector:
-    """Detector that asks unreachable brokers at an interval until they answer.
+    """Detector of recovered brokers. It asks each unreachable broker at an interval until the
+    broker answers.
 
     Any answer shows that a broker is back. Source: apache/rocketmq
     ``LatencyFaultToleranceImpl.detectByOneRound``.

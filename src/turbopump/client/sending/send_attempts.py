@@ -1,4 +1,4 @@
-"""Sending of one message: the fast path, and attempts that are repeated on another broker.
+"""Sending of one message. After a failed attempt, another broker is tried.
 
 One rule: the deadline covers everything: routes, topic creation, connections and retries. The error
 of a failed send lists all attempts. After a failure that shows an old route, the route is fetched
@@ -471,7 +471,8 @@ class SendAttempts:
     async def _correction(
         self, route: TopicRoute, attempt: Attempt
     ) -> tuple[TopicRoute, MessageQueue | None] | None:
-        """Return a newer route for one more attempt, if the old route caused the failure.
+        """Return a newer route if the old route caused the failure. One more attempt uses the newer
+        route.
 
         The attempt comes after the last retry, and only if nothing was stored. The second value is
         the queue to use, or None for any queue. Return None if there is no such attempt.
@@ -510,14 +511,15 @@ class SendAttempts:
 
 
 def is_routes_fault(attempt: Attempt) -> bool:
-    """Return True if nothing was stored and an old route may be the cause."""
+    """Return True if an old route may have caused the failure. Nothing was stored in that case."""
     error = attempt.error
     unknown = isinstance(error, errors.ResponseError) and error.code == ResponseCode.TOPIC_NOT_EXIST
     return unknown or isinstance(error, errors.ConnectError) or is_queue_gone(error)
 
 
 def with_properties(outgoing: Outgoing, properties: dict[str, str]) -> Outgoing:
-    """Return the message with the properties that a hook has added, if they can be encoded.
+    """Return the message with a hook's properties. Properties that cannot be encoded are logged and
+    ignored.
 
     The id of the message is kept.
     """
@@ -560,7 +562,7 @@ def only_broker(route: TopicRoute, broker_name: str) -> bool:
 
 
 def message_kind_of(properties: dict[str, str]) -> MessageKind:
-    """Return the kind of message that the properties stand for.
+    """Derive the kind of a message from its properties.
 
     Source: apache/rocketmq ``sendKernelImpl``.
     """

@@ -64,12 +64,13 @@ class SendResult(msgspec.Struct, frozen=True):
         return self.batch_ids or (self.msg_id,)
 
     def moved_to(self, queue: MessageQueue) -> SendResult:
-        """Return a copy of the result with ``queue``, which has the name that the user knows."""
+        """Return a copy of the result whose queue is ``queue``. Its topic has no namespace
+        prefix."""
         return msgspec.structs.replace(self, queue=queue)
 
 
 class SendAnswer(SendMessageReply, kw_only=True):
-    """Header fields of the answer to a send, including those that only clients read."""
+    """Header fields of the answer to a send. The class adds the fields that only clients read."""
 
     region_id: str | None = msgspec.field(default=None, name="MSG_REGION")
     trace_on: str | None = msgspec.field(default=None, name="TRACE_ON")
@@ -165,8 +166,8 @@ class NotWrittenError(errors.CallTimeoutError):
 
 
 class BrokerHangsError(errors.CallTimeoutError):
-    """Raised when the broker has stopped answering. The message may be stored or not, as after a
-    timeout."""
+    """Raised when the broker has stopped answering. As after a timeout, the message may be
+    stored."""
 
 
 class ProducerClosedError(errors.RemotingError):
@@ -174,7 +175,7 @@ class ProducerClosedError(errors.RemotingError):
 
 
 def no_time(msg_id: str, topic: str, timeout: float) -> errors.SendError:
-    """Return the error of a message whose deadline had passed before its first attempt."""
+    """Return the error for a message whose timeout left no time for a first attempt."""
     return errors.SendError(
         f"message {msg_id[:80]} to topic {topic!r} was not sent: {timeout=} leaves no time for it. "
         "Nothing was stored; give it more seconds",
@@ -215,7 +216,8 @@ class Attempt:
 
 
 def is_queue_gone(error: errors.RemotingError | None) -> bool:
-    """Return True if the broker has no queue with the requested id, and therefore stored nothing.
+    """Return True if the error says that the broker has no such queue. Nothing was stored in that
+    case.
 
     Such a broker answers with code 29, or 1 in 4.x. Both codes have other meanings too. Source:
     apache/rocketmq ``AbstractSendMessageProcessor.msgCheck``.
@@ -378,7 +380,7 @@ class SendStatistics:
         return sum(broker.failed for broker in self.brokers.values())
 
     def count_stored(self, broker_name: str, seconds: float) -> None:
-        """Count an attempt that stored its message. The call takes about 0.15 µs."""
+        """Count a successful attempt. The call takes about 0.15 µs."""
         broker = self.brokers.get(broker_name)
         if broker is None:
             broker = self.brokers[broker_name] = BrokerSends()

@@ -1,4 +1,4 @@
-"""State that all sends of one producer share: settings, connections, routes, faults, counts.
+"""Shared state of all sends of one producer: settings, connections, routes, faults, counts.
 
 ``send_attempts.py`` sends one message. Source: apache/rocketmq
 ``DefaultMQProducerImpl.sendDefaultImpl``.
@@ -17,16 +17,14 @@ from turbopump.client.instance import ClientInstance
 from turbopump.client.namespace import unwrap
 from turbopump.client.routes import NameServersSilentError
 from turbopump.client.sending import send_result
+from turbopump.client.sending.hanging_brokers import HangWatch
 from turbopump.client.sending.outgoing import Outgoing, Packer, SendFrames
 from turbopump.client.sending.queue_chooser import FaultStrategy, QueueSelection
-from turbopump.client.topic_route import DEFAULT_TOPIC_QUEUES, READABLE, WRITABLE, TopicRoute
-from turbopump.errors import CallTimeoutError, ClientErrorCode, RemotingError, RouteNotFoundError
+from turbopump.client.sending.topic_creation import TopicCreation
+from turbopump.client.topic_route import TopicRoute
+from turbopump.errors import ClientErrorCode, RouteNotFoundError
 from turbopump.message.message import MessageQueue
-from turbopump.message.rules import DEFAULT_TOPIC
-from turbopump.protocol.codes import LanguageCode
 from turbopump.protocol.command import Command, TypedJsonHeader
-from turbopump.protocol.requests.offsets import GetMaxOffset
-from turbopump.protocol.requests.topics import FLAG_UNIT, CreateTopic
 from turbopump.remoting.permits import Permits
 from turbopump.remoting.wire import Wire
 
@@ -61,7 +59,7 @@ class SendRules:
 
 @dataclass(eq=False)
 class Sender:
-    """State that all sends of one producer share."""
+    """Shared state of all sends of one producer."""
 
     instance: ClientInstance
     rules: SendRules
@@ -94,9 +92,11 @@ class Sender:
         self.hangs = HangWatch(self.instance, self.under_way, self.rules.timeout)
 
     def introducing(self) -> Sender:
-        """Return a copy of this sender that sends only to brokers which know this client.
+        """Return a copy of this sender. It sends this client's heartbeat to each broker before the
+        first message.
 
-        Such brokers will send requests to the client. They get a heartbeat first if needed.
+        The brokers will send requests to the client later. A broker that already knows the client
+        gets no second heartbeat.
         """
         other = copy(self)
         other.introduces = True
@@ -126,7 +126,7 @@ class Sender:
         return connection.start_call(opaque, frame, timeout, kind)
 
     async def route(self, topic: str, timeout: float, *, writable: bool = True) -> TopicRoute:
-        """Return the route of ``topic``, which is created if it does not exist.
+        """Return the route of ``topic``. A topic that does not exist is created.
 
         With ``writable``, the route has queues to send to. Name servers that do not answer are
         asked again for ``timeout`` seconds. Raises RouteNotFoundError if there is no such route.
@@ -171,7 +171,7 @@ class Sender:
         return route
 
     async def _known_route(self, topic: str, writable: bool) -> TopicRoute:
-        """Ask the name servers for a route until one of them answers, and return the route.
+        """Return the route of ``topic``. The request is repeated until a name server answers.
 
         Raises RouteNotFoundError if the topic has no route.
         """
@@ -192,13 +192,13 @@ class Sender:
 
 
 def is_usual(route: TopicRoute) -> bool:
-    """Return True if the topic exists and has queues to send to."""
+    """Return True if the topic exists and has writable queues."""
     return not route.inherited and bool(route.publish_queues)
 
 
 @dataclass(slots=True, eq=False)
 class PendingSends(Permits):
-    """Counter of the sends in flight, which all senders of a producer share.
+    """Counter of a producer's sends in flight, shared by all its senders.
 
     ``close`` waits until the counter is 0.
     """
@@ -210,176 +210,3 @@ class PendingSends(Permits):
         """Raise ProducerClosedError with the text ``why`` if the producer was closed."""
         if self.closed:
             raise send_result.ProducerClosedError(why)
-
-
-HANG_SHARE: Final = 1 / 3
-"""Share of ``send_timeout`` after which a silent broker gets a request as a test. The broker has
-the same time to answer. The last third is left for another broker."""
-HANG_PATIENCE_MAX_S: Final = 3.0
-
-
-class HangWatch:
-    """Timer that moves sends from a hanging broker to another one.
-
-    A broker hangs if its process is stopped or its machine is down. But a broker may also be slow
-    for good reasons. Under SYNC_FLUSH a send waits for the disk, and with replicas for their
-    answers, by default up to 5 s. A retry elsewhere would then store the message twice.
-
-    So a broker that is silent while sends wait gets a request that needs neither disk nor replicas.
-    Only if the broker sends no byte of an answer, sends that may use another broker end with
-    BrokerHangsError. Each producer has one timer, which runs only while sends are in flight.
-    """
-
-    def __init__(
-        self, instance: ClientInstance, under_way: PendingSends, send_timeout: float
-    ) -> None:
-        self._instance = instance
-        self._under_way = under_way
-        self._patience = min(send_timeout * HANG_SHARE, HANG_PATIENCE_MAX_S)
-        self.on = False
-        self._loop = asyncio.get_running_loop()
-        self._looked_at = 0.0
-        self._waiting: set[str] = set()
-        """Brokers that had unanswered sends at the last check."""
-        self._asked: set[str] = set()
-
-    def start(self) -> None:
-        self.on = True
-        self._waiting.clear()
-        self._loop.call_later(self._patience / 2, self._check_silent_brokers)
-
-    def _check_silent_brokers(self) -> None:
-        if not self._under_way.count:
-            self.on = False
-            return
-        waiting: set[str] = set()
-        for address, connection in self._instance.remoting.connections.items():
-            if send_result.SEND_ANSWER in connection.calls.typed.values():
-                waiting.add(address)
-                silent = address in self._waiting and connection.last_read <= self._looked_at
-                if silent and address not in self._asked:
-                    self._asked.add(address)
-                    self._instance.spawn(
-                        self._ask_for_life(address, connection), name=f"check {address}"
-                    )
-        self._waiting = waiting
-        self._looked_at = self._loop.time()
-        self._loop.call_later(self._patience / 2, self._check_silent_brokers)
-
-    async def _ask_for_life(self, address: str, connection: Wire) -> None:
-        began = self._loop.time()
-        question = GetMaxOffset(topic=DEFAULT_TOPIC, queue_id=0)
-        try:
-            await self._instance.remoting.exchange(address, question, timeout=self._patience)
-        except CallTimeoutError:
-            if connection.last_read <= began and not connection.closed:
-                text = f"{address} hangs: it answers nothing"
-                failed = connection.calls.fail_typed(
-                    send_result.SEND_ANSWER, lambda: send_result.BrokerHangsError(text)
-                )
-                log.warning(
-                    "broker hangs, its unanswered messages go to other brokers and may "
-                    "be stored twice address=%s messages=%d",
-                    address,
-                    failed,
-                )
-        except RemotingError:
-            pass  # the connection has ended, and with it the sends
-        finally:
-            self._asked.discard(address)
-
-
-class TopicCreation:
-    """Object that creates each new topic before its first message is sent.
-
-    Each topic is created once, on every master that allows automatic creation. A failure here fails
-    no send. The log then names the broker that has the topic.
-
-    Only this project's brokers are asked, because they do not change a topic that an operator has
-    created meanwhile. RocketMQ: the first send creates the topic, only on the broker that receives
-    it (``createTopicInSendMessageMethod``).
-    """
-
-    def __init__(self, instance: ClientInstance) -> None:
-        self._instance = instance
-        self._making: dict[str, asyncio.Task[None]] = {}
-        self.tried: set[str] = set()
-        """Topics that were created, or whose creation failed."""
-        self.unsaid: dict[str, str] = {}
-        """Reasons of failed creations by topic. Each is logged when a broker gets the first
-        message."""
-
-    async def create_topic(self, route: TopicRoute, timeout: float) -> None:
-        """Create a new topic on the brokers, and wait at most ``timeout`` seconds.
-
-        ``route`` is the route that the new topic inherits.
-        """
-        task = self._making.get(route.topic)
-        if task is None:
-            work = self._create_on_masters(route, timeout)
-            task = self._instance.spawn(work, name=f"creation of {route.topic}")
-            self._making[route.topic] = task
-        await asyncio.wait({task}, timeout=timeout)
-
-    def log_first_broker(self, queue: MessageQueue) -> None:
-        """Log which broker has the first message of a topic that could not be created."""
-        why = self.unsaid.pop(queue.topic, None)
-        if why is not None:
-            log.warning(
-                "topic did not exist and could not be created topic=%s cause=%s: only "
-                "broker %s, which got the first message, has it; create it with "
-                "`turbopump topic create %s`",
-                queue.topic,
-                why,
-                queue.broker_name,
-                queue.topic,
-            )
-
-    async def _create_on_masters(self, route: TopicRoute, timeout: float) -> None:
-        try:
-            masters = [
-                (address, count)
-                for name, count in sorted(route.heirs.items())
-                if (address := route.master(name)) is not None
-            ]
-            faults = await asyncio.gather(
-                *(
-                    self._create_on(route.topic, address, count, timeout)
-                    for address, count in masters
-                )
-            )
-            refused = [fault for fault in faults if fault is not None]
-            if len(refused) == len(masters):
-                self.unsaid[route.topic] = "; ".join(refused) or "no broker lets new topics inherit"
-            else:
-                if refused:
-                    text = "new topic is not on every broker topic=%s cause=%s"
-                    log.warning(text, route.topic, "; ".join(refused))
-                await self._instance.routes.refresh(route.topic, inherit=True)
-        except RouteNotFoundError as error:
-            log.info("route of a new topic not known yet topic=%s cause=%s", route.topic, error)
-        finally:
-            self.tried.add(route.topic)
-            del self._making[route.topic]
-
-    async def _create_on(
-        self, topic: str, address: str, default_queues: int, timeout: float
-    ) -> str | None:
-        queues = min(DEFAULT_TOPIC_QUEUES, default_queues)
-        request = CreateTopic(
-            topic=topic,
-            default_topic=DEFAULT_TOPIC,
-            read_queue_nums=queues,
-            write_queue_nums=queues,
-            perm=READABLE | WRITABLE,
-            topic_sys_flag=FLAG_UNIT if self._instance.unit_mode else None,
-            if_absent=True,
-        )
-        instance = self._instance
-        try:
-            # Apache's broker would change the queues of a topic that an operator has created
-            if await instance.language(address) == LanguageCode.PYTHON:
-                await instance.remoting.call(address, request, timeout=timeout)
-        except RemotingError as error:
-            return str(error)
-        return None

@@ -163,7 +163,7 @@ class ProducerSettings(GroupSettings):
 
     @property
     def rules(self) -> SendRules:
-        """Rules for retries that follow from these settings."""
+        """Retry rules according to these settings."""
         return SendRules(
             self.send_timeout,
             self.attempt_timeout,
@@ -174,7 +174,7 @@ class ProducerSettings(GroupSettings):
 
     @property
     def packing(self) -> Compression:
-        """Rules for compression that follow from these settings."""
+        """Compression rules according to these settings."""
         return Compression(self.compress_from, self.compression, self.compression_level)
 
 

@@ -29,7 +29,7 @@ SEALED: Final = "sealed"
 
 
 class UserInfo(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
-    """User as requests about access control show it. Servers never show a password.
+    """User in requests about access control. Servers never show a password.
 
     ``user_type`` is Super or Normal, ``user_status`` enable or disable. In an update, a field that
     is None stays unchanged.
@@ -57,7 +57,7 @@ class PolicyEntryInfo(msgspec.Struct, kw_only=True, rename="camel", omit_default
 
 
 class PolicyInfo(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
-    """Policy of a user, whose type is Custom or Default."""
+    """Policy of a user. The type of the policy is Custom or Default."""
 
     policy_type: str | None = None
     entries: list[PolicyEntryInfo] | None = None
@@ -136,7 +136,7 @@ class UpdateAcl(Request[None], kw_only=True):
 
 
 class DeleteAcl(Request[None], kw_only=True):
-    """Delete the policy entry of a subject for one resource, or all its policies.
+    """Delete the policy entry of a subject for one resource, or all policies of the subject.
 
     Without ``resource``, all policies are deleted.
     """

@@ -1,4 +1,4 @@
-"""Requests about which queues a consumer reads, and about queue locks.
+"""Requests about the assignment of queues to consumers, and about queue locks.
 
 - Assignment of queues by the broker: 400 QUERY_ASSIGNMENT, 401 SET_MESSAGE_REQUEST_MODE
 - Queue locks: 41 LOCK_BATCH_MQ, 42 UNLOCK_BATCH_MQ
@@ -18,14 +18,14 @@ from turbopump.protocol.requests.clients import MessageModel
 
 
 class MessageRequestMode(StrEnum):
-    """Way in which a consumer group gets messages of a topic, by pulls or by pops."""
+    """Way in which a consumer group gets messages of a topic: by pulls or by pops."""
 
     PULL = "PULL"
     POP = "POP"
 
 
 class QueryAssignmentRequestBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """Body of QUERY_ASSIGNMENT (400), which names the consumer.
+    """Body of QUERY_ASSIGNMENT (400) with the topic and the consumer.
 
     ``strategy_name`` is Apache's name of an allocation strategy, for example ``AVG``.
     """
@@ -65,7 +65,7 @@ class QueryAssignment(Request[QueryAssignmentResponseBody], kw_only=True):
 
 
 class SetMessageRequestModeRequestBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """Body of SET_MESSAGE_REQUEST_MODE (401), which sets the mode of one group in one topic.
+    """Body of SET_MESSAGE_REQUEST_MODE (401) with the mode of one group in one topic.
 
     ``pop_share_queue_num`` is the number of other consumers that share one consumer's queues. At 0
     or less, all consumers share all queues.
@@ -108,13 +108,13 @@ class LockBatchRequestBody(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class LockBatchResponseBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """Reply to LOCK_BATCH_MQ (41) with the queues that the client has locked now."""
+    """Reply to LOCK_BATCH_MQ (41) with the queues now locked by the client."""
 
     locked: tuple[MessageQueue, ...] = msgspec.field(default=(), name="lockOKMQSet")
 
 
 class LockBatchMq(Request[LockBatchResponseBody], kw_only=True):
-    """Lock queues for a client of a group, or renew the locks that the client has.
+    """Lock queues for a client of a group, or renew the locks of the client.
 
     The answer lists the queues that the client has locked.
     """

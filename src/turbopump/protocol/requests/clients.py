@@ -64,7 +64,7 @@ class ConsumeType(StrEnum):
 
 
 class MessageModel(StrEnum):
-    """Delivery of each message to all members of a group, or to only one of them."""
+    """Delivery model of a group: each message goes to all members, or to only one member."""
 
     BROADCASTING = "BROADCASTING"
     CLUSTERING = "CLUSTERING"
@@ -105,13 +105,13 @@ class SubscriptionData(msgspec.Struct, kw_only=True, rename="camel", gc=False):
 
 
 class ProducerData(msgspec.Struct, kw_only=True, rename="camel"):
-    """Producer group of the client that sends the heartbeat."""
+    """Producer group in a client's heartbeat."""
 
     group_name: str | None = None
 
 
 class ConsumerData(msgspec.Struct, kw_only=True, rename="camel", gc=False):
-    """Consumer group of the client that sends the heartbeat, with all its subscriptions.
+    """Consumer group in a client's heartbeat, with all subscriptions of the group.
 
     Three fields are ours; Apache's brokers ignore them.
 
@@ -134,7 +134,7 @@ class ConsumerData(msgspec.Struct, kw_only=True, rename="camel", gc=False):
 
 
 class HeartbeatData(msgspec.Struct, kw_only=True, rename="camel"):
-    """Heartbeat of a client, which lists all its producer and consumer groups.
+    """Heartbeat of a client, with all its producer and consumer groups.
 
     A `heartbeat_fingerprint` other than 0 marks the second version of the heartbeat. If
     `without_sub` is then true, the subscriptions are those of the last heartbeat with this

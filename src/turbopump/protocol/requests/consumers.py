@@ -53,7 +53,8 @@ class GetBrokerConsumeStats(Request[ConsumeStatsList], kw_only=True):
 
 
 class QueryTopicConsumeByWho(Request[GroupList], kw_only=True):
-    """Ask a broker for the groups that consume a topic or have an offset in the topic."""
+    """Ask a broker for the groups of a topic: those with a consumer now, and those with a stored
+    offset."""
 
     code = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
     topic: str
@@ -67,8 +68,8 @@ class QueryTopicsByConsumer(Request[TopicList], kw_only=True):
 
 
 class QueryConsumeTimeSpan(Request[QueryConsumeTimeSpanBody], kw_only=True):
-    """Ask for the store times of the first and last message of each queue, and of the group's next
-    message."""
+    """For each queue of a topic, ask for the store times of the first, the last and the group's
+    next message."""
 
     code = RequestCode.QUERY_CONSUME_TIME_SPAN
     topic: str
@@ -77,7 +78,7 @@ class QueryConsumeTimeSpan(Request[QueryConsumeTimeSpanBody], kw_only=True):
 
 # Clients connected to a broker (203, 204, 328, 345).
 class Connection(msgspec.Struct, kw_only=True, rename="camel"):
-    """Client that is connected to a broker, as the broker sees it.
+    """Connected client, as the broker sees it.
 
     ``version`` is an ordinal of ``MQVersion``.
     """
@@ -168,7 +169,7 @@ class QuerySubscriptionByConsumer(Request[QuerySubscriptionResponseBody], kw_onl
 # Status of a running consumer (307), and its result for one message that an operator had it consume
 # (309). Names are Apache's (`droped`).
 class ProcessQueueInfo(msgspec.Struct, kw_only=True, rename="camel"):
-    """Messages of one queue that a consumer has fetched but not yet committed."""
+    """State of one queue in a consumer, with its fetched but uncommitted messages."""
 
     commit_offset: Int64 = 0
     cached_msg_min_offset: Int64 = 0
@@ -198,7 +199,7 @@ class PopProcessQueueInfo(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class ConsumeStatus(msgspec.Struct, kw_only=True, rename="camel"):
-    """Times and rates at which a consumer handles one topic.
+    """Times and rates of one topic in a consumer.
 
     Times are in ms, rates per second.
     """

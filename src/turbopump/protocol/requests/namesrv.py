@@ -29,7 +29,7 @@ from turbopump.protocol.requests import topics
 
 
 class RegisterBrokerReply(Reply, kw_only=True):
-    """Reply to REGISTER_BROKER (103), which tells a slave the addresses of its master.
+    """Reply to REGISTER_BROKER (103). A slave learns the addresses of its master.
 
     - ``master_addr``: address of the live master.
     - ``ha_server_addr``: address of the master's replication port.
@@ -101,7 +101,7 @@ class QueryDataVersionReply(Reply, kw_only=True):
 
 
 class QueryDataVersion(Request[QueryDataVersionReply], kw_only=True):
-    """Ask if a broker's topics have another version than the registered topics.
+    """Ask if the version of a broker's topics differs from the registered version.
 
     The request counts as a heartbeat.
     """
@@ -272,7 +272,7 @@ class GetBrokerClusterInfo(Request[ClusterInfo], kw_only=True):
 
 
 class BrokerMemberGroup(msgspec.Struct, kw_only=True, rename="camel"):
-    """Master and slaves with the same broker name that are alive.
+    """Live master and slaves of one broker name.
 
     ``broker_addrs`` is broker id -> `host:port`.
     """
@@ -399,7 +399,7 @@ def inflate(data: bytes) -> bytes:
 
 
 class _Pieces:
-    """Reader of counts, and of texts that follow their length, from one buffer."""
+    """Reader of one buffer, which contains counts and texts with a length before each."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -444,7 +444,7 @@ class QueueData(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class BrokerData(msgspec.Struct, kw_only=True, rename="camel"):
-    """Addresses of the master and the slaves that have one broker name.
+    """Addresses of the master and the slaves of one broker name.
 
     `broker_addrs` is broker id -> `host:port`. The master has the id 0.
     """
@@ -463,7 +463,7 @@ _COUNT = re.compile(r"[0-9]+")
 
 
 class TopicRouteData(msgspec.Struct, kw_only=True, rename="camel"):
-    """Route of a topic, which lists its queues on each broker and the addresses of the brokers.
+    """Route of a topic: the queues on each broker, and the addresses of the brokers.
 
     `order_topic_conf` is `broker:queues;…` for globally ordered topics. Check `fault` before
     creating queues from a route.
@@ -476,7 +476,7 @@ class TopicRouteData(msgspec.Struct, kw_only=True, rename="camel"):
     topic_queue_mapping_by_broker: dict[str, topics.TopicQueueMappingInfo] | None = None
 
     def ordered_queues(self) -> list[tuple[str, int]]:
-        """Return the brokers that `order_topic_conf` names, each with its number of queues.
+        """For each broker in `order_topic_conf`, return its name and its number of queues.
 
         Parts without a number are skipped.
         """

@@ -72,7 +72,7 @@ class SearchOffset(Request[OffsetReply], kw_only=True):
 
 
 class GetMaxOffset(Request[OffsetReply], kw_only=True):
-    """Ask a broker for the end of a queue, which is the offset after its last message."""
+    """Ask a broker for the end of a queue: the offset after the last message."""
 
     code = RequestCode.GET_MAX_OFFSET
     topic: str
@@ -134,7 +134,7 @@ class GetConsumerStatusBody(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class ResetOffsetBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """New offsets of a group after a reset, which a broker sends to clients (220) and to operators
+    """New offsets of a group after a reset. A broker sends them to clients (220) and to operators
     (222)."""
 
     offset_table: dict[MessageQueue, Int64] = {}
@@ -228,7 +228,7 @@ class CloneGroupOffset(Request[None], kw_only=True):
 
 
 class QueryCorrectionOffset(Request[QueryCorrectionOffsetBody], kw_only=True):
-    """Ask for the lowest offset that any group has in each queue of a topic.
+    """For each queue of a topic, ask for the lowest offset among all groups.
 
     The groups in ``filter_groups``, separated by commas, do not count. A queue in which
     ``compare_group`` is behind all counted groups gets the largest possible number.

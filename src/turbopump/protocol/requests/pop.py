@@ -57,7 +57,7 @@ class PopMessageReply(ChangeInvisibleTimeReply, kw_only=True):
 
 
 class PopMessage(Request[PopMessageReply], kw_only=True):
-    """Pop messages of one queue, or of any queue of the topic with ``queue_id`` −1.
+    """Pop messages of one queue, or of any queue of the topic if ``queue_id`` is −1.
 
     At most ``max_msg_nums`` messages are popped, and they are invisible for ``invisible_time``. If
     there are none, the broker waits for messages up to ``poll_time`` after ``born_time``.
@@ -208,7 +208,7 @@ def pack_bits(numbers: Iterable[int]) -> bytes:
 
 
 def unpack_bits(data: bytes) -> Iterator[int]:
-    """Yield the numbers of the bits that are set in a bit set, in ascending order."""
+    """Yield the numbers of the set bits, in ascending order."""
     for index, byte in enumerate(data):
         while byte:
             low = byte & -byte

@@ -90,7 +90,7 @@ class QueryMessageReply(Reply, kw_only=True):
 
 
 class QueryMessage(Request[QueryMessageReply], kw_only=True):
-    """Ask a broker for the newest messages of a topic that have a given key.
+    """Ask a broker for the newest messages with a given key in a topic.
 
     At most ``max_num`` messages are found, and only those stored between two times in ms. The code
     of the answer is 22 QUERY_NOT_FOUND if there are none.

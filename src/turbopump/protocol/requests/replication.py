@@ -1,4 +1,4 @@
-"""Requests that slaves send to a master, and tools to both.
+"""Requests about replication. Slaves send them to a master, and tools to both.
 
 - 43 GET_ALL_CONSUMER_OFFSET, 45 GET_ALL_DELAY_OFFSET, 402 GET_ALL_MESSAGE_REQUEST_MODE
 - 60 GET_TIMER_CHECK_POINT, 61 GET_TIMER_METRICS
@@ -103,7 +103,7 @@ class GetAllMessageRequestMode(Request[None], kw_only=True):
 
 
 class NotifyMinBrokerIdChange(Request[None], kw_only=True):
-    """Tell a broker which replica acts for a master that is gone.
+    """Tell a broker which replica acts in place of a lost master.
 
     A name server sends this. Our broker ignores the request, as Apache's does without
     `enableSlaveActingMaster`.

@@ -98,8 +98,7 @@ class ConsumerSendMsgBack(Request[None], kw_only=True):
 # Recall of a timer message before its delivery (370). Source: apache/rocketmq
 # ``RecallMessageRequestHeader``, ``RecallMessageResponseHeader``.
 class RecallMessageReply(Reply, kw_only=True):
-    """Reply to RECALL_MESSAGE (370) with the unique id of the message that will not be
-    delivered."""
+    """Reply to RECALL_MESSAGE (370) with the unique id of the recalled message."""
 
     msg_id: str
 
@@ -123,7 +122,7 @@ class RecallMessage(Request[RecallMessageReply], kw_only=True):
 # waiting client, CORRELATION_ID its request. Source: apache/rocketmq ``ReplyMessageProcessor``,
 # ``ReplyMessageRequestHeader``.
 class SendReplyMessage(SendMessage, kw_only=True):
-    """Send a reply to the producer that sent a request message.
+    """Send a reply to the producer of a request message.
 
     The fields are those of a send. The topic is ``<cluster>_REPLY_TOPIC``.
     """
@@ -132,13 +131,13 @@ class SendReplyMessage(SendMessage, kw_only=True):
 
 
 class SendReplyMessageV2(SendMessageV2, kw_only=True):
-    """Send a reply to the producer that sent a request message, with one-letter field names."""
+    """Send a reply to the producer of a request message, with one-letter field names."""
 
     code = RequestCode.SEND_REPLY_MESSAGE_V2
 
 
 class PushReplyMessageToClient(Request[None], kw_only=True):
-    """Pass a reply to the producer that sent the request message. The broker sends this.
+    """Pass a reply to the producer of the request message. The broker sends this.
 
     Times are in ms. Hosts are ``ip:port``, without brackets around an IPv6 address.
     """
@@ -208,7 +207,7 @@ class CheckTransactionState(Request[None], kw_only=True):
 
 
 class ResumeCheckHalfMessage(Request[None], kw_only=True):
-    """Resume the checks of a transaction whose checks the broker has stopped.
+    """Resume the checks of a transaction, after the broker has stopped them.
 
     ``msg_id`` is the current offset message id of its half message.
     """

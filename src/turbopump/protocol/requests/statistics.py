@@ -44,7 +44,7 @@ class ConsumeStats(msgspec.Struct, kw_only=True, rename="camel"):
 
     @property
     def total_diff(self) -> int:
-        """Number of messages in all queues that the group has not consumed yet."""
+        """Number of messages not yet consumed by the group, in all queues."""
         return sum(one.broker_offset - one.consumer_offset for one in self.offset_table.values())
 
 
@@ -58,7 +58,7 @@ class ConsumeStatsList(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class QueueTimeSpan(msgspec.Struct, kw_only=True, rename="camel"):
-    """Store times of the first and last message of a queue, and of the group's next message.
+    """Store times of three messages of a queue: the first, the last and the group's next message.
 
     `delay_time` is the delay of the consumer in ms. Apache's broker also sends each time as text in
     its own zone (`2023-11-14#22:13:20:123`), for tools to show.
@@ -81,7 +81,8 @@ class QueryConsumeTimeSpanBody(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class QueryCorrectionOffsetBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """Reply to QUERY_CORRECTION_OFFSET (308) with the lowest offset of any group in each queue."""
+    """Reply to QUERY_CORRECTION_OFFSET (308): for each queue, the lowest offset among all
+    groups."""
 
     correction_offsets: dict[int, Int64] = {}
 
@@ -181,7 +182,7 @@ class SetCommitLogReadMode(Request[None], kw_only=True):
 
 
 class ColdReading(msgspec.Struct, kw_only=True, rename="camel"):
-    """Old messages that one group has read.
+    """Reads of old messages by one group.
 
     - ``cold_acc``: bytes in the current five seconds.
     - ``create_time_mills``, ``last_cold_read_time_mills``: times of the first and the last read, in
@@ -194,7 +195,7 @@ class ColdReading(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class ColdFlowInfo(msgspec.Struct, kw_only=True, rename="camel"):
-    """Reply to GET_COLD_DATA_FLOW_CTR_INFO (2003) with the old messages that groups have read.
+    """Reply to GET_COLD_DATA_FLOW_CTR_INFO (2003) with the reads of old messages by each group.
 
     `config_table` has the limits of single groups, in bytes in five seconds.
     """
@@ -207,6 +208,6 @@ class ColdFlowInfo(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class GetColdFlow(Request[ColdFlowInfo], kw_only=True):
-    """Ask a broker which groups read old messages, and how many bytes."""
+    """Ask a broker for the groups that read old messages, with the number of bytes."""
 
     code = RequestCode.GET_COLD_DATA_FLOW_CTR_INFO

@@ -134,7 +134,7 @@ class TopicConfig(msgspec.Struct, kw_only=True, rename="camel", gc=False):
 
     @classmethod
     def decode_line(cls, line: str) -> TopicConfig:
-        """Decode a topic from its line in a compressed registration, which has five or six words.
+        """Decode a topic from its line of five or six words in a compressed registration.
 
         Attributes that contain a space are dropped, as in Apache's reader. Raises FastjsonError if
         there are fewer than five words, or if a number is invalid.
@@ -159,7 +159,7 @@ class TopicConfig(msgspec.Struct, kw_only=True, rename="camel", gc=False):
 
 
 def queues_fault(read: int, write: int) -> str | None:
-    """Return a text if the number of read queues or of write queues is out of range, else None.
+    """Check both numbers of queues. Return a text about a number out of range, or None.
 
     This takes 0.2 µs.
     """
@@ -236,7 +236,7 @@ class CreateTopicList(Request[None], kw_only=True):
 # Mapping of a static topic's logical queues to physical queues of brokers, a part of routes and
 # registrations.
 class TopicQueueMappingInfo(msgspec.Struct, kw_only=True, rename="camel"):
-    """Part of a static topic that is on one broker.
+    """Part of a static topic on one broker.
 
     `curr_id_map` is logical queue id -> physical queue id.
     """
@@ -251,7 +251,7 @@ class TopicQueueMappingInfo(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class LogicQueueMappingItem(msgspec.Struct, kw_only=True, rename="camel"):
-    """Physical queue that contains the messages of a logical queue from one offset on.
+    """Physical queue for a part of a logical queue: the messages from one offset on.
 
     Each move of the logical queue begins a new generation, ``gen``. `logic_offset` is −1 until it
     is decided. `end_offset` is exclusive, and −1 while the generation is open.
@@ -268,14 +268,14 @@ class LogicQueueMappingItem(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class TopicQueueMappingDetail(TopicQueueMappingInfo, kw_only=True, rename="camel"):
-    """Part of a static topic that is on one broker, with the whole history of its queues."""
+    """Part of a static topic on one broker, with the whole history of its queues."""
 
     hosted_queues: dict[int, list[LogicQueueMappingItem]] | None = {}
 
 
 class TopicOffset(msgspec.Struct, kw_only=True, rename="camel"):
-    """Offsets of the first and the next message of a queue, and the store time of the last
-    message."""
+    """State of a queue: the offsets of the first and the next message, and the store time of the
+    last message."""
 
     min_offset: Int64 = 0
     max_offset: Int64 = 0

@@ -49,8 +49,14 @@ def json_bodies(
     A Spark session must be running. Raises ConfigError for an invalid Spark DDL, an unsupported
     type, ``not null`` inside a field, and an unknown unit.
     """
+    from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
+    if SparkSession.getActiveSession() is None:  # Spark's JVM parses the schema
+        raise ConfigError(
+            "json_bodies needs a running Spark session: call turbopump.spark.rocketmq_session() "
+            "before it"
+        )
     plain, names = without_names(ddl)
     try:
         schema = StructType.fromDDL(plain)

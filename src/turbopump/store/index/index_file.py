@@ -127,7 +127,7 @@ class IndexFile:
         return self._entries_at + number * ENTRY_SIZE
 
     def entries_piece(self, number: int, count: int) -> Piece:
-        """Return the piece of the file that contains ``count`` entries from ``number`` on.
+        """Return the piece of the file with ``count`` entries from ``number`` on.
 
         ``match_entry`` decodes one entry.
         """
@@ -156,8 +156,8 @@ class IndexFile:
         return count
 
     def inherit(self, end_offset: int, end_timestamp: int) -> None:
-        """Set the fields of a new header to the end of the file before, until the first entry is
-        added."""
+        """Set the fields of a new header to the end of the previous file. They count until the
+        first entry is added."""
         self.end_offset = end_offset
         self.end_timestamp = end_timestamp
         self.begin_offset = end_offset
@@ -165,7 +165,7 @@ class IndexFile:
         self._buffer[:HEADER_SIZE] = self.header
 
     def rewind(self, before: int) -> int:
-        """Remove the entries of messages that lie at ``before`` in the log, or behind it.
+        """Remove the entries of messages that lie at or behind the log offset ``before``.
 
         The file should be on the disk up to that log offset. After a crash, later parts may be
         incomplete: slots may point to entries that never reached the disk, or the header may be
@@ -245,12 +245,11 @@ class IndexFile:
         return len(entries)
 
     def slots_piece(self) -> Piece:
-        """Return the piece of the file that contains all slots."""
+        """Return the piece of the file with all slots."""
         return Piece(self.segment, 0, self._entries_at)
 
     def slot_piece(self, key_hash: int) -> Piece:
-        """Return the piece of the file that contains the slot of a hash. ``newest`` decodes the
-        slot."""
+        """Return the piece of the file with the slot of a hash. ``newest`` decodes the slot."""
         return Piece(self.segment, HEADER_SIZE + key_hash % self.slots * SLOT_SIZE, SLOT_SIZE)
 
     def newest(self, slot: bytes) -> int:
@@ -351,7 +350,7 @@ def put_entries(
 
 
 def index_hash(text: str) -> int:
-    """Return the hash of a text ``topic#key`` as index files contain it.
+    """Return the hash of a text ``topic#key``, in the form that index files contain.
 
     It is the absolute Java hash, or 0 for the smallest integer, which has no absolute value.
     """
@@ -360,7 +359,7 @@ def index_hash(text: str) -> int:
 
 @has_twin
 def key_hash(topic: str, key: str) -> int:
-    """Return the hash of a key of a topic as index files contain it.
+    """Return the hash of a topic's key, in the form that index files contain.
 
     The result is ``index_hash`` of ``topic#key``, in 0.6 µs instead of 4 µs, 0.2 µs when compiled.
     Unique ids differ in their last characters, so the hash of the first ones is cached.

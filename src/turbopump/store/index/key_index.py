@@ -40,7 +40,7 @@ next start."""
 
 
 class KeyIndex:
-    """Key index of a store, which finds messages by their keys and unique ids.
+    """Index that finds the messages of a store by key or by unique id.
 
     - ``directory``: directory of the index files.
     - ``slots``, ``entries``: Apache's ``maxHashSlotNum`` and ``maxIndexNum``.
@@ -79,7 +79,7 @@ class KeyIndex:
         self._unwritten: list[tuple[int, int, int]] = []
 
     def load(self) -> bool:
-        """Open the existing files, and return False if some are known to be missing.
+        """Open the existing files. Return False if files are known to be missing.
 
         A file of another size does not fit the settings. It is removed, and filled again later.
         """
@@ -97,7 +97,7 @@ class KeyIndex:
         return there and not self._provenance.index_incomplete
 
     def begin_noting(self) -> None:
-        """Start to record the name of each new file. Recovery must be complete before."""
+        """Start to record the name of each new file. Call this after recovery."""
         self._noting = True
         if self.failed:
             self._provenance.note_indexes(None)
@@ -152,7 +152,8 @@ class KeyIndex:
         return self._create(path)
 
     def replace(self, damaged: IndexFile, fresh: IndexFile) -> None:
-        """Put a new file in the place of a damaged one, whose name it already has."""
+        """Replace a damaged file by a new file. The new file already has the name of the damaged
+        file."""
         self.files[self.files.index(damaged)] = fresh
         damaged.segment.close()
 
@@ -162,14 +163,14 @@ class KeyIndex:
         return bool(self._unwritten)
 
     def give_up(self) -> bool:
-        """Drop the entries that wait for disk space. Return True if there were any."""
+        """Drop the entries that wait for disk space. Return True if entries were dropped."""
         lacking = self.lacking
         self._unwritten = []
         return lacking
 
     @property
     def end_offset(self) -> int:
-        """Log offset of the newest indexed message, or −1 if there is none."""
+        """Log offset of the newest indexed message, or −1 if no message is indexed."""
         self.write_waiting()
         return self._there
 
@@ -187,7 +188,8 @@ class KeyIndex:
         offset: int,
         stored_ms: int,
     ) -> None:
-        """Index one message under its unique id and its keys, which are separated by spaces.
+        """Index one message under its unique id and under each of its keys. Spaces separate the
+        keys.
 
         The entries are written later. The call never fails: see ``failed``.
         """
@@ -257,12 +259,13 @@ class KeyIndex:
 
     @property
     def end_timestamp(self) -> int:
-        """Store time in ms of the newest indexed message, or 0 if there is none."""
+        """Store time in ms of the newest indexed message, or 0 if no message is indexed."""
         return self.files[-1].end_timestamp if self.end_offset >= 0 else 0
 
     @property
     def full_timestamp(self) -> int:
-        """Store time in ms of the newest message in the complete files, or 0 if there is none."""
+        """Store time in ms of the newest message in the complete files, or 0 without a complete
+        file."""
         return next(
             (file.end_timestamp for file in reversed(self.files[:-1]) if not file.damaged), 0
         )
@@ -276,7 +279,7 @@ class KeyIndex:
         return KeyWalk(self, index_hash(f"{topic}#{key}"), begin_ms, end_ms, behind)
 
     def rewind(self, before: int) -> int:
-        """Remove the entries of messages that lie at ``before`` in the log, or behind it.
+        """Remove the entries of messages that lie at or behind the log offset ``before``.
 
         Return the log offset from which the dispatcher must index again. That is ``before``, or
         less if the newest file is damaged: then its damaged part is indexed again.
@@ -310,7 +313,8 @@ class KeyIndex:
         return [file.name for file in self.files]
 
     def take_before(self, start: int) -> list[IndexFile]:
-        """Take the files out of the index whose messages all lie before ``start`` of the log.
+        """Take the oldest files out of the index. All their messages lie before the log offset
+        ``start``.
 
         The newest file always stays. The caller closes and deletes the returned files.
         """
@@ -376,9 +380,10 @@ class KeyIndex:
 
 
 def index_entries_of(parsed: ParsedEntry) -> list[tuple[int, int, int]]:
-    """Return the index entries of all keys of a log entry, as ``KeyIndex.add_message`` makes them.
+    """For each key of a log entry, return an index entry. ``KeyIndex.add_message`` makes equal
+    entries.
 
-    Each is (key hash, commit-log offset, store time in ms).
+    An entry is (key hash, commit-log offset, store time in ms).
     """
     if parsed.sys_flag & TRANSACTION_MASK == TRANSACTION_MASK:  # rolled back
         return []
@@ -433,7 +438,7 @@ class KeyWalk:
         self.errors: list[OSError] = []
 
     def next_offset(self) -> ReadSteps[int | None]:
-        """Return the log offset of the next message that may have the key, or None at the end.
+        """Return the log offset of the next message whose key may match, or None at the end.
 
         Newer messages come first. Hashes collide and times are rough, so the caller must check the
         message itself.

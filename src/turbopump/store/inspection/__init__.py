@@ -1,5 +1,4 @@
-"""Inspection of a store directory without changing it: its files, their damage, and its
-messages."""
+"""Inspection of a store directory without changing it: files, damage and messages."""
 
 from turbopump.store.inspection.report import KINDS, Finding, Findings, Verification
 from turbopump.store.inspection.selection import Selection, read_raw, select_messages

@@ -1,4 +1,4 @@
-"""Fields of a stored message that are checked against queues and indexes. The entry must be valid
+"""Fields of a stored message, for comparison with queues and indexes. The entry must be valid
 (``codec.entry_fault``) and whole."""
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ first, all properties). A plain tuple, because a named one costs 0.3 µs more fo
 
 
 def entry_facts(entry: bytes) -> EntryFacts:
-    """Return the fields of a stored message that are compared with queues and indexes.
+    """Return the fields of a stored message for comparison with queues and indexes.
 
     Raises UnicodeDecodeError if the topic is not text. Takes about 2 µs.
     """

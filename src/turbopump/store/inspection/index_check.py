@@ -242,7 +242,7 @@ class _Cursor:
         )
 
     def next_ones(self) -> Iterator[IndexEntry]:
-        """Yield a few index entries that follow the next one."""
+        """Yield a few index entries, beginning behind the entry that ``peek`` returns."""
         for ahead in range(1, 1 + _LOOK_AHEAD):
             entry = self.peek(ahead)
             if entry is not None:
@@ -305,7 +305,7 @@ _SEARCH_SIZE: Final = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class IndexHeader:
-    """Header of an index file, with the size of the file and its number of slots.
+    """Header of an index file, with the file's size and number of slots.
 
     - ``count``: number of the next entry. Numbers begin with 1.
     - ``slots``: 0 if unknown.
@@ -323,7 +323,7 @@ class IndexHeader:
 
     @property
     def entries(self) -> int:
-        """Number of entries for which the file has room, including the unused first one."""
+        """Number of entries that fit into the file, including the unused first entry."""
         return (self.size - self._entries_at) // ENTRY_SIZE
 
     @property
@@ -407,7 +407,7 @@ def _occurrences(file: ReadOnlyFile, pattern: bytes) -> Iterator[int]:
 def check_chains(
     disk: ReadOnlyDisk, header: IndexHeader, findings: Findings, file: str, *, growing: bool = False
 ) -> None:
-    """Check that the entries of an index file are linked correctly into the chains of their slots.
+    """Check the links of an index file: each entry must be in the chain of its slot.
 
     - ``file``: name of the file in reports.
     - ``growing``: entries may have been added since the header was read, so the slots are not

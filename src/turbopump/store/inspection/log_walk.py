@@ -24,7 +24,7 @@ _MAGICS: Final = (MAGIC_V1, MAGIC_V2)
 
 
 class LogWalk(SegmentWalk[tuple[int, bytes]]):
-    """Walk over a log that yields the offset and the bytes of each valid entry.
+    """Walk over a log. For each valid entry, it yields the log offset and the bytes.
 
     - ``requires_crc``: returns True if the entry at an offset must have a whole-entry CRC.
       None means that no entry must have one.

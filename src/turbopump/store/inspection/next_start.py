@@ -1,7 +1,7 @@
-"""Judgement of missing units after a crash: those that the next start certainly writes again are no
+"""Judge missing queue units after a crash. A unit that the next start certainly writes again is no
 damage.
 
-It promises nothing that ``Recovery`` does not do. The check of units is unknown here.
+The judgement promises nothing that ``Recovery`` does not do. The check of units is unknown here.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _is_batch_cq(topic: object) -> bool:
 
 
 class MissingUnits:
-    """Collector of missing and wrong queue units, which decides whether they are damage.
+    """Collector of missing and wrong queue units. It decides which of these units are damage.
 
     Call ``claim_failed`` for each of them, and ``judge_ends`` after the whole log is read. After a
     crash, missing units at the end of a queue are no damage if the next start certainly writes them
@@ -110,7 +110,7 @@ class MissingUnits:
         self._lacking: set[tuple[str, int]] = set()
 
     def claim_failed(self, topic: str, queue_id: int, index: int, offset: int, fault: str) -> None:
-        """Record that a message in the log has a wrong queue unit or none.
+        """Record a message in the log whose queue unit is wrong or missing.
 
         - ``index``: number of the unit in the queue.
         - ``offset``: log offset of the message.
@@ -137,7 +137,7 @@ class MissingUnits:
         )
 
     def judge_ends(self, log_end: int) -> None:
-        """Report the queues that end too early, after the whole log is read.
+        """Report the queues that end too early. Call this after the whole log is read.
 
         Units that are missing at the end of a queue after a crash are reported here. So are queues
         that end before the end in the last broker's record.
@@ -177,7 +177,8 @@ class MissingUnits:
         return begin
 
     def _judge_noted(self, ends: Mapping[tuple[str, int], int], noted_at: int) -> None:
-        """Report the queues that end before their recorded end, if the log does not explain it."""
+        """Report each queue that ends before its recorded end, unless the walk over the log has
+        found its missing units."""
         found = {(queue.topic, queue.queue_id): queue.end for queue in self._now.all_queues}
         for key, end in ends.items():
             if found.get(key, 0) < end and key not in self._behind and key not in self._lacking:

@@ -1,4 +1,5 @@
-"""Check of one queue against the log: the units in its files, and the log entries that claim them.
+"""Check of one queue against the log: each unit must belong to a log entry, and each entry to a
+unit.
 
 The walk over the log calls ``claim_unit`` with the expected unit of each entry. Units that no entry
 has claimed are reported afterwards (``unclaimed``). Both need one pass over the log. Memory: one
@@ -120,7 +121,7 @@ class QueueUnits:
 
 
 class IndexRuns:
-    """Set of unit indexes, which needs little memory if they are added in order."""
+    """Set of unit indexes. It needs little memory if indexes are added in order."""
 
     def __init__(self) -> None:
         self._runs: list[tuple[int, int]] = []
@@ -139,7 +140,7 @@ class IndexRuns:
         self.first = index if self.first is None else min(self.first, index)
 
     def gaps(self, low: int, high: int) -> Iterator[range]:
-        """Yield the ranges of indexes from ``low`` to before ``high`` that are not in the set."""
+        """Yield the ranges of indexes missing from the set, from ``low`` to before ``high``."""
         runs = list(self._runs)
         if self.start >= 0:
             runs.append((self.start, self.next))
@@ -177,7 +178,7 @@ class QueueCheck:
     def claim_unit(
         self, index: int, offset: int, size: int, tags: int, stored_ms: int = 0
     ) -> str | None:
-        """Compare a unit of the queue with the message in the log that it belongs to.
+        """Compare a unit of the queue with its message in the log.
 
         Return the fault of the unit, an empty text if the unit is missing, or None if it is
         correct. A unit of the schedule topic has the time of delivery in place of the tags: some

@@ -78,7 +78,7 @@ def select_messages(
 def read_raw(
     disk: ReadOnlyDisk, store: StoreFiles, offset: int, size_max: int
 ) -> tuple[bytes, str | None]:
-    """Return the bytes at a log offset, and their fault if they are not a valid entry.
+    """Return the bytes at a log offset, with a fault if these bytes are not a valid entry.
 
     A damaged entry has the length in its first field if that is possible, else ``size_max`` bytes.
     The bytes are empty if no segment contains the offset.

@@ -40,7 +40,7 @@ is counted."""
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """Present user of a store, and the way in which the last run ended.
+    """Run state of a store: if a broker has it open, and how the last run ended.
 
     - ``abort``: there is an abort file.
     - ``ours``: the last run was Turbopump's.

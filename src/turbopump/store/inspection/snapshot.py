@@ -76,7 +76,7 @@ def take_snapshot(
 
 
 def _dispatched(disk: ReadOnlyDisk, store: StoreFiles) -> int:
-    """Return the end of the newest message that any queue points to.
+    """Return the log offset behind the newest message with a queue unit.
 
     Every message before this log offset has already got its unit.
     """

@@ -1,4 +1,4 @@
-"""Files in a store directory, with sizes read from the files and not from a configuration.
+"""Files in a store directory. Their sizes come from the files, not from a configuration.
 
 Only names and sizes are examined; the content of the files is unknown here. A file that cannot
 belong to a store is a finding. A directory that is no store raises StoreError.
@@ -138,7 +138,7 @@ def _refuse_wrong_directory(
 def _row(
     disk: ReadOnlyDisk, directory: Path, findings: Findings, store: StoreFiles
 ) -> list[StoreFile]:
-    """Return the files in a directory whose names are offsets, in order.
+    """Return the files of a directory, in order, if their names are offsets.
 
     Other files in the directory are reported as foreign.
     """
@@ -225,7 +225,7 @@ def _judge_queue_files(store: StoreFiles, queue: QueueFiles, findings: Findings)
 
 
 def provenance_of(disk: ReadOnlyDisk, paths: StorePaths) -> Provenance:
-    """Return Turbopump's own record of who wrote a store, not loaded yet."""
+    """Return Turbopump's own record of who wrote a store. The record is not loaded yet."""
     return Provenance(cast(Disk, disk), paths.provenance)  # only read, never saved
 
 

@@ -152,7 +152,7 @@ def inspect_store(
 
 
 def _queues(disk: ReadOnlyDisk, store: StoreFiles) -> tuple[int, list[QueueSummary]]:
-    """Return summaries of all queues, and the log offset of the newest message in any of them.
+    """Return the log offset of the newest message with a queue unit, and a summary of each queue.
 
     The offset comes first. It is −1 if no queue has a message.
     """

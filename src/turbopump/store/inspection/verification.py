@@ -1,5 +1,5 @@
-"""Check of a whole store: every message, and the agreement of queues, indexes and tables with the
-log.
+"""Check of a whole store: messages must be valid, and queues, indexes and tables must agree with
+the log.
 
 One pass over the log, in order: each entry is checked (``LogWalk``), and claims its unit
 (``QueueCheck``) and its index entries (``IndexCheck``). Unclaimed units and entries are checked
@@ -189,7 +189,8 @@ class _Check:
         )
 
     def _judge_ends(self, index: IndexCheck | None, newest_ms: int) -> None:
-        """Compare the end of the log with all records of it, after the log has been read."""
+        """Compare the end of the log with every record of that end. Call this after the log is
+        read."""
         result, running = self.result, self._now.state.running
         self._missing.judge_ends(result.log_end)
         if index is not None:
@@ -258,7 +259,7 @@ class _Check:
                 self._findings.add("unreadable", str(error), file)
 
     def _claim_light_queues(self, properties: str, offset: int, size: int, tags: int) -> None:
-        """Check the units of the light queues (LMQ) to which a message also belongs.
+        """Check the units of a message in its light queues (LMQ).
 
         Light queues share the messages of other topics. Only existing queues are checked, because
         brokers without LMQ write none.

@@ -1,4 +1,4 @@
-"""Reads of data that may not be in memory, without blocking the owner's loop.
+"""Read data that may not be in memory, without blocking the owner's event loop.
 
 A page fault inside a map holds the GIL until the device has answered, and blocks every send. So
 data from an earlier run, or written long ago, is read by ``ReadSteps``: generators that yield the
@@ -62,7 +62,7 @@ _FAILURES_KEPT: Final = 10_000
 
 
 class ReadState(Enum):
-    """State of a read that has no outcome yet."""
+    """State of a read without an outcome."""
 
     PENDING = "the outcome comes later"
     REFUSED = "too many reads wait; there will be no outcome"
@@ -104,7 +104,7 @@ class ReadPace:
         self._counted = self._credit = 0.0
 
     def took(self, begun: float, ended: float) -> None:
-        """Record that reads ran between these two times in seconds."""
+        """Record that reads ran from ``begun`` to ``ended``. Both times are in seconds."""
         written = self._written()
         if written != self._seen:
             self._seen = written
@@ -139,7 +139,8 @@ class _Read:
 
 
 class ColdReads:
-    """Runs reads of one store whose data may not be in memory, without blocking the event loop."""
+    """Runs the reads of one store without blocking the event loop, even if data must come from the
+    disk."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -246,7 +247,7 @@ class ColdReads:
         pieces: list[Piece],
         in_memory: Callable[[list[Piece]], list[Any] | None],
     ) -> list[Piece]:
-        """Run the steps of a read as long as their data is in memory and time is left.
+        """Run the steps of a read until a step needs data from the disk, or the time is used up.
 
         Return the next pieces that the read needs. The call does nothing if other reads wait, the
         store is closing, or the pace demands a pause. Raises StopIteration with the outcome of the
@@ -367,7 +368,7 @@ class ColdReads:
                     self._ready.append(read)
 
     def _step(self, read: _Read) -> bool:
-        """Send a read the pieces it needs, if they are found or in memory.
+        """Give a read the pieces for its next step, if these pieces are found or in memory.
 
         Return False if the read is over or waits for a thread.
         """

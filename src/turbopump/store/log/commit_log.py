@@ -24,7 +24,8 @@ import msgspec
 from turbopump.disk.disk import Disk
 from turbopump.errors import MessageError, RoomInMakingError, StoreError
 from turbopump.message.entry import MAGIC_BLANK
-from turbopump.store.mapped_file import MappedFile, MappedFiles
+from turbopump.store.mapped_file import MappedFile
+from turbopump.store.mapped_file_queue import MappedFileQueue
 
 BLANK_SIZE_MIN: Final = 8
 POPULATE_STEP: Final = 8 * 1024 * 1024
@@ -69,7 +70,7 @@ class CommitLog:
         on_segment: Callable[[int], None] = lambda _start: None,
     ) -> None:
         self._disk = disk
-        self.files = MappedFiles(
+        self.files = MappedFileQueue(
             disk,
             roots,
             segment_size,
@@ -104,7 +105,8 @@ class CommitLog:
 
     @property
     def is_young(self) -> bool:
-        """True if the log has only its very first segment, so that recovery reads all of it."""
+        """True if the log has no segment behind its very first one. Recovery then reads the whole
+        log."""
         return self.start == 0 and len(self.files.files) <= 1
 
     def open_at(self, end: int) -> None:
@@ -159,23 +161,23 @@ class CommitLog:
         return self._roll()
 
     def new_file_for(self, size: int) -> int:
-        """Return the size of the file that an entry of ``size`` bytes would need, or 0 if it
-        fits."""
+        """Return the size of the new file for an entry of ``size`` bytes. Return 0 if the current
+        or the spare file has room."""
         current = self._current
         fits = current is not None and current.end - self.end >= size + BLANK_SIZE_MIN
         return 0 if fits or self.files.has_spare else self.segment_size
 
     @property
     def write_position(self) -> tuple[Any, int]:
-        """Map of the current segment, and the position in the map at which to write the reserved
-        entry."""
+        """Position of the reserved entry: the map of the current segment, and an offset in that
+        map."""
         current = self._current
         assert current is not None
         return current.buffer, self.end - current.start
 
     def written(self, size: int) -> None:
-        """Record that an entry was written to the ``size`` reserved bytes, so that the log ends
-        behind it."""
+        """Record that the ``size`` reserved bytes are written. The log then ends behind these
+        bytes."""
         assert self._current is not None
         self._current.dirty = True
         self.end += size
@@ -183,7 +185,7 @@ class CommitLog:
             self._notice_growth()
 
     def copy_blank(self, data: bytes) -> None:
-        """Write the blank at the end of a segment, as a slave got it from its master."""
+        """Fill the end of a segment with the blank that a slave has received from its master."""
         current = self._current
         assert current is not None
         at = self.end - current.start
@@ -201,7 +203,8 @@ class CommitLog:
         return file.segment.read(offset - file.start, size)
 
     def put_right(self, offset: int, data: bytes) -> None:
-        """Overwrite damaged bytes of the log with the original bytes. They must lie in one file."""
+        """Overwrite damaged bytes of the log with the original bytes. All bytes must lie in one
+        file."""
         file = self.files.at(offset)
         assert file is not None
         assert offset + len(data) <= min(file.end, self.end)

@@ -1,5 +1,4 @@
-"""Parsing of log entries for recovery: one at a time for every case, and many at a time for the
-usual case.
+"""Parse log entries for recovery: any entry by itself, or many usual entries at once.
 
 ``parse_usual_entries`` accepts only entries that ``codec.entry_fault`` and ``parse_entry`` accept,
 and returns the same for them. It leaves all others to them: v2, IPv6 hosts, a new topic, anything
@@ -38,7 +37,7 @@ INNER_COUNT_MAX: Final = 0x7FFF
 
 
 class ParsedEntry(msgspec.Struct, frozen=True, gc=False):
-    """Entry found in the log, with the fields that are needed to dispatch it."""
+    """Log entry with only the fields that its dispatch needs."""
 
     offset: int
     size: int

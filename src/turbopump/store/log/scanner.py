@@ -27,9 +27,10 @@ from turbopump.message.entry import (
     has_crc,
 )
 from turbopump.store.files import StoreFile
+from turbopump.store.holes import STEP, data_steps
 from turbopump.store.log.commit_log import BLANK_SIZE_MIN, ENTRY_SIZE_MAX, CommitLog
 from turbopump.store.log.parsed_entry import ParsedEntry, parse_entry, parse_usual_entries
-from turbopump.store.mapped_file import STEP, MappedFile, data_steps
+from turbopump.store.mapped_file import MappedFile
 
 T = TypeVar("T")
 
@@ -62,7 +63,7 @@ class ScanResult(NamedTuple):
 
 
 def head_blame(size: int, magic: int, left: int) -> str:
-    """Describe why a size and a magic cannot be those of an entry.
+    """Describe why no entry can begin with this size and this magic.
 
     ``left`` is the number of bytes up to the end of the segment.
     """
@@ -137,9 +138,10 @@ class LogScanner:
         return ScanResult(offset + size, entry)
 
     def entries(self, offset: int, end: int) -> list[tuple[int, bytes]]:
-        """Return offset and bytes of adjacent valid entries of the usual kind, from ``offset`` on.
+        """For each adjacent valid entry of the usual kind, from ``offset`` on, return its offset
+        and its bytes.
 
-        They end by ``end``, and lie in the bytes of this scanner. The result agrees with
+        All entries end by ``end``, and lie in the bytes of this scanner. The result agrees with
         ``judge_entry``, and takes less than half of its time.
         """
         data, at, found = self.data, offset - self.start, list[tuple[int, bytes]]()
@@ -188,7 +190,7 @@ class BadRange(NamedTuple):
 
 
 class OpenSegment(Protocol):
-    """Segment of the log that is open and read in pieces."""
+    """Open segment of the log, read in pieces."""
 
     @property
     def size(self) -> int: ...
@@ -196,7 +198,7 @@ class OpenSegment(Protocol):
         """Read ``size`` bytes of the segment, or fewer at the end of the file. Raises OSError."""
 
     def data_from(self, at: int) -> int | None:
-        """Return the first position from ``at`` on whose bytes may not be zero.
+        """Return the first position, at or after ``at``, whose bytes may not be zero.
 
         Return None if the rest of the segment is a hole.
         """
@@ -266,7 +268,7 @@ class SegmentWalk(Generic[T]):
     def _item_of(self, offset: int, entry: bytes) -> T | str:
         """Return the item to yield for an entry, or the fault of the entry.
 
-        ``entry_fault`` has found no fault before.
+        The entry has already passed ``entry_fault``.
         """
 
     def _read_segment(
@@ -385,7 +387,7 @@ class SegmentWalk(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Damaged range of the log that has valid entries behind it.
+    """Damaged range of the log, with valid entries behind the range.
 
     - ``start``, ``end``: log offsets.
     - ``fault``: fault at the start.
@@ -397,7 +399,7 @@ class Damage:
 
 
 class _AtStart:
-    """File of the log for a walk at a start. It stays open after the walk."""
+    """Log file for the walk at a broker's start. The file stays open after the walk."""
 
     def __init__(self, file: MappedFile) -> None:
         self.size = file.segment.size
@@ -491,7 +493,8 @@ def entry_at(log: CommitLog, offset: int) -> ParsedEntry | None:
 
 
 def _about_the_end(log: CommitLog) -> int:
-    """Return the offset in the last file of the log behind which all pages are zero.
+    """Return an offset in the last file of the log. All pages of the file behind this offset are
+    zero.
 
     Only the progress uses this estimate.
     """

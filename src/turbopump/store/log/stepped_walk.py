@@ -73,7 +73,7 @@ class SteppedWalk:
         self._scanner = LogScanner(log.requires_crc)
 
     def entries(self, position: int, end: int) -> ReadSteps[int]:
-        """Pass the entries that begin in a range of the log to the callbacks.
+        """Give the callbacks every entry that begins in a range of the log.
 
         Return the offset of the next entry.
         """
@@ -116,7 +116,8 @@ class SteppedWalk:
         return position
 
     def _run_at(self, file: MappedFile, position: int, end: int) -> int:
-        """Return the number of bytes of adjacent entries that ``on_run`` has processed."""
+        """Pass adjacent entries to ``on_run``, and return the number of bytes that it has
+        processed."""
         scanner = self._scanner
         at = position - scanner.start
         if self._on_run is None or not 0 <= at < len(scanner.data):

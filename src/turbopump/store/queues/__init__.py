@@ -1,1 +1,1 @@
-"""Consume queues: rows of units that point into the log, and reads of messages through them."""
+"""Consume queues: rows of units that point into the log. Messages are read through these units."""

@@ -116,20 +116,20 @@ class ReadContext:
         return replace(self, limits=limits)
 
     def count_of(self, asked: int) -> int:
-        """Return the number of messages that a reader may get if it asks for ``asked``. It is at
-        least 1."""
+        """Return the largest number of messages for a reader that asks for ``asked``. The number is
+        at least 1."""
         return min(max(asked, 1), max(self.limits.count_hot, self.limits.count_cold))
 
     @property
     def hot_from(self) -> int:
-        """Log offset from which on this process has written everything, and everything is in
+        """Start of the hot part of the log. This process wrote all of that part, and it is in
         memory."""
         return max(self.log.end - self.limits.hot_size, self.opened_at)
 
 
 @dataclass(slots=True)
 class CheckedEntries:
-    """Valid entries that a read has found, and the faults of the others.
+    """Result of reading log entries: the valid entries, and the faults of the others.
 
     - ``good``: bytes of the valid entries in order. Adjacent ones form one piece.
     - ``count``: number of valid entries.
@@ -178,7 +178,7 @@ class CheckedEntries:
 
 @dataclass(slots=True)
 class _Span:
-    """Part of a log file that contains the entries of some adjacent queue units.
+    """Part of a log file with the entries of some adjacent queue units.
 
     - ``start``, ``end``: log offsets.
     - ``units``: units whose entries lie there, close together.
@@ -418,7 +418,7 @@ def gather(
     topic: bytes,
     with_crc: bool,
 ) -> tuple[bytes, int]:
-    """Copy adjacent valid entries, to which packed queue units point, out of a buffer.
+    """Copy adjacent valid entries out of a buffer. Packed queue units point to the entries.
 
     Return their bytes and their number. These are at most ``count_max`` entries, and ``size_max``
     bytes unless the first is larger. Copying stops before an entry that lies outside of ``buffer``,
@@ -464,7 +464,7 @@ def _has_topic(entry: bytes, topic: bytes, body_at: int) -> bool:
 
 @lru_cache(4096)
 def entry_fields(queue_id: int, topic: str) -> tuple[bytes, bytes]:
-    """Return queue id and topic of a queue as they are packed in its log entries.
+    """Return queue id and topic of a queue, packed as in its log entries.
 
     The topic field is the length in 1 byte, or in 2 bytes for long names, and the name.
     """

@@ -20,7 +20,9 @@ from pathlib import Path
 from typing import Final, cast
 
 from turbopump.disk.disk import Disk, Piece, SparseSegment
-from turbopump.store.mapped_file import PAGE, MappedFile, MappedFiles, OpenFiles
+from turbopump.store.mapped_file import MappedFile
+from turbopump.store.mapped_file_queue import MappedFileQueue
+from turbopump.store.sparse_files import PAGE, OpenFiles
 from turbopump.store.watermark import Watermark
 
 UNIT_SIZE: Final = 20
@@ -68,7 +70,7 @@ class ConsumeQueue:
     ) -> None:
         self.topic = topic
         self.queue_id = queue_id
-        self.files = MappedFiles(
+        self.files = MappedFileQueue(
             disk,
             (directory,),
             file_size - file_size % UNIT_SIZE,
@@ -182,8 +184,7 @@ class ConsumeQueue:
             self.rewrite(index - 1, 0, 1, 0)
 
     def room_missing(self, count: int) -> int:
-        """Return the largest number of bytes of disk space that ``make_room`` may need for
-        ``count`` units."""
+        """Return the most bytes of disk space that ``make_room`` can need for ``count`` units."""
         return self.files.room_missing((self.max_index + count) * UNIT_SIZE)
 
     def make_room(self, count: int) -> None:
@@ -217,7 +218,7 @@ class ConsumeQueue:
         return piece.segment.read(piece.at, piece.size) if piece is not None else b""
 
     def piece(self, index: int, count: int) -> Piece | None:
-        """Return the piece of a file that contains the units from ``index`` on, ``count`` at most.
+        """Return the piece of a file with the units from ``index`` on, ``count`` at most.
 
         Return None if there are no units.
         """
@@ -267,7 +268,7 @@ class ConsumeQueue:
             self._file = self.files.at(index * UNIT_SIZE)
 
     def forget_found(self) -> None:
-        """Free the units that ``load`` has read and kept to save later reads of a start."""
+        """Free the units that ``load`` has kept in memory for the rest of the start."""
         self._found = None
 
     @property
@@ -279,7 +280,7 @@ class ConsumeQueue:
         return self.max_index * UNIT_SIZE % self.files.file_size == 0
 
     def first_at(self, physical_offset: int) -> int:
-        """Return the index of the first unit whose message is at this log offset or behind it.
+        """Return the index of the first unit whose message is at or behind this log offset.
 
         The search is binary. It ignores damaged units, and never skips an undamaged one because of
         them.
@@ -300,8 +301,7 @@ class ConsumeQueue:
             self.min_index = self._first_from(log_start)
 
     def is_trimmed(self, log_start: int) -> bool:
-        """Return True if the queue begins at the first message of a log that begins at
-        ``log_start``.
+        """Return True if the queue has been trimmed to ``log_start``, the start of the log.
 
         Any unit of the queue that points before ``log_start`` is then damaged.
         """
@@ -319,7 +319,7 @@ class ConsumeQueue:
             self.min_index = index
 
     def files_before(self, log_start: int) -> list[MappedFile]:
-        """Return the oldest files of the queue, whose messages are no longer in the log.
+        """Return the oldest files of the queue. Their messages are no longer in the log.
 
         The log begins at ``log_start``. The last file is never among them, because it contains the
         next index.
@@ -328,7 +328,7 @@ class ConsumeQueue:
         return [file for file in self.files.files[:-1] if file.end <= self.min_index * UNIT_SIZE]
 
     def forget_first(self, file: MappedFile) -> None:
-        """Take the first file, which was deleted from the disk, out of the queue."""
+        """Take the first file out of the queue, after its deletion from the disk."""
         self.files.forget_first(file)
 
     @property
@@ -347,7 +347,7 @@ class ConsumeQueue:
         self._file = None
 
     def _first_from(self, log_start: int) -> int:
-        """Return the index of the first unit whose message is at ``log_start`` or behind it.
+        """Return the index of the first unit whose message is at or behind ``log_start``.
 
         A unit is not trusted if its offset lies before that of the unit before it.
         """
@@ -357,8 +357,8 @@ class ConsumeQueue:
         return index
 
     def _follows(self, index: int, log_start: int) -> bool:
-        """Return True if a unit points before ``log_start``, and behind the message of the unit
-        before it."""
+        """Return True if a unit points before ``log_start``, but behind the message of the previous
+        unit."""
         here = self._offset_of(index)
         position = (index - 1) * UNIT_SIZE
         if here is None or here >= log_start:
@@ -411,7 +411,7 @@ class ConsumeQueue:
         self._file = self.files.at(index * UNIT_SIZE)
 
     def _skip_leading(self) -> None:
-        """Move the start of the queue behind its leading units, which have no messages."""
+        """Move the start of the queue behind the leading units. These units have no messages."""
 
         def is_other(index: int) -> bool:
             offset, size, _ = self.unit(index) or (0, 0, 0)
@@ -439,7 +439,7 @@ class _FoundEnd:
 
     @classmethod
     def of(cls, file: MappedFile) -> _FoundEnd:
-        """Find the end of the units in a file, which is the first unit of size 0."""
+        """Find the end of the units in a file: the first unit of size 0."""
         # Everything behind the last page with data is zero, so the end nearly always lies in that
         # page. A binary search of the whole file would bring twenty pages into memory.
         segment = cast(SparseSegment, file.segment)
@@ -465,9 +465,9 @@ class _FoundEnd:
         at = (index - self.begin) * UNIT_SIZE
         return self._units[at : at + count * UNIT_SIZE] if count > 0 else b""
 
-    def ends(self, files: MappedFiles, index: int) -> bool:
-        """Return True if the queue contains only zeros behind ``index``, so that cutting it changes
-        nothing."""
+    def ends(self, files: MappedFileQueue, index: int) -> bool:
+        """Return True if the queue has only zeros from ``index`` on. A cut at ``index`` then
+        changes nothing."""
         return self._is_all and index >= self.index and files.files[-1] is self.file
 
 
@@ -479,7 +479,7 @@ def possible_offset(offset: int, size: int) -> int | None:
 def first_unit_at(
     physical_offset: int, low: int, high: int, offset_of: Callable[[int], int | None]
 ) -> int:
-    """Return the index of the first unit whose message is at this log offset or behind it.
+    """Return the index of the first unit whose message is at or behind this log offset.
 
     The search covers the units from ``low`` to ``high``. ``offset_of`` returns the log offset in a
     unit, or None if the unit is damaged. The search ignores damaged units, and never skips an

@@ -15,9 +15,9 @@ from turbopump.disk.disk import Disk, Segment
 from turbopump.errors import MessageError, StoreDamagedError
 from turbopump.store.files import StorePaths
 from turbopump.store.log.commit_log import CommitLog
-from turbopump.store.mapped_file import OpenFiles
 from turbopump.store.queues.consume_queue import UNIT_SIZE, ConsumeQueue
 from turbopump.store.queues.queue_ends import QueueEnds
+from turbopump.store.sparse_files import OpenFiles
 
 
 def unserved_text(topic: str) -> str:
@@ -183,7 +183,7 @@ class ConsumeQueueTable:
         del self.batch_topics[topic]
 
     def finish_deletions(self, deleted: Mapping[str, int]) -> dict[str, int]:
-        """Finish the deletions of topics that a kill has interrupted.
+        """Finish topic deletions that a kill has interrupted.
 
         ``deleted`` maps each topic to the end of the log at its deletion. Raises OSError.
 
@@ -227,8 +227,8 @@ class ConsumeQueueTable:
         return self._make(queue.topic, queue.queue_id)
 
     def rebuild(self) -> None:
-        """Delete the files of all queues, so that the dispatcher can fill them again from the
-        log."""
+        """Empty all queues by deleting their files. The dispatcher can then fill the queues again
+        from the log."""
         self.damaged = False
         for queue in list(self):
             self.make_anew(queue)
@@ -264,7 +264,7 @@ DeletionDone = Callable[[int | OSError], None]
 
 @dataclass(slots=True, eq=False)
 class QueueDeletions:
-    """Deletes the queues of a topic, and records the deletion before.
+    """Deletes the queues of a topic, after recording the deletion.
 
     ``ends`` saves the record. Concurrent deletions of one topic share the outcome of the first.
     """

@@ -50,7 +50,7 @@ _UNITS_AT_ONCE: Final = 100
 
 
 class StoredEntry(NamedTuple):
-    """Entry of the log, as its bytes are stored.
+    """Stored bytes of a log entry, with the log offset and the fault.
 
     ``fault`` describes the damage of the entry. It is None for a valid entry.
     """
@@ -121,7 +121,7 @@ class Lookup:
 
     @property
     def no_index_because(self) -> str | None:
-        """Reason why existing messages may not be found by key, or None if all are found."""
+        """Reason why a search by key may miss messages, or None if it finds every message."""
         if self.index is None:
             return "this broker keeps no index (messageIndexEnable=false)"
         if self.index.failed:
@@ -137,7 +137,7 @@ class Lookup:
         return None
 
     def entry_at(self, offset: int) -> ReadSteps[StoredEntry | None]:
-        """Return the entry that begins at this log offset, with its fault if it is damaged.
+        """Return the entry at this log offset. A damaged entry is returned together with its fault.
 
         Return None if no entry begins there.
         """
@@ -163,7 +163,7 @@ class Lookup:
         )
 
     def proven_entry_at(self, offset: int) -> ReadSteps[StoredEntry | None]:
-        """Return the entry at this log offset if it is valid and its queue has a unit for it.
+        """Return the valid entry at this log offset, if its queue has a unit for the entry.
 
         Return None for any other offset. Use this method for callers that may not read all topics:
         a message body may contain a forged entry, whose length and CRC include the messages behind
@@ -263,7 +263,7 @@ class Lookup:
         behind: int = 0,
         bytes_max: int = BYTES_MAX,
     ) -> ReadSteps[ByKey]:
-        """Return the newest messages of a topic that have this key or unique id.
+        """Find the newest messages with this key or unique id in a topic.
 
         - ``begin_ms``, ``end_ms``: range of store times, both included.
         - ``count_max``: largest number of messages; ``COUNT_MAX`` is the limit.
@@ -308,7 +308,7 @@ class Lookup:
     def offset_in_time(
         self, topic: str, queue_id: int, timestamp: int, *, upper: bool = False
     ) -> ReadSteps[int]:
-        """Return the queue offset that belongs to a store time in ms, or 0 for an empty queue.
+        """Return the queue offset for a store time in ms, or 0 for an empty queue.
 
         This is the first message at or after the time, or the end of the queue if there is none.
         With ``upper`` it is the last message at or before the time, or 0 if there is none.
@@ -358,9 +358,10 @@ class Lookup:
     def _first_with_time(
         self, index: int, end: int, queue: ConsumeQueue
     ) -> ReadSteps[tuple[int, int] | None]:
-        """Return index and store time of the first message in a range whose time can be read.
+        """Find the first message of a range with a readable store time. Return its index and its
+        time.
 
-        The range begins at ``index`` and ends before ``end``. Return None if it has no such
+        The range begins at ``index`` and ends before ``end``. Return None if the range has no such
         message. Raises StoreError if the reason is that the system cannot read the entries.
         """
         error: OSError | None = None

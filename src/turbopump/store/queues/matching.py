@@ -1,4 +1,5 @@
-"""Reads with a filter of properties: each message is read, and the others are passed over.
+"""Read with a property filter: every message is read, and messages that do not match are passed
+over.
 
 A read passes at most ``UNITS_MAX`` units. After ``TURN_S`` or ``TURN_UNITS`` it lets other reads
 run, so that no read waits for a slow filter. The kind of filter is unknown here. Source of the
@@ -27,7 +28,7 @@ BYTES_MAX: Final = 256 * 1024
 
 
 class PropertyText:
-    """Property text of a stored message, whose properties are decoded when asked for."""
+    """Properties of a stored message, each decoded only on request."""
 
     __slots__ = ("_text",)
 
@@ -48,7 +49,8 @@ def read_matching(
     wanted: PropertyFilter,
     monotonic: Callable[[], float],
 ) -> ReadSteps[GetResult]:
-    """Return the messages of a queue, from ``offset`` on, whose properties a filter accepts.
+    """Return messages of a queue, beginning at ``offset``. A filter selects messages by their
+    properties.
 
     - ``read``: reads a part of the queue from an offset on.
     - ``wanted``: filter of properties.
@@ -105,7 +107,8 @@ def read_matching(
 
 @has_twin
 def property_texts(data: bytes) -> list[tuple[int, int, str]]:
-    """Return start, end and property text of each of the adjacent valid entries in ``data``.
+    """For each entry in ``data``, return its start, its end and its property text. The entries are
+    valid and adjacent.
 
     Cost: about 1.1 µs an entry, 0.1 µs when compiled.
     """

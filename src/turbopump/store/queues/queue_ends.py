@@ -1,5 +1,5 @@
 """Record of each queue's end at some log offsets. A recovery that reads only a part of the log
-needs it.
+needs this record.
 
 ::
 
@@ -65,7 +65,7 @@ class NotedQueueEnds(msgspec.Struct, frozen=True):
     deleted: dict[str, int] = {}
 
     def newest(self, log_end: int) -> EndsSnapshot | None:
-        """Return the newest snapshot taken at this log offset or before it, or None."""
+        """Return the newest snapshot taken at or before this log offset, or None."""
         return next(
             (snapshot for snapshot in reversed(self.snapshots) if snapshot.at <= log_end), None
         )
@@ -77,8 +77,8 @@ class NotedQueueEnds(msgspec.Struct, frozen=True):
         )
 
     def ends_at(self, snapshot: EndsSnapshot) -> dict[tuple[str, int], int]:
-        """Return the next index of each queue in a snapshot, without queues that were deleted
-        later."""
+        """For each queue in a snapshot, return the next index. Queues deleted later are left
+        out."""
         return {
             (topic, queue_id): end
             for topic, queues in self._alive(snapshot).items()
@@ -86,7 +86,7 @@ class NotedQueueEnds(msgspec.Struct, frozen=True):
         }
 
     def least_ends(self, snapshot: EndsSnapshot) -> dict[tuple[str, int], int]:
-        """Return the least possible end of each queue since a snapshot was taken.
+        """For each queue, return the lowest end that is possible after a snapshot.
 
         This is the end of the queue in the snapshot, or its recorded first index, which may be
         newer.
@@ -112,7 +112,8 @@ class NotedQueueEnds(msgspec.Struct, frozen=True):
         )
 
     def lost_front(self, queues: Iterable[ConsumeQueue]) -> str | None:
-        """Describe the first loaded queue that begins later than recorded, or return None."""
+        """Describe the first loaded queue that begins later than its recorded start, or return
+        None."""
         for queue in queues if self.snapshots else ():
             first = self.firsts.get(queue.topic, {}).get(queue.queue_id, 0)
             if queue.min_index > first:
@@ -245,7 +246,8 @@ class QueueEnds:
         self._save(then)
 
     def forget_topic(self, topic: str, at: int, then: Callable[[bool], None]) -> None:
-        """Save in a thread that a topic's messages before ``at``, the end of the log, are deleted.
+        """Save the deletion of a topic in a thread. Messages before ``at``, the end of the log, are
+        deleted.
 
         ``then`` gets True when the save is on the disk. If it gets False, the queues must stay.
 
@@ -285,11 +287,12 @@ class QueueEnds:
             self._save(lambda _good: self._save())  # twice, as above
 
     def deleted_until(self, topic: str) -> int:
-        """Return the log offset up to which messages of a topic were deleted with it, or 0."""
+        """Return the log offset at which a topic was last deleted, or 0. The topic's messages
+        before it are deleted."""
         return self._deleted.get(topic, 0)
 
     def follow(self, deleted: dict[str, int], log_end: int) -> None:
-        """Accept the deletions of topics that a master has recorded, on its slave.
+        """Take over the topic deletions that the master has recorded. Only a slave calls this.
 
         ``log_end`` is the end of the slave's log. Deletions of the master behind that end count
         too. Our own deletions behind it come from another master, and are reduced to ``log_end``.
@@ -301,7 +304,7 @@ class QueueEnds:
 
     @property
     def deletions(self) -> dict[str, int]:
-        """Log offset up to which messages were deleted, for each deleted topic.
+        """For each deleted topic, the log offset up to which its messages were deleted.
 
         Topics that were created again are included.
         """
@@ -356,7 +359,7 @@ class QueueEnds:
 
 
 class _SavedSnapshot:
-    """Snapshot of the queues' ends that is encoded once, by the first thread that saves it."""
+    """Snapshot of the queues' ends, encoded only once: by the first thread that saves it."""
 
     __slots__ = ("_ends", "_queues", "_raw", "at")
 
@@ -401,13 +404,12 @@ def decode_known(data: bytes) -> NotedQueueEnds:
 
 
 def deletions_since(log_start: int, deleted: dict[str, int]) -> dict[str, int]:
-    """Return the deletions of topics that concern messages in a log that begins at
-    ``log_start``."""
+    """Return the topic deletions at or behind ``log_start``, the start of the log."""
     return {topic: at for topic, at in deleted.items() if at >= log_start}
 
 
 def wrong_end(topic: str, queue_id: int, found: int, expected: int, at: int) -> str:
-    """Return the text for a queue whose end differs from the one recorded at log offset ``at``."""
+    """Describe a queue whose end differs from the end recorded at log offset ``at``."""
     return (
         f"topic={topic} queue={queue_id}: its units end at {found}, and ended at {expected} "
         f"when the log was at {at}"
@@ -415,7 +417,7 @@ def wrong_end(topic: str, queue_id: int, found: int, expected: int, at: int) -> 
 
 
 def _by_topic(queues: list[ConsumeQueue], numbers: list[int]) -> ByTopic:
-    """Return a number for each queue, by topic and queue id, without zeros."""
+    """Arrange one number for each queue by topic and queue id. Zeros are left out."""
     table: dict[str, dict[int, int]] = {}
     for queue, number in zip(queues, numbers, strict=True):
         if number:

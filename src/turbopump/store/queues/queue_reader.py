@@ -96,7 +96,8 @@ class QueueReader:
     def at_once(
         self, topic: str, queue_id: int, offset: int, count_max: int, size_max: int | None = None
     ) -> GetResult | None:
-        """Return messages of a queue that can be read without waiting for the disk, or None.
+        """Return messages of a queue without waiting for the disk. Return None if that is not
+        possible.
 
         The messages are in the map of the log, or they are in memory and no other read waits.
         Nearly every read without a filter ends here. After None, use ``steps``.
@@ -135,7 +136,7 @@ class QueueReader:
         matches: PropertyFilter | None = None,
         size_max: int | None = None,
     ) -> ReadSteps[GetResult]:
-        """Return a read of messages in steps, as ``read_messages`` describes it.
+        """Return a read in steps. ``read_messages`` describes its arguments and its result.
 
         - ``matches``: filter of properties. After about 1 ms of filtering other reads run.
         - ``size_max``: number of bytes wanted. A read for more than the usual limits gets the
@@ -160,7 +161,8 @@ def read_messages(
     count_max: int,
     accept: TagsFilter = None,
 ) -> ReadSteps[GetResult]:
-    """Return messages of a queue, from ``offset`` on, whose tags codes ``accept`` takes.
+    """Return messages of a queue, beginning at ``offset``. ``accept`` selects messages by their
+    tags codes.
 
     The read never splits a message, and returns at least one if possible.
     """
@@ -198,7 +200,8 @@ def _read(
 
 
 def _outside(queue: ConsumeQueue, offset: int, *, after_crash: bool) -> GetResult | None:
-    """Return the result of a read whose offset is outside of the queue, or None.
+    """Return the result of a read at an offset outside of the queue. Return None for an offset
+    inside.
 
     A reader beyond the end after a crash has read messages that the crash lost. New messages reuse
     their offsets, so the reader restarts at the queue's end when the store was opened. Without a
@@ -224,7 +227,7 @@ def _outside(queue: ConsumeQueue, offset: int, *, after_crash: bool) -> GetResul
 
 
 class _Stretch(NamedTuple):
-    """Range of the log that contains the messages of adjacent queue units.
+    """Range of the log with the messages of adjacent queue units.
 
     - ``piece``: range in the file.
     - ``start``: log offset of the range.
@@ -240,10 +243,10 @@ class _Stretch(NamedTuple):
 def _read_hot(
     queue: ConsumeQueue, context: ReadContext, index: int, count_max: int
 ) -> GetResult | None:
-    """Return recent messages of a queue out of the map of the log, or None.
+    """Return recent messages of a queue from the map of the log, or None if that is not possible.
 
-    This process must have written them, and they end with the segment of the first message. Nearly
-    every read of recent messages ends here.
+    This process must have written the messages. The result ends with the segment of the first
+    message. Nearly every read of recent messages ends here.
     """
     high = queue.end.value
     limits = context.limits
@@ -273,7 +276,7 @@ def _read_hot(
 def _read_neighbours(
     queue: ConsumeQueue, context: ReadContext, index: int, count_max: int
 ) -> ReadSteps[GetResult | None]:
-    """Return messages that lie close together in the log, with one read of a file.
+    """Read messages that lie close together in the log, with one read of a file.
 
     Return None if they lie apart, or if one is not valid. Nearly every read of a backlog ends here.
     """
@@ -301,7 +304,7 @@ def _read_neighbours(
 def _neighbours(
     queue: ConsumeQueue, context: ReadContext, index: int, units: bytes, count_max: int
 ) -> _Stretch | None:
-    """Return the range of the log that contains the messages of these units.
+    """Return the range of the log with the messages of these units.
 
     Return None if they do not lie close together in one segment.
     """
@@ -352,7 +355,7 @@ def _within_a_piece(units: bytes, count: int, first: int) -> int:
 
 
 class _SelectedUnits(NamedTuple):
-    """Queue units whose messages one read returns.
+    """Queue units selected for one read.
 
     - ``units``: selected units in order.
     - ``next_index``: index behind the last examined unit.
@@ -367,7 +370,7 @@ class _SelectedUnits(NamedTuple):
 def _read_selected(
     queue: ConsumeQueue, context: ReadContext, offset: int, count_max: int, accept: TagsFilter
 ) -> ReadSteps[GetResult]:
-    """Return the messages that ``accept`` takes, wherever they lie in the log.
+    """Return the messages that ``accept`` selects. They may lie anywhere in the log.
 
     The read also reports damaged messages, and marks damaged units.
     """
@@ -418,7 +421,8 @@ def _is_hot(queue: ConsumeQueue, index: int, hot_from: int) -> bool:
 
 
 def _hot_index(queue: ConsumeQueue) -> int:
-    """Return the first index of the units that this process wrote and that count as in memory."""
+    """Return the index of the first hot unit. This process wrote the hot units, and they count as
+    in memory."""
     return max(queue.opened_at, queue.max_index - _UNITS_HOT)
 
 
@@ -463,7 +467,7 @@ def _select(
     *,
     hot: bool,
 ) -> _SelectedUnits:
-    """Select the queue units whose messages one read returns.
+    """Select the queue units for one read. The read returns their messages.
 
     A read that is not ``hot`` ends before the first recent message of this process. The filter is
     not applied to an impossible unit, nor to a unit before one if its tags may end with zeros of a
@@ -517,7 +521,7 @@ def _zeros_follow(units: bytes, number: int) -> bool:
 
 
 def _behind_gaps(queue: ConsumeQueue, index: int, high: int) -> ReadSteps[int]:
-    """Return the index of the first unit from ``index`` on that is not a gap.
+    """Return the first index, at or after ``index``, whose unit is not a gap.
 
     At most ``GAP_SCAN`` units are passed over.
     """

@@ -1,4 +1,4 @@
-"""Result of a read of a queue: messages or a status, and the limits of one read.
+"""Result and limits of one read of a queue.
 
 The status names are Apache's, because answers contain them as remarks.
 """
@@ -70,7 +70,7 @@ class GetResult:
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """Largest numbers of messages and bytes that one read returns.
+    """Largest number of messages, and of bytes, in the result of one read.
 
     Data is cold if it lies more than ``hot_size`` bytes before the end of the log, else hot.
     """

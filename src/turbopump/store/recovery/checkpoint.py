@@ -29,7 +29,7 @@ _OWN_AT: Final = CHECKPOINT_SIZE - _OWN.size
 
 
 class CheckpointFields(NamedTuple):
-    """Fields of a checkpoint that Apache's broker writes too.
+    """Checkpoint fields that Apache's broker writes too.
 
     Times are in ms, offsets in bytes of the log.
     """
@@ -87,8 +87,8 @@ class StoreCheckpoint:
 
     @property
     def safe_timestamp(self) -> int:
-        """Store time in ms before which all messages are on the disk, in the log and in the
-        queues."""
+        """Store time in ms. All messages with an earlier store time are on the disk, in the log and
+        in the queues."""
         return max(min(self.log_timestamp, self.queues_timestamp) - SAFETY_MS, 0)
 
     @property

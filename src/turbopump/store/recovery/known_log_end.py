@@ -1,4 +1,4 @@
-"""Check that the log still has its end, against what earlier runs have recorded.
+"""Check that the log has not lost its end, by the records of earlier runs.
 
 - After a clean stop of ours all of the log was on the disk. Its end is in the checkpoint and in
   ``turbopump.queues.json`` (with a CRC).
@@ -84,7 +84,7 @@ class KnownLogEnd:
     def describe_loss(
         self, log: CommitLog, end: int, torn: str | None, queued: tuple[int, int] = (0, 0)
     ) -> str | None:
-        """Describe what the log has lost at its end, or return None if it lost nothing.
+        """Describe a loss at the end of the log. Return None if the log is complete.
 
         - ``end``: the end of the log.
         - ``torn``: the fault at the end, or None.

@@ -26,7 +26,7 @@ PREPARED: Final = int(SysFlag.TRANSACTION_PREPARED)
 
 
 class QueueHoleError(Exception):
-    """Raised when a queue lacks units and no damage explains it.
+    """Raised when a queue lacks units, and no damage explains the loss.
 
     The text names the queue.
     """
@@ -65,12 +65,12 @@ class LogReplay:
     """Former end of each queue whose offsets restarted at 0 during the replay."""
 
     def end_log(self, end: int, fault: str | None) -> None:
-        """Set the end of the log, and the fault that ends it."""
+        """Set the end of the log, and the fault found there."""
         self.end = end
         self.fault = fault
 
     def dispatch_entry(self, parsed: ParsedEntry) -> None:
-        """Add an entry of the log to its queue and to the index.
+        """Add a log entry to the consume queue of its topic, and to the index.
 
         An entry with an impossible queue offset counts as damage. Raises QueueHoleError if the
         queue lacks units and no damage explains it. If ``rebuilding`` is set, such an entry counts
@@ -84,7 +84,7 @@ class LogReplay:
         self.dispatcher.dispatch_parsed(parsed, queue)
 
     def place_entry(self, parsed: ParsedEntry) -> tuple[ConsumeQueue | None, str | None]:
-        """Return the queue to which an entry of the log is to be added, or the entry's fault.
+        """Find the queue for a log entry. Return the queue, and the fault of the entry.
 
         The queue is prepared for the entry, for example by a gap. The queue is None if the topic
         was deleted or is a BatchCQ topic. The fault is a wrong queue offset, or None. Raises the
@@ -102,7 +102,7 @@ class LogReplay:
     def _queue_for(
         self, queue: ConsumeQueue, parsed: ParsedEntry
     ) -> tuple[ConsumeQueue | None, str | None]:
-        """Return the queue of an entry that does not follow the last unit of the queue.
+        """Find the queue for an entry whose queue offset does not follow the last unit.
 
         Several causes are examined in turn. The results are those of ``place_entry``.
         """
@@ -151,8 +151,7 @@ class LogReplay:
         return max(self.damages[-1].start, self.known.deleted.get(topic, 0))
 
     def damage_explains(self, queue: ConsumeQueue, missing: int) -> bool:
-        """Return True if the damaged ranges of the log are large enough for the missing messages of
-        a queue.
+        """Return True if the missing messages of a queue fit into the damaged ranges of the log.
 
         Only ranges behind the last message of the queue count.
         """
@@ -179,7 +178,7 @@ class LogReplay:
         return room <= 0
 
     def belongs_to_deleted_topic(self, queue: ConsumeQueue, parsed: ParsedEntry) -> bool:
-        """Return True if the topic of an entry was deleted after the entry, and made again.
+        """Return True if the topic was deleted and made again after this entry.
 
         The proof is a valid first message of the queue, according to its files, that lies behind
         this entry. No recorded deletion is needed.

@@ -1,4 +1,4 @@
-"""Comparison of queues with the part of the log that a start does not read otherwise.
+"""Compare queues with the part of the log that a start normally skips.
 
 A queue agrees with the log if two conditions hold. Its last unit does not lie before the queue's
 last message in the log. Its first unit does not lie behind the first message, unless the queue
@@ -30,7 +30,7 @@ def first_and_last_messages(
     begun: Mapping[tuple[str, int], tuple[int, int]],
     on_progress: Callable[[int, int], None],
 ) -> tuple[Messages, Messages, Messages]:
-    """Return the first and the last message of each queue, from the log before an offset.
+    """For each queue, return the first and the last message in the log before an offset.
 
     A third value is the last message before the present start of the queue. Only valid messages
     count.
@@ -59,7 +59,7 @@ def first_and_last_messages(
 
 
 def queue_that_begins_late(first: Messages, queues: ConsumeQueueTable) -> str | None:
-    """Describe the first queue whose units begin behind the first message of the queue.
+    """Describe the first queue whose units begin behind its first message in the log.
 
     Return None if there is no such queue.
     """
@@ -79,7 +79,7 @@ def queue_that_begins_late(first: Messages, queues: ConsumeQueueTable) -> str | 
 def queue_that_ends_early(
     last: Messages, queues: ConsumeQueueTable, old: Mapping[str, int]
 ) -> str | None:
-    """Describe the first queue that lacks a unit for the last message of the queue.
+    """Describe the first queue without a unit for its last message in the log.
 
     Return None if there is no such queue. ``old`` has the log offset of the last message of each
     topic before the topic was deleted and made again.
@@ -141,7 +141,7 @@ def lacks_message(
 
 
 def _begun(queues: ConsumeQueueTable) -> dict[str, int]:
-    """Return for each topic the log offset in the oldest unit of its queues."""
+    """For each topic, return the log offset in the oldest unit of its queues."""
     begun: dict[str, int] = {}
     for queue in queues:
         unit = queue.unit(queue.min_index) if queue.max_index else None

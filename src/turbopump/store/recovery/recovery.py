@@ -1,5 +1,5 @@
-"""Recovery of a store when it is opened: the end of the log, its damaged ranges, and queues and
-indexes that agree with it.
+"""Recovery of a store when it is opened. It finds the end and the damaged ranges of the log, and
+makes queues and indexes agree with the log.
 
 1. Queues and indexes are loaded and their last entries found.
 2. The start of reading is chosen:
@@ -214,7 +214,7 @@ class Recovery:
             index.check_headers()
 
     def _queue_ends(self) -> dict[tuple[str, int], tuple[int, int]]:
-        """Return for each queue the next index and the end of its last message in the log.
+        """For each queue, return the next index, and the log offset behind the last message.
 
         Queues whose last unit has no message are left out.
         """
@@ -227,7 +227,8 @@ class Recovery:
     def _queued_behind(
         self, end: int, found: Mapping[tuple[str, int], tuple[int, int]]
     ) -> tuple[int, int]:
-        """Return how far the queues pointed behind the end of the log, and to how many messages.
+        """Examine queues that pointed behind the end of the log. Return the furthest offset, and
+        the number of missing messages.
 
         ``found`` has the ends of the queues before recovery.
         """
@@ -240,7 +241,7 @@ class Recovery:
         return furthest, missing
 
     def _offset_where_queues_agree(self, begin: int) -> int:
-        """Return the log offset from which on the units of all queues must be written again.
+        """Return the log offset from which the units of all queues must be written again.
 
         The offset is ``begin`` or earlier, and the queues are cut there. Raises QueueHoleError if
         there are snapshots, and the queues agree with none of them.
@@ -272,7 +273,7 @@ class Recovery:
         return begin
 
     def _restore_ends(self, replay: LogReplay, emptied: dict[tuple[str, int], int]) -> None:
-        """Extend each queue that ends before its end in the newest snapshot.
+        """Extend each queue that is shorter than in the newest snapshot.
 
         The missing messages were damaged, or are no longer in the log. ``emptied`` has the ends of
         queues without messages in the log. Raises QueueHoleError if the log may still have the
@@ -356,7 +357,7 @@ class Recovery:
             raise QueueHoleError(fault)
 
     def _emptied_queues(self) -> dict[tuple[str, int], int]:
-        """Return the ends of the queues whose messages are no longer in the log.
+        """For each queue whose messages are no longer in the log, return its end.
 
         The queues' own files show these ends.
         """

@@ -55,7 +55,7 @@ class IndexRebuild:
         )
 
     def retry_failed(self) -> None:
-        """Let the next ``fill_damaged`` try again the files whose rebuild has failed."""
+        """Let the next ``fill_damaged`` retry the files whose rebuild has failed."""
         self._failed.clear()
 
     def fill_damaged(self) -> ReadSteps[None]:
@@ -112,10 +112,10 @@ class IndexRebuild:
         self.log_error(f"index file {file.segment.path} cannot be filled again now ({fault})")
 
     def _part_of_log(self, damaged: IndexFile) -> ReadSteps[tuple[int, int, int]]:
-        """Return the start and the end of the part of the log that a damaged index file covers.
+        """Return the range of the log that a damaged index file covers, as start and end.
 
-        The intact files on both sides show the part. The third value is the number of keys of the
-        first message that the file before already has.
+        The intact files on both sides show the range. A third value counts the keys of the first
+        message that the previous file already has.
         """
         index = self.index
         log = self.log
@@ -169,7 +169,7 @@ class IndexRebuild:
         return None
 
     def _keys_of_last(self, file: IndexFile) -> ReadSteps[int]:
-        """Return the number of keys that an index file has of its last message.
+        """Count the keys of the last message in an index file.
 
         The keys of a message may be divided between two files.
         """

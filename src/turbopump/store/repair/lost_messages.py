@@ -17,15 +17,15 @@ from typing import NamedTuple
 from turbopump.disk.disk import Disk, Segment
 from turbopump.message.properties import SysFlag
 from turbopump.store.files import StoreFile, StorePaths, segment_offset
+from turbopump.store.holes import STEP
 from turbopump.store.log.parsed_entry import ParsedEntry, inner_count, parse_entry
 from turbopump.store.log.scanner import NO_DIRECTORY, OpenSegment, SegmentWalk
-from turbopump.store.mapped_file import STEP
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT_SIZE, unpack_unit
 from turbopump.store.repair.unreadable_sectors import UnreadableRange, read_with_zeros
 
 
 class LostMessages(NamedTuple):
-    """Range of messages of one queue that are lost.
+    """Range of lost messages in one queue.
 
     The queue offsets are ``first`` to before ``end``.
     """
@@ -52,7 +52,7 @@ def lost_messages(
 
 
 def list_row(disk: Disk, directories: Iterable[Path], *, empty: bool = False) -> list[StoreFile]:
-    """Return the files in these directories whose names are offsets, in order.
+    """Return the files of these directories, in order, if their names are offsets.
 
     Empty files are left out unless ``empty`` is set.
     """
@@ -68,7 +68,7 @@ def list_row(disk: Disk, directories: Iterable[Path], *, empty: bool = False) ->
 def _between(
     walk: _Walk, log_start: int, ranges: Sequence[UnreadableRange]
 ) -> Iterator[LostMessages]:
-    """Yield the lost messages that the queue offsets of other messages reveal.
+    """Yield lost messages, found by gaps in the queue offsets of readable messages.
 
     If the messages before and behind an unreadable range skip some offsets of a queue, these
     messages were in the range.
@@ -106,7 +106,7 @@ def _by_units(
 def _units(
     disk: Disk, paths: StorePaths, unread: list[Path]
 ) -> Iterator[tuple[LostMessages, int, int]]:
-    """Yield each unit of each queue as a range of one message, with the log offset and the size."""
+    """For each unit of each queue, yield a range of one message, the log offset and the size."""
     root = paths.consume_queues
     for topic in disk.list_directory(root):
         for name in disk.list_directory(root / topic):
@@ -165,7 +165,7 @@ class _Walk(SegmentWalk[ParsedEntry]):
 
 
 class _ZeroedFile:
-    """Segment that is read except for its unreadable parts, which appear as zeros."""
+    """Segment whose unreadable parts appear as zeros."""
 
     def __init__(self, segment: Segment, start: int, ranges: Sequence[UnreadableRange]) -> None:
         self._segment = segment

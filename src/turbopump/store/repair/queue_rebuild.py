@@ -56,7 +56,7 @@ WITHOUT_MESSAGE_MAX: Final = 10_000
 
 @dataclass(slots=True)
 class DamagedPart:
-    """Part of a consume queue that contains damaged units, between two valid units.
+    """Part of a consume queue between two valid units, with damaged units inside.
 
     - ``marked``: index of the unit that a reader found damaged.
     - ``first``, ``end``: indexes of the first unit, and of the unit after the last.
@@ -76,7 +76,7 @@ class DamagedPart:
     rewritten: int = 0
 
     def put_units(self, index: int, units: bytes) -> None:
-        """Overwrite the units of the damaged part that differ from these correct ones.
+        """Write correct units into the damaged part. Only units that differ are overwritten.
 
         ``units`` are packed, and the first has the number ``index``. Units outside of the part are
         ignored. Raises OSError.
@@ -182,11 +182,11 @@ class QueueRebuild:
         return self._walking
 
     def stop_waiting(self, then: Callable[[], object]) -> None:
-        """Forget a function that was passed to ``when_over`` and was not called yet."""
+        """Cancel the call of a function that was passed to ``when_over``."""
         self._waiting.pop(then, None)
 
     def write_unit(self, queue: ConsumeQueue, index: int, unit: bytes) -> None:
-        """Overwrite one unit of a queue with a correct one.
+        """Overwrite one unit of a queue with a correct unit.
 
         Raises OSError.
         """
@@ -221,7 +221,7 @@ class QueueRebuild:
         self._end_walk(None)
 
     def _rebuild_marked(self) -> ReadSteps[None]:
-        """Rebuild the marked queues until none is marked."""
+        """Rebuild all marked queues, including queues marked during the rebuild."""
         # A queue that is marked during a walk waits for the next one: this walk may have passed its
         # messages already. A queue of this walk is not marked again, because its part reaches from
         # good unit to good unit. So the loop ends, although readers meet the same damage meanwhile.
@@ -296,7 +296,7 @@ class QueueRebuild:
             self.without_message.add((queue, index))
 
     def _damaged_part(self, queue: ConsumeQueue, index: int) -> ReadSteps[DamagedPart]:
-        """Return the part of a queue between two valid units on both sides of a damaged unit.
+        """Return the part of a queue around a damaged unit, up to a valid unit on each side.
 
         Each valid unit is about the nearest. The one before is included, because zeros behind it
         may have overwritten the end of its tags.

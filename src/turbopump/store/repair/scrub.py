@@ -1,5 +1,5 @@
-"""Slow and endless check of the whole log, so that damage is found while a copy of the lost data
-may still exist.
+"""Slow and endless check of the whole log. It finds damage while a copy of the lost data may still
+exist.
 
 Every entry gets the check of recovery and cold reads. Its unit in the consume queue is compared
 with it, and rewritten if it is wrong. The log is not changed. The check blocks no other work:
@@ -163,7 +163,7 @@ class Scrub:
         self._units.clear()
 
     def check_range(self, start: int, end: int) -> ReadSteps[None]:
-        """Check only a range of the log, and the queue units of the messages in it."""
+        """Check only one range of the log, together with the queue units of its messages."""
         yield from self._walk.entries(start, end)
 
     def _check_unit(self, entry: bytes, position: int) -> ReadSteps[None]:
@@ -251,8 +251,8 @@ class Scrub:
             )
 
     def _is_new(self, topic: str, queue_id: int, at: int) -> bool:
-        """Return True if a finding was not reported before, and remember that it is reported
-        now."""
+        """Return True for a finding that was not reported before, and mark the finding as
+        reported."""
         if (topic, queue_id, at) in self._reported or len(self._reported) >= REPORTED_MAX:
             return False
         self._reported.add((topic, queue_id, at))

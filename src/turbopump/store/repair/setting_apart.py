@@ -1,5 +1,5 @@
-"""Replacement of unreadable segments, so that the store starts again. An operator starts it, never
-a broker.
+"""Replace unreadable segments, so that the store can start again. Only an operator starts the
+replacement, never a broker.
 
 1. Every segment is read. An unreadable piece is read again sector by sector, each a few times: a
    sector that answers in the end is no loss.
@@ -26,7 +26,7 @@ from typing import Any
 from turbopump.disk.disk import Disk, Segment
 from turbopump.errors import StoreError
 from turbopump.store.files import StoreFile, StorePaths
-from turbopump.store.mapped_file import STEP, data_steps
+from turbopump.store.holes import STEP, data_steps
 from turbopump.store.recovery.checkpoint import CHECKPOINT_SIZE, safe_offset_of
 from turbopump.store.repair.lost_messages import LostMessages, list_row, lost_messages
 from turbopump.store.repair.unreadable_sectors import UnreadableRange, read_with_zeros
@@ -37,7 +37,7 @@ OnProgress = Callable[[int, int], None]
 
 @dataclass(slots=True)
 class SettingApart:
-    """Report about the unreadable parts of a log and the messages that are lost with them.
+    """Report on the unreadable parts of a log, and on the messages lost there.
 
     - ``missing``: parts of the log that are in no file. Copies do not restore them. Brokers
       refuse the store, or end its log there.
@@ -143,13 +143,13 @@ def _locked(paths: StorePaths, disk: Disk) -> Iterator[None]:
 
 
 def _safe_offset(disk: Disk, paths: StorePaths) -> int:
-    """Return the offset up to which the log was on the disk, or 0 if that is unknown."""
+    """Return the durable end of the log, according to the checkpoint, or 0 without a checkpoint."""
     checkpoint = disk.read_file(paths.checkpoint) or b""
     return safe_offset_of(checkpoint) if len(checkpoint) == CHECKPOINT_SIZE else 0
 
 
 def _missing(files: Sequence[StoreFile], safe_offset: int) -> Iterator[str]:
-    """Yield a description of each part of the log that is in no file.
+    """Describe each part of the log that is missing from the files.
 
     Such a part lies between two segments, or behind the last.
     """

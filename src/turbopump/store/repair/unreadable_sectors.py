@@ -17,7 +17,7 @@ _TRIES: Final = 3
 
 
 class UnreadableRange(NamedTuple):
-    """Range of bytes of the log, or of a queue file, that cannot be read.
+    """Unreadable range of bytes, in the log or in a queue file.
 
     - ``start``, ``end``: offsets in the log, or positions in the queue file.
     - ``path``: the file that contains the bytes.

@@ -97,7 +97,7 @@ class SlotUnits:
 
 @dataclass(frozen=True, slots=True)
 class OldSlots:
-    """Part of the timer log whose units lie in slots of another precision.
+    """Part of the timer log with units for slots of another precision.
 
     - ``start``, ``end``: positions in the timer log.
     - ``read_time``: time in ms. Messages in slots before it are delivered.
@@ -156,7 +156,7 @@ class PendingTimers:
 
     @property
     def wheel(self) -> TimerWheel:
-        """Timer wheel, which is created when it is first used. Raises OSError and StoreError."""
+        """Timer wheel, created on first use. Raises OSError and StoreError."""
         if self._wheel is None:
             path = self.config.paths.timer_wheel
             slots = self.config.slots
@@ -194,7 +194,8 @@ class PendingTimers:
     def _put(
         self, due: int, offset: int, size: int, written: int, topic_hash: int, *, recalls: bool
     ) -> bool:
-        """Put a message into one slot. Return True if it must later be put again from there."""
+        """Put a message into one slot. Return True if the message must later move on to another
+        slot."""
         time, rolls = self.slot_for(due, written)
         magic = MAGIC_DEFAULT
         if rolls:
@@ -208,7 +209,7 @@ class PendingTimers:
         return rolls
 
     def slot_for(self, due: int, written: int) -> tuple[int, bool]:
-        """Choose the slot for a message that is due at ``due`` and put at ``written``.
+        """Choose the slot for a message put at ``written`` and due at ``due``.
 
         Return the time of the slot, and True if the message must be put again from there (it
         rolls).
@@ -237,7 +238,7 @@ class PendingTimers:
 
     @property
     def waiting(self) -> int:
-        """Number of messages that wait for delivery, minus the messages that recall others.
+        """Number of messages waiting for delivery, minus the number of recalls.
 
         RocketMQ: ``TimerWheel.getAllNum``, which walks over all slots; ours is updated with each
         change.
@@ -281,8 +282,8 @@ class PendingTimers:
         return found
 
     def newest(self, time: int) -> int:
-        """Return a number that changes when the slot of a time gets more messages. −1 if the slot
-        is empty."""
+        """Return a number that changes with each new message in the slot of a time. Return −1 for
+        an empty slot."""
         return self._wheel.last(time) if self._wheel is not None else -1
 
     def passed(self, time: int) -> None:
@@ -293,7 +294,7 @@ class PendingTimers:
         self.delivered = 0
 
     def idle_until(self, now: int) -> None:
-        """Mark the slots before ``now``, which must be empty, as delivered."""
+        """Mark all slots before ``now`` as delivered. These slots must be empty."""
         if self.config.floor(now) > self.read_time:
             self.read_time = self.config.floor(now)
             self.delivered = 0
@@ -332,7 +333,7 @@ class PendingTimers:
 
     @property
     def rebuilding(self) -> bool:
-        """True while timer log and wheel are being rebuilt, so that no checkpoint is possible."""
+        """True while timer log and wheel are being rebuilt. No checkpoint is possible then."""
         return self.redo_before > 0 or self.old_slots is not None
 
     @property
@@ -388,7 +389,7 @@ class PendingTimers:
         self._disk.remove(self.config.paths.timer_wheel)
 
     def take_out_old_slots(self, end: int, read_time: int) -> None:
-        """Set the timer log up to ``end`` apart, because its slots have another precision.
+        """Set apart the timer log up to ``end``, because its slots have another precision.
 
         That part becomes ``old_slots``, and a new log begins behind it. The checkpoint on the disk
         stays valid until the next one.

@@ -42,7 +42,7 @@ _MAGIC: Final = b"TPTIMERS"
 
 @dataclass(frozen=True, slots=True)
 class TimerCheckpoint:
-    """Positions that the timers had reached when everything before them was on the disk.
+    """Positions of the timers. Everything before these positions was on the disk.
 
     - ``read_time``: time in ms. Every slot before it is delivered, and the first ``delivered``
       units of its own slot.
@@ -95,8 +95,7 @@ class TimerCheckpoint:
         return bytes(data)
 
     def for_slave(self) -> bytes:
-        """Encode the checkpoint for a slave that asks for it, as Apache's seven longs (request
-        60)."""
+        """Encode the checkpoint as Apache's seven longs, for the answer to a slave (request 60)."""
         return self.encode()[: _LONGS.size]
 
     @classmethod
@@ -141,7 +140,7 @@ class TimerCheckpoint:
 
 
 def load_timer_checkpoint(disk: Disk, path: Path) -> TimerCheckpoint | None:
-    """Read the checkpoint of the timers from its file, or from the backup of that file.
+    """Read the checkpoint of the timers from the file ``path``, or from the backup of that file.
 
     Return None if neither can be read.
     """

@@ -23,7 +23,8 @@ from typing import Final, NamedTuple
 
 from turbopump.disk.disk import Disk, Piece
 from turbopump.message.entry import FIXED_SIZE
-from turbopump.store.mapped_file import MappedFile, MappedFiles
+from turbopump.store.mapped_file import MappedFile
+from turbopump.store.mapped_file_queue import MappedFileQueue
 
 TIMER_UNIT_SIZE: Final = 52
 LOG_FILE_SIZE: Final = 100 * 1024 * 1024
@@ -101,7 +102,7 @@ class TimerLog:
     def __init__(self, disk: Disk, directory: Path, file_size: int) -> None:
         self._disk = disk
         self._directory = directory
-        self.files = MappedFiles(disk, (directory,), file_size, ahead=True)
+        self.files = MappedFileQueue(disk, (directory,), file_size, ahead=True)
         self.end = 0
         self._current: MappedFile | None = None
 
@@ -157,7 +158,7 @@ class TimerLog:
     def piece(
         self, position: int, before: int = 0, size: int = TIMER_UNIT_SIZE
     ) -> tuple[Piece, int] | None:
-        """Return the piece of a file that contains the unit at ``position``, or None.
+        """Return the piece of a file with the unit at ``position``, or None.
 
         The result also has the position of the unit in the piece. It is None if the unit no longer
         exists. The piece has ``size`` bytes from the unit on, or fewer at the end of the file, and
@@ -172,7 +173,7 @@ class TimerLog:
         return Piece(file.segment, begin - file.start, end - begin), position - begin
 
     def unit(self, position: int) -> TimerUnit | None:
-        """Read the unit at a position of the timer log, or return None if there is none.
+        """Read the unit at a position of the timer log. Return None if no unit is there.
 
         The call blocks the thread.
         """
@@ -237,14 +238,14 @@ class TimerLog:
         return self.end
 
     def files_before(self, position: int) -> list[MappedFile]:
-        """Return the oldest files of the timer log, which end at ``position`` or before it.
+        """Return the oldest files of the timer log, as far as they end at or before ``position``.
 
         The last file is never among them.
         """
         return [file for file in self.files.files[:-1] if file.end <= position]
 
     def remove_before(self, position: int) -> None:
-        """Delete the oldest files of the timer log, which end at ``position`` or before it.
+        """Delete the oldest files of the timer log, as far as they end at or before ``position``.
 
         The call blocks the thread. Raises OSError.
         """
@@ -261,7 +262,7 @@ class TimerLog:
             self.files.prepare_next()
 
     def drop_before(self, log_start: int) -> list[MappedFile]:
-        """Return the oldest files, whose messages are no longer in the commit log.
+        """Return the oldest files. Their messages are no longer in the commit log.
 
         The commit log begins at ``log_start``. The last file is never returned. The caller deletes
         each file, and then calls ``files.forget_first``.

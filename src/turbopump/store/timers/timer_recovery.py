@@ -184,7 +184,7 @@ def fill_wheel(timers: PendingTimers, end: int) -> bool:
 
 
 def _rewind_chains(timers: PendingTimers, checkpoint: TimerCheckpoint) -> bool:
-    """Remove the units that are newer than the checkpoint from the undelivered slots.
+    """Remove units newer than the checkpoint from the undelivered slots.
 
     Return False if the chain of a slot is torn, or if the wheel then differs from the checkpoint.
     """
@@ -206,7 +206,8 @@ def _rewind_chains(timers: PendingTimers, checkpoint: TimerCheckpoint) -> bool:
 
 
 def _before(timers: PendingTimers, slot: Slot, end: int) -> tuple[int, int] | None:
-    """Return the last unit of a slot before ``end``, and the number of units up to it.
+    """Find the last unit of a slot before ``end``. Return its position, and the number of units up
+    to that unit.
 
     Return None if the chain of the slot is torn.
     """
@@ -250,7 +251,7 @@ def _replay_apache(
 
 
 def _revise(wheel: TimerWheel, unit: TimerUnit) -> None:
-    """Make a unit the last one of its slot, if it is newer than the present last one.
+    """Make a unit the last unit of its slot, if the present last unit is older.
 
     RocketMQ: ``TimerWheel.reviseSlot``, which does not correct the count either.
     """

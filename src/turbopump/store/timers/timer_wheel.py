@@ -1,4 +1,4 @@
-"""Timer wheel: the position in the timer log of the newest unit for every second of two weeks.
+"""Timer wheel: for each second of two weeks, the timer-log position of the newest unit.
 
 ::
 
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from turbopump.disk.disk import Disk, Segment
-from turbopump.store.mapped_file import STEP, data_steps
+from turbopump.store.holes import STEP, data_steps
 
 WHEEL_SLOT_SIZE: Final = 32
 SLOTS: Final = 7 * 86_400
@@ -35,7 +35,7 @@ _OCCUPIED: Final = b"\x01"
 
 
 class Slot(NamedTuple):
-    """Slot of the timer wheel, which leads to the messages of one time.
+    """Slot of the timer wheel. It leads to the messages of one time.
 
     - ``time``: time of the slot in ms.
     - ``first``, ``last``: positions of its oldest and newest unit in the timer log.
@@ -54,7 +54,7 @@ def wheel_size(slots: int) -> int:
 
 
 class TimerWheel:
-    """Timer wheel in a file, which is created if it is missing.
+    """Timer wheel in a file. A missing file is created.
 
     Times are in ms, and multiples of ``precision_ms``. One byte a slot in memory marks the slots
     with undelivered units, so that the next one is found at once. Raises OSError, StoreError.
@@ -91,8 +91,8 @@ class TimerWheel:
         return Slot(time, first, last, count) if found == number and last >= 0 else None
 
     def last(self, time: int) -> int:
-        """Return the position in the timer log of the newest unit of a time, or −1 if there is
-        none."""
+        """Return the timer-log position of the newest unit of a time, or −1 if the time has no
+        unit."""
         number = time // self.precision_ms
         found, _, last, _, _ = _SLOT.unpack_from(
             self._buffer, number % self.total * WHEEL_SLOT_SIZE
@@ -148,7 +148,7 @@ class TimerWheel:
         return (number + found - index) * self.precision_ms
 
     def mark_pending(self, time: int) -> list[Slot]:
-        """Mark all slots from ``time`` on as undelivered, and return those that have units.
+        """Mark all slots from ``time`` on as undelivered, and return the slots with units.
 
         The whole file is read. Cost: about 0.3 s if it is full.
         """
@@ -166,7 +166,7 @@ class TimerWheel:
         return pending
 
     def has_other_precision(self, now: int) -> bool:
-        """Return True if some slots fit no time around ``now``, which means another precision.
+        """Return True if some slots fit no time around ``now``. Such slots have another precision.
 
         The whole file is read.
         """
@@ -198,7 +198,7 @@ class TimerWheel:
         self.segment.close()
 
     def _slots(self) -> Iterator[tuple[int, tuple[int, int, int, int, int]]]:
-        """Yield number and fields of every slot of the file that does not lie in a hole."""
+        """For each slot outside the holes of the file, yield its number and its fields."""
         for start in data_steps(self.segment, 0):
             size = min(STEP, self.segment.size - start)
             piece = self.segment.read_cold(start, size - size % WHEEL_SLOT_SIZE)
