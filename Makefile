@@ -4,7 +4,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint docs coverage interop bench sim crash spark fuzz clean
+.PHONY: demo test lint docs coverage interop bench sim crash spark fuzz wheels clean
 
 demo: $(VENV)/.ready      ## 336,776 flights through the broker and Spark, checked
 	$(RUN) examples/flights_demo.py
@@ -58,6 +58,9 @@ fuzz: $(VENV)/.ready      ## new arbitrary input, fifty times as much as make te
 	$(PIP) --only-binary :all: atheris || true  # no wheel for this Python: the next line says so
 	$(RUN) -m tests.fuzz_atheris
 
+wheels: .venv-release/.ready ## the sdist and wheels in dist/; built twice, installed without a compiler, tested: a table of proofs
+	.venv-release/bin/python -m release.wheels
+
 clean:
 	rm -rf .venv* .cache out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -68,4 +71,9 @@ $(VENV)/.ready: pyproject.toml setup.py constraints.txt $(wildcard src/turbopump
 	@echo "installing Turbopump with Spark into $(VENV) (about 600 MB, once; pip is silent for a minute or more)"
 	$(PIP) --upgrade pip setuptools
 	$(PIP) --group dev -e '.[all]'
+	touch $@
+
+.venv-release/.ready: release/constraints.txt
+	@$(PYTHON) -m venv --clear .venv-release
+	.venv-release/bin/python -m pip install --quiet --disable-pip-version-check -r release/constraints.txt
 	touch $@

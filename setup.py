@@ -1,10 +1,12 @@
 """The one module that is compiled, where it can be:
 docs/explanations/decisions/0005-compiled-twins.md. All else is in pyproject.toml.
 
-Without Cython setuptools looks for the C source; without that, or without a compiler, it warns and
-leaves the module out.
+Without Cython or without a compiler setuptools warns and leaves the module out. Two variables of
+the environment change that. TURBOPUMP_BUILD_COMPILED=1 makes a failed compilation an error.
+TURBOPUMP_BUILD_PURE=1 builds no module: the wheel then fits every system.
 """
 
+import os
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -14,5 +16,8 @@ HOT = "src/turbopump/hot"
 it."""
 
 PARTS = sorted(map(str, Path(HOT).glob("*.pxi")))
+IS_PURE = os.environ.get("TURBOPUMP_BUILD_PURE") == "1"
+IS_OPTIONAL = os.environ.get("TURBOPUMP_BUILD_COMPILED") != "1"
 
-setup(ext_modules=[Extension("turbopump._hot", [f"{HOT}/_hot.pyx"], depends=PARTS, optional=True)])
+hot = Extension("turbopump._hot", [f"{HOT}/_hot.pyx"], depends=PARTS, optional=IS_OPTIONAL)
+setup(ext_modules=[] if IS_PURE else [hot])
