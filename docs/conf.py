@@ -2,6 +2,8 @@
 
 import re
 
+from sphinxcontrib.svgbob.directive import SvgbobDirective
+
 import turbopump
 
 project = "Turbopump"
@@ -44,5 +46,14 @@ def link_pages(app, what, name, obj, options, lines):
         lines[number] = PAGE_NAME.sub(r":doc:`/\1`", line)
 
 
+class Diagram(SvgbobDirective):
+    """ASCII art drawn as SVG, in letters no wider than a cell of svgbob's grid (8 pixels)."""
+
+    def run(self):
+        self.options.setdefault("font-size", 13)
+        return super().run()
+
+
 def setup(app):
+    app.add_directive("svgbob", Diagram, override=True)
     app.connect("autodoc-process-docstring", link_pages)

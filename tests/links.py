@@ -1,6 +1,7 @@
 """Dead links of the docs: ``python tests/links.py``, a part of ``make lint``.
 
-Looked at are README.md, CHANGELOG.md and every page below docs/, examples/ and tests/. A fault is
+Looked at are README.md, its neighbours, and every page below docs/, examples/ and tests/. A fault
+is
 
 - a link to a file that is not there, or to a heading that its page does not have (``#anchor`` in
   GitHub's form);
@@ -29,6 +30,7 @@ SITE_INDEX = "docs/index.md"
 """First page of the site, which includes the index."""
 ANY_FOLDER = ("docs/architecture.md",)
 CODE = ("src", "tests", "bench", "examples")
+TOP_PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "changes/README.md")
 TOP = ("README.md", "CHANGELOG.md", "Makefile", "setup.py", "pyproject.toml")
 
 LINK = re.compile(r"\[(?:[^\]\[]|\[[^\]]*\])*\]\(<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\)")
@@ -67,7 +69,7 @@ class Tree:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.pages = [root / name for name in ("README.md", "CHANGELOG.md")]
+        self.pages = [root / name for name in TOP_PAGES]
         for folder in ("docs", "examples", "tests"):
             self.pages += sorted((root / folder).rglob("*.md"))
         self.pages = [page for page in self.pages if page.is_file()]

@@ -21,8 +21,8 @@ from turbopump.client.producer import Producer
 from turbopump.client.sending.send_result import SendStatus
 from turbopump.errors import SendError
 from turbopump.message.message import MessageQueue
-from turbopump.store.mapped_file import PAGE
 from turbopump.store.queues.consume_queue import UNIT_SIZE
+from turbopump.store.sparse_files import PAGE
 
 TOPIC = "orders"
 QUEUES = 2

@@ -30,8 +30,9 @@ from tests.spark.fake_cluster import FakeCluster
 from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.command import Command
-from turbopump.spark.batch import CLOCK_SLACK_MS, PushingBatchReader, push
+from turbopump.spark.batch import PushingBatchReader
 from turbopump.spark.options import read_options
+from turbopump.spark.pushed_filters import CLOCK_SLACK_MS, push
 from turbopump.spark.reading import RangesPartition
 
 ID, OFFSET, STORED = ("queueId",), ("queueOffset",), ("storeTimestamp",)

@@ -83,23 +83,6 @@ _KINDS: Final = re.compile(
     r"(?:^|\x02)(DELAY|TIMER_DELAY_SEC|TIMER_DELAY_MS|TIMER_DELIVER_MS|TRAN_MSG)\x01([^\x02]*)"
 )
 
-_TAKEN: Final = ("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
-"""Properties that an earlier interceptor handles."""
-
-
-def refuse_unknown_kinds(request: SendMessage, destination: Destination) -> Destination | Refusal:
-    """Refuse a special message if no earlier interceptor has handled its kind.
-
-    This broker does not support that kind, and must not deliver it as a plain message.
-    """
-    kind = _kind(destination.properties, _TAKEN) if destination.topic == request.topic else None
-    if kind is None:
-        return destination
-    return refusal(
-        ResponseCode.MESSAGE_ILLEGAL,
-        f"{kind} are not supported by this broker yet; send a plain message",
-    )
-
 
 def kind_in_batch(properties: str) -> Refusal | None:
     """Return a refusal if a batch must not contain messages with these properties. Otherwise return
@@ -113,10 +96,8 @@ def kind_in_batch(properties: str) -> Refusal | None:
     )
 
 
-def _kind(properties: str, known: tuple[str, ...] = ()) -> str | None:
+def _kind(properties: str) -> str | None:
     for name, value in _KINDS.findall(properties):
-        if name in known:
-            continue
         if name == "TRAN_MSG" and value.lower() != "true":
             continue
         if name == "DELAY" and value.strip() in ("", "0"):

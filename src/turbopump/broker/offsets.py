@@ -31,9 +31,10 @@ class SetBack(NamedTuple):
 
 
 class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
-    """Table of the next offset of each consumer group in each queue.
+    """Committed offsets of consumer groups.
 
-    The keys are ``topic@group`` and the queue id.
+    An offset is the next one that a group reads in a queue. The keys are ``topic@group`` and the
+    queue id.
     """
 
     def __init__(self, file: JsonTable, clock: Clock, turns: Turns | None = None) -> None:

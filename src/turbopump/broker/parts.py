@@ -21,11 +21,7 @@ from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.handlers.topics import TopicRecords
 from turbopump.broker.held_pulls import HeldPulls
 from turbopump.broker.housekeeping import Cleaning, Scrubbing
-from turbopump.broker.interceptors import (
-    Interceptors,
-    refuse_false_inner_batch,
-    refuse_unknown_kinds,
-)
+from turbopump.broker.interceptors import Interceptors, refuse_false_inner_batch
 from turbopump.broker.log_repair import LogRepair
 from turbopump.broker.lost_topics import make_topic_of_waiting
 from turbopump.broker.membership import Membership
@@ -280,7 +276,6 @@ def _interceptors(stored: Stored) -> Interceptors:
         retry_interceptor(stored.tables, stored.clock),
         timer_interceptor(stored.config, stored.clock),
         delay_level_interceptor(stored.settings.delay_levels),
-        refuse_unknown_kinds,
     )
 
 

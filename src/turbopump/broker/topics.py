@@ -329,8 +329,10 @@ class QueueKinds:
         self.table: TopicTable | None = None
 
     def is_batch(self, topic: str) -> bool | None:
-        """Return True if a queue entry of the topic is a batch (``queue.type=BatchCQ``). None if
-        unknown."""
+        """Return True for a BatchCQ topic, whose queue entries are batches.
+
+        Return None if the topic is unknown.
+        """
         if self.table is not None:
             config = self.table.find(topic)
         else:

@@ -1,6 +1,8 @@
-"""Common frame of all client commands: shared options, connections, exit codes, and the form of
-answers. The shared options are `-n`, `--output`, `--credentials`, `--tls…` and `--log-…`.
-Particular commands are unknown here."""
+"""Common frame of all client commands: shared options, connections, exit codes, output formats.
+
+The shared options are `-n`, `--output`, `--credentials`, `--tls…` and `--log-…`. This module must
+not know single commands.
+"""
 
 from __future__ import annotations
 

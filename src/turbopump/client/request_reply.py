@@ -133,8 +133,10 @@ class Requester:
         )
 
     async def _meet_cluster(self, route: TopicRoute, timeout: float) -> None:
-        """Fetch the route of each cluster's reply topic. Any of its brokers may push a reply, so
-        all of them need heartbeats."""
+        """Fetch the route of the reply topic in each cluster.
+
+        Every broker of the reply topic may push a reply, so each needs this client's heartbeats.
+        """
         for cluster in sorted(route.clusters):
             try:
                 async with asyncio.timeout(timeout):

@@ -55,6 +55,9 @@ class OperatorHandlers:
         router.add(requests.DeleteKvConfig, self.delete_kv)
         router.add(requests.GetKvListByNamespace, self.kv_namespace)
         router.add_with_body(requests.RegisterTopicInNamesrv, self.register_topic)
+        router.add(requests.DeleteTopicInNamesrv, self.delete_topic)
+        router.add(requests.WipeWritePerm, self.wipe_write_perm)
+        router.add(requests.AddWritePerm, self.add_write_perm)
         router.add(requests.GetSystemTopicList, self.system_topics)
         for request, mask, flags in _UNIT_LISTS:
             router.add(request, partial(self._flagged_topics, mask, flags))
@@ -137,6 +140,31 @@ class OperatorHandlers:
             )
         said = "topic registered by an operator topic=%r brokers=%d peer=%s"
         log.info(said, request.topic, len(route.queue_datas), context.peer.peer)
+        return Response()
+
+    def wipe_write_perm(
+        self, request: requests.WipeWritePerm, context: RequestContext
+    ) -> Response[requests.WipeWritePermReply]:
+        count = self._table.wipe_write_perm(request.broker_name)
+        said = "write permission removed broker=%s topics=%d peer=%s"
+        log.info(said, request.broker_name, count, context.peer.peer)
+        return Response(requests.WipeWritePermReply(wipe_topic_count=count))
+
+    def add_write_perm(
+        self, request: requests.AddWritePerm, context: RequestContext
+    ) -> Response[requests.AddWritePermReply]:
+        count = self._table.add_write_perm(request.broker_name)
+        said = "write permission added broker=%s topics=%d peer=%s"
+        log.info(said, request.broker_name, count, context.peer.peer)
+        return Response(requests.AddWritePermReply(add_topic_count=count))
+
+    def delete_topic(
+        self, request: requests.DeleteTopicInNamesrv, context: RequestContext
+    ) -> Response[None]:
+        count = self._table.delete_topic(request.topic, request.cluster_name or None)
+        log.info(
+            "topic deleted topic=%s brokers=%d peer=%s", request.topic, count, context.peer.peer
+        )
         return Response()
 
     def system_topics(

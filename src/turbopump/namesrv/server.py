@@ -16,9 +16,10 @@ from turbopump.config.namesrv_config import NAMESRV_KEYS, NamesrvConfig
 from turbopump.config.running import RunningConfiguration
 from turbopump.disk.disk import Disk
 from turbopump.disk.json_table import JsonTable
-from turbopump.namesrv.handlers import NamesrvHandlers
 from turbopump.namesrv.kv_table import KvTable
 from turbopump.namesrv.operator_handlers import OperatorHandlers
+from turbopump.namesrv.registration_handlers import RegistrationHandlers
+from turbopump.namesrv.route_handlers import RouteHandlers
 from turbopump.namesrv.route_table import RouteTable
 from turbopump.remoting.router import Authorise, Router
 from turbopump.remoting.server import RemotingServer
@@ -75,7 +76,8 @@ class NameServer:
             authorise = authorise or self.access.control
         self.router = router = Router(authorise)
         (self.access or NoAccessControl()).add_to(router)
-        NamesrvHandlers(self.config, self.table, self.kv, self._clock).add_to(router)
+        RegistrationHandlers(self.config, self.table, self.kv, self._clock).add_to(router)
+        RouteHandlers(self.config, self.table, self.kv, self._clock).add_to(router)
         OperatorHandlers(running, self.table, self.kv, disk).add_to(router)
         self._server = RemotingServer(
             router,

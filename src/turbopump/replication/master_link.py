@@ -30,14 +30,9 @@ from turbopump.replication.comparison import (
 )
 from turbopump.replication.handshake import NONCE_SIZE, MasterHandshake, PeerRules
 from turbopump.replication.history import LogHistory
+from turbopump.replication.in_sync_slaves import InSyncSlaves
 from turbopump.replication.log_digest import start_digest
-from turbopump.replication.master import (
-    LogSpan,
-    MasterSettings,
-    Replicas,
-    SlaveConnection,
-    Transfer,
-)
+from turbopump.replication.master import LogSpan, MasterSettings, SlaveConnection, Transfer
 from turbopump.replication.stream import TRANSFER_HEAD
 from turbopump.store.message_store import MessageStore
 
@@ -92,7 +87,7 @@ class MasterLink:
         self.settings = settings
         self.history = history
         self.rules = rules
-        self.replicas = Replicas(settings)
+        self.replicas = InSyncSlaves(settings)
         self.slaves: list[SlavePeer] = []
         self.on_in_sync: Callable[[], None] = lambda: None
         """Called when enough slaves are in sync again."""

@@ -391,8 +391,10 @@ class MasterPeer(asyncio.Protocol):
             self._write(digest)
 
     def _end_comparison(self, comparison: SlaveComparison, found: Outcome) -> None:
-        """Record the result of a comparison in the history. Then start copying, or refuse the
-        master."""
+        """Record the result of a comparison in the history.
+
+        If the logs agree, start to copy the master's log. Otherwise refuse the master.
+        """
         link = self._link
         end = comparison.end
         if found.verdict is not Verdict.EQUAL:

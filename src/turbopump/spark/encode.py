@@ -486,7 +486,7 @@ class _Rows:
         return keys
 
     def queues(self, topics: Sequence[str], topic_of: Ints, queues: QueuesOfTopic) -> Ints:
-        """For each row, return an index into the queues of its topic. -1 means any queue."""
+        """Return the queue number that each row asks for. -1 means any queue of the topic."""
         count = self._batch.num_rows
         found = np.full(count, -1, np.int64)
         order = self._order_keys()

@@ -24,12 +24,12 @@ from turbopump.store.append_latency import SLOW_S, AppendLatency
 from turbopump.store.disk_space import with_free_bytes
 from turbopump.store.log.commit_log import NewMessage as NewMessage
 from turbopump.store.log.commit_log import PutResult as PutResult
-from turbopump.store.mapped_file import GROWTH_MAX
 from turbopump.store.opening import Opened, StoreHooks, open_parts
 from turbopump.store.packed_batch import PackedBatch, write_batch
 from turbopump.store.queues.consume_queue import UNIT_SIZE, ConsumeQueue, unpack_unit
 from turbopump.store.queues.consume_queue_table import DeletionDone, QueueDeletions
 from turbopump.store.queues.read_result import GetResult
+from turbopump.store.sparse_files import GROWTH_MAX
 from turbopump.store.store_config import StoreConfig
 
 COPY_REFUSAL: Final = (

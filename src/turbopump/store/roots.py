@@ -16,7 +16,8 @@ from pathlib import Path
 from turbopump.disk.disk import Disk
 from turbopump.errors import StoreDamagedError, StoreError
 from turbopump.store.files import StorePaths, segment_name, segment_offset
-from turbopump.store.mapped_file import MappedFile, MappedFiles
+from turbopump.store.mapped_file import MappedFile
+from turbopump.store.mapped_file_queue import MappedFileQueue
 from turbopump.store.provenance import Provenance
 
 
@@ -151,7 +152,7 @@ class LogRoots:
     """Checks and records the directories in which segments of the log lie."""
 
     _disk: Disk
-    _files: MappedFiles
+    _files: MappedFileQueue
     _provenance: Provenance
 
     def check(self) -> None:

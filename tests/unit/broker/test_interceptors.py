@@ -10,12 +10,7 @@ from tests.unit.store.looked_up import find_by_key, message_at, message_in_queue
 
 from turbopump.broker.flush_wait import FlushWait
 from turbopump.broker.forwarding import Forwarding
-from turbopump.broker.interceptors import (
-    Destination,
-    Interceptors,
-    kind_in_batch,
-    refuse_unknown_kinds,
-)
+from turbopump.broker.interceptors import Destination, Interceptors, kind_in_batch
 from turbopump.clock import SystemClock
 from turbopump.config.broker_config import FlushDiskType
 from turbopump.message.properties import encode_properties
@@ -51,22 +46,6 @@ def test_a_refusal_ends_the_way() -> None:
     answer = interceptors.find(REQUEST, destination())
     assert isinstance(answer, Response)
     assert answer.code == ResponseCode.NO_PERMISSION
-
-
-def test_what_no_rule_has_taken_is_refused_and_what_only_looks_special_is_not() -> None:
-    refused = refuse_unknown_kinds(REQUEST, destination(TRAN_MSG="true"))
-    assert isinstance(refused, Response)
-    assert refused.code == ResponseCode.MESSAGE_ILLEGAL
-    assert "TRAN_MSG" in str(refused.remark)
-    for plain in (
-        destination(DELAY="3"),
-        destination(TRAN_MSG="false"),
-        destination(MY_DELAY="3"),
-        destination(note="TIMER_DELIVER_MS"),
-    ):
-        assert refuse_unknown_kinds(REQUEST, plain) is plain
-    taken = msgspec.structs.replace(destination(TIMER_DELIVER_MS="3"), topic="rmq_sys_wheel_timer")
-    assert refuse_unknown_kinds(REQUEST, taken) is taken
 
 
 def test_a_batch_holds_plain_messages_only() -> None:

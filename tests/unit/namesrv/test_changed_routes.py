@@ -15,7 +15,7 @@ from tests.loops import in_loop
 from tests.unit.namesrv.registrations import MASTER, OTHER, SECOND_SLAVE, SLAVE, registration
 from tests.unit.namesrv.world import World, play
 
-from turbopump.namesrv.handlers import ROUTES_SIZE_MAX, EncodedRoutes
+from turbopump.namesrv.encoded_routes import ROUTES_SIZE_MAX, EncodedRoutes
 from turbopump.namesrv.route_table import BrokerIdentity, RouteTable
 from turbopump.protocol.requests.namesrv import PutKvConfig, QueueData, WipeWritePerm
 

@@ -5,7 +5,8 @@ import pytest
 from tests.unit.replication.conversation import connected, report, span
 
 from turbopump.errors import ProtocolError
-from turbopump.replication.master import BUSY_S, FAR_BEHIND, PAUSE_S, MasterSettings, Replicas
+from turbopump.replication.in_sync_slaves import InSyncSlaves
+from turbopump.replication.master import BUSY_S, FAR_BEHIND, PAUSE_S, MasterSettings
 
 
 def test_a_slave_is_sent_the_log_from_its_end_in_batches_that_keep_to_segments() -> None:
@@ -104,8 +105,8 @@ def test_a_slave_whose_files_are_deleted_before_it_has_them_is_refused() -> None
         slave.next_transfer(span(5000, start=1000), 0.0)
 
 
-def replicas(acks: int, catch_up: float = 15.0) -> Replicas:
-    return Replicas(MasterSettings(acks=acks, catch_up=catch_up))
+def replicas(acks: int, catch_up: float = 15.0) -> InSyncSlaves:
+    return InSyncSlaves(MasterSettings(acks=acks, catch_up=catch_up))
 
 
 def test_a_message_is_copied_when_so_many_slaves_have_it() -> None:
@@ -189,7 +190,7 @@ def test_a_slave_that_has_proved_its_log_acknowledges_no_more_than_it_was_sent()
         slave.receive_reports(report(801), span(900), 0.0)
 
 
-def unproved(slaves: Replicas, acked: int, end: int, now: float, confirmed: int = 0) -> None:
+def unproved(slaves: InSyncSlaves, acked: int, end: int, now: float, confirmed: int = 0) -> None:
     slaves.record_acknowledgement("a", acked, end, now, confirmed, proved=False)
 
 

@@ -212,7 +212,7 @@ class PopHandler:
         queues = self._pop.view.topic_queues(line, queue_id, draw)
         if not retries:
             return queues
-        again = self._pop.view.retry_queues(line)
+        again = self._pop.view.retry_topics.queues(line)
         first = draw < self._config.pop_from_retry_probability
         if first:
             return again + queues

@@ -23,6 +23,7 @@ from turbopump.broker.pop.records import (
     ReviveLog,
 )
 from turbopump.broker.pop.redelivery import Redelivery
+from turbopump.broker.pop.retry_topics import PopRetryTopics
 from turbopump.broker.pop.reviving import Reviving
 from turbopump.broker.pop.view import PopView
 from turbopump.broker.schedule.timers import Timers
@@ -74,7 +75,10 @@ class Pop:
         self.in_flight = InFlight(
             config.pop_inflight_message_threshold if config.enable_pop_message_threshold else None
         )
-        self.view = PopView(config, store, topics, self.offsets, self.order, self.in_flight, clock)
+        retry_topics = PopRetryTopics(config, store, topics, self.offsets)
+        self.view = PopView(
+            config, store, topics, self.offsets, self.order, self.in_flight, retry_topics, clock
+        )
         self.held = HeldPops(
             stored.turns, self.view, config.pop_polling_size, config.max_pop_polling_size
         )

@@ -111,7 +111,7 @@ class Redelivery:
         else:
             name = key.topic
             if not name.startswith(RETRY_PREFIX):
-                name = self.view.retry_topic(TopicGroup(key.topic, key.group))
+                name = self.view.retry_topics.topic(TopicGroup(key.topic, key.group))
             topic = self.view.topics.find_or_make(name, 1)
         assert topic.topic_name is not None
         attempts = message.reconsume_times + 1

@@ -13,10 +13,10 @@ from turbopump.broker.pop.group_queue import ANY_QUEUE, GroupQueue, TopicGroup
 from turbopump.broker.pop.in_flight import InFlight
 from turbopump.broker.pop.offsets import PopOffsets
 from turbopump.broker.pop.order_info import OrderInfo
+from turbopump.broker.pop.retry_topics import PopRetryTopics
 from turbopump.broker.topics import TopicTable
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
-from turbopump.message.handles import pop_retry_topic
 from turbopump.message.rules import RETRY_PREFIX
 from turbopump.protocol.requests.pop import InitMode
 from turbopump.store.message_store import MessageStore
@@ -39,6 +39,7 @@ class PopView:
     offsets: PopOffsets
     order: OrderInfo
     in_flight: InFlight
+    retry_topics: PopRetryTopics
     clock: Clock
 
     def topic_queues(self, line: TopicGroup, queue_id: int, start: int = 0) -> list[GroupQueue]:
@@ -54,59 +55,14 @@ class PopView:
         wanted = any_queue if queue_id == ANY_QUEUE else [queue_id]
         return [GroupQueue(line.group, line.topic, number) for number in wanted]
 
-    def retry_queues(self, line: TopicGroup) -> list[GroupQueue]:
-        """Return the queues of a group's retry topics for a topic."""
-        config, name = self.config, pop_retry_topic(line.topic, line.group)
-        names = [pop_retry_topic(line.topic, line.group, v2=True)]
-        if not config.enable_retry_topic_v2:
-            names.insert(0, name)
-        elif config.retrieve_message_from_pop_retry_topic_v1:
-            names.append(name)
-        if len(names) > 1 and self._is_of_others(name, line.group):
-            names.remove(name)
-        return [
-            GroupQueue(line.group, name, number)
-            for name in names
-            if (topic := self.topics.find(name)) is not None
-            for number in range(topic.read_queue_nums)
-        ]
-
-    def retry_topic(self, line: TopicGroup) -> str:
-        """Return the name of a group's retry topic. It stores the group's messages of one topic.
-
-        Several groups may share an old name (see ``_is_of_others``). The call then gives the group
-        an offset in the retry topic, which marks the topic as the group's own.
-        """
-        name = pop_retry_topic(line.topic, line.group)
-        if self.config.enable_retry_topic_v2 or self._is_of_others(name, line.group):
-            return pop_retry_topic(line.topic, line.group, v2=True)
-        queue = GroupQueue(line.group, name, 0)
-        if self.offsets.find(queue) is None:
-            self.offsets.set_next(queue, self.first_offset(queue, InitMode.MIN))
-        return name
-
-    def _is_of_others(self, name: str, group: str) -> bool:
-        """Return True if another group has an offset in the retry topic ``name``.
-
-        Three groups share the name `%RETRY%pay_order_events`: pay for order_events, pay_order for
-        events, and pay_order_events for messages that its consumers send back. RocketMQ delivers
-        their messages to each other.
-        """
-        if self.topics.find(name) is None or self._has_been_in(name, group):
-            return False
-        text = name[len(RETRY_PREFIX) :]
-        ends = [at for at, char in enumerate(text) if char == "_"]
-        return any(self._has_been_in(name, text[:end]) for end in (*ends, len(text)))
-
-    def _has_been_in(self, topic: str, group: str) -> bool:
-        return self.offsets.find(GroupQueue(group, topic, 0)) is not None
-
     def queues(self, line: TopicGroup, queue_id: int, *, ordered: bool) -> list[GroupQueue]:
         """Return all queues that a pop reads, including the queues of retry topics.
 
         An ordered pop does not read retry topics.
         """
-        return self.topic_queues(line, queue_id) + ([] if ordered else self.retry_queues(line))
+        return self.topic_queues(line, queue_id) + (
+            [] if ordered else self.retry_topics.queues(line)
+        )
 
     def end(self, queue: GroupQueue) -> int:
         return self.store.max_offset(queue.topic, queue.queue_id)

@@ -88,7 +88,7 @@ class PendingHalves:
             del remembered[next(iter(remembered))]
 
     def note_mark(self, op_offset: int, offsets: Iterable[int]) -> None:
-        """Record the half messages in one entry of the op queue.
+        """Record which half messages one entry of the op queue marks as ended.
 
         - ``op_offset``: the offset of the entry. Entries are recorded in the order of their
           offsets.
@@ -106,7 +106,7 @@ class PendingHalves:
             del self.copies[next(iter(self.copies))]
 
     def note_given_up(self, letter: int, origin: int) -> bool:
-        """Record the newest dead letter of a half message. Return False for a full table.
+        """Record that a half message became a dead letter. Return False if the table is full now.
 
         - ``letter``: the log offset of the dead letter.
         - ``origin``: the first offset of the half message.

@@ -97,7 +97,7 @@ class _Receipt(NamedTuple):
 
 @dataclass(eq=False)
 class PopRequests:
-    """Sender of one group's requests to pop, acknowledge and delay messages.
+    """Requests of one group to brokers: pops, acknowledgements, and delays of messages.
 
     - ``group``: name of the group, as brokers know it.
     - ``init_mode``: position at which the group starts in a queue without an offset.

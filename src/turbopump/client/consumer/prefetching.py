@@ -1,5 +1,4 @@
-"""Table of a lite pull consumer's queues. It orders the polling, limits waiting messages, and
-commits offsets.
+"""Prefetching of a lite pull consumer: the order of polls, the limits, and committed offsets.
 
 One rule: a committed offset goes back only after a seek, a reset or a correction by the broker.
 This module must not know how queues were assigned. Source: apache/rocketmq
@@ -26,7 +25,7 @@ from turbopump.protocol.requests.pull import PullMessage
 
 
 class Prefetching(QueueTable["PrefetchedQueue"]):
-    """Table of a lite pull consumer's queues. Messages are prefetched from each of them.
+    """Queues of a lite pull consumer, and the messages that it has fetched from them in advance.
 
     ``subscriptions`` are read when a queue is added.
 

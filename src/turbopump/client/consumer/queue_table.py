@@ -40,7 +40,7 @@ _no_start = RepeatedLine(
 
 @dataclass(frozen=True, slots=True)
 class QueueChange:
-    """Change of a member's queues in one topic: those gained and those lost.
+    """Queues of one topic that a member has gained, and queues that it has lost.
 
     ``popped`` has those of the gained queues that are popped instead of pulled.
     """

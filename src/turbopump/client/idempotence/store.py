@@ -73,7 +73,7 @@ class IdempotenceStore(Protocol):
         """
 
     async def finish(self, key: str, owner: str, keep: float) -> bool:
-        """Record the key as done for ``keep`` seconds.
+        """Mark the key as done. The store forgets the mark after ``keep`` seconds.
 
         Returns False if the owner no longer had the key. The key is done nevertheless.
         """

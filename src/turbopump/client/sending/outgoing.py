@@ -1,5 +1,6 @@
-"""Preparation of a message for sending: check, unique id, namespace, compression, frame. Values in,
-values out.
+"""Preparation of a message for sending: it is checked, gets a unique id, and becomes a frame.
+
+Its namespace is added, and its body may be compressed. Values in, values out.
 
 One rule: a message that a broker would refuse for its form is refused here, with a clear error,
 before a byte is sent. The user's ``Message`` is not changed, so it can be sent again. Source:

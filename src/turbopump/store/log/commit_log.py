@@ -24,7 +24,8 @@ import msgspec
 from turbopump.disk.disk import Disk
 from turbopump.errors import MessageError, RoomInMakingError, StoreError
 from turbopump.message.entry import MAGIC_BLANK
-from turbopump.store.mapped_file import MappedFile, MappedFiles
+from turbopump.store.mapped_file import MappedFile
+from turbopump.store.mapped_file_queue import MappedFileQueue
 
 BLANK_SIZE_MIN: Final = 8
 POPULATE_STEP: Final = 8 * 1024 * 1024
@@ -69,7 +70,7 @@ class CommitLog:
         on_segment: Callable[[int], None] = lambda _start: None,
     ) -> None:
         self._disk = disk
-        self.files = MappedFiles(
+        self.files = MappedFileQueue(
             disk,
             roots,
             segment_size,

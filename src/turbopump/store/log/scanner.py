@@ -27,9 +27,10 @@ from turbopump.message.entry import (
     has_crc,
 )
 from turbopump.store.files import StoreFile
+from turbopump.store.holes import STEP, data_steps
 from turbopump.store.log.commit_log import BLANK_SIZE_MIN, ENTRY_SIZE_MAX, CommitLog
 from turbopump.store.log.parsed_entry import ParsedEntry, parse_entry, parse_usual_entries
-from turbopump.store.mapped_file import STEP, MappedFile, data_steps
+from turbopump.store.mapped_file import MappedFile
 
 T = TypeVar("T")
 

@@ -20,7 +20,9 @@ from pathlib import Path
 from typing import Final, cast
 
 from turbopump.disk.disk import Disk, Piece, SparseSegment
-from turbopump.store.mapped_file import PAGE, MappedFile, MappedFiles, OpenFiles
+from turbopump.store.mapped_file import MappedFile
+from turbopump.store.mapped_file_queue import MappedFileQueue
+from turbopump.store.sparse_files import PAGE, OpenFiles
 from turbopump.store.watermark import Watermark
 
 UNIT_SIZE: Final = 20
@@ -68,7 +70,7 @@ class ConsumeQueue:
     ) -> None:
         self.topic = topic
         self.queue_id = queue_id
-        self.files = MappedFiles(
+        self.files = MappedFileQueue(
             disk,
             (directory,),
             file_size - file_size % UNIT_SIZE,
@@ -463,7 +465,7 @@ class _FoundEnd:
         at = (index - self.begin) * UNIT_SIZE
         return self._units[at : at + count * UNIT_SIZE] if count > 0 else b""
 
-    def ends(self, files: MappedFiles, index: int) -> bool:
+    def ends(self, files: MappedFileQueue, index: int) -> bool:
         """Return True if the queue has only zeros from ``index`` on. A cut at ``index`` then
         changes nothing."""
         return self._is_all and index >= self.index and files.files[-1] is self.file

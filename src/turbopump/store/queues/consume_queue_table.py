@@ -15,9 +15,9 @@ from turbopump.disk.disk import Disk, Segment
 from turbopump.errors import MessageError, StoreDamagedError
 from turbopump.store.files import StorePaths
 from turbopump.store.log.commit_log import CommitLog
-from turbopump.store.mapped_file import OpenFiles
 from turbopump.store.queues.consume_queue import UNIT_SIZE, ConsumeQueue
 from turbopump.store.queues.queue_ends import QueueEnds
+from turbopump.store.sparse_files import OpenFiles
 
 
 def unserved_text(topic: str) -> str:

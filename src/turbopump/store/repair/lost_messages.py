@@ -17,9 +17,9 @@ from typing import NamedTuple
 from turbopump.disk.disk import Disk, Segment
 from turbopump.message.properties import SysFlag
 from turbopump.store.files import StoreFile, StorePaths, segment_offset
+from turbopump.store.holes import STEP
 from turbopump.store.log.parsed_entry import ParsedEntry, inner_count, parse_entry
 from turbopump.store.log.scanner import NO_DIRECTORY, OpenSegment, SegmentWalk
-from turbopump.store.mapped_file import STEP
 from turbopump.store.queues.consume_queue import NO_MESSAGE_SIZE, UNIT_SIZE, unpack_unit
 from turbopump.store.repair.unreadable_sectors import UnreadableRange, read_with_zeros
 

@@ -26,7 +26,7 @@ from typing import Any
 from turbopump.disk.disk import Disk, Segment
 from turbopump.errors import StoreError
 from turbopump.store.files import StoreFile, StorePaths
-from turbopump.store.mapped_file import STEP, data_steps
+from turbopump.store.holes import STEP, data_steps
 from turbopump.store.recovery.checkpoint import CHECKPOINT_SIZE, safe_offset_of
 from turbopump.store.repair.lost_messages import LostMessages, list_row, lost_messages
 from turbopump.store.repair.unreadable_sectors import UnreadableRange, read_with_zeros

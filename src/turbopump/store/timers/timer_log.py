@@ -23,7 +23,8 @@ from typing import Final, NamedTuple
 
 from turbopump.disk.disk import Disk, Piece
 from turbopump.message.entry import FIXED_SIZE
-from turbopump.store.mapped_file import MappedFile, MappedFiles
+from turbopump.store.mapped_file import MappedFile
+from turbopump.store.mapped_file_queue import MappedFileQueue
 
 TIMER_UNIT_SIZE: Final = 52
 LOG_FILE_SIZE: Final = 100 * 1024 * 1024
@@ -101,7 +102,7 @@ class TimerLog:
     def __init__(self, disk: Disk, directory: Path, file_size: int) -> None:
         self._disk = disk
         self._directory = directory
-        self.files = MappedFiles(disk, (directory,), file_size, ahead=True)
+        self.files = MappedFileQueue(disk, (directory,), file_size, ahead=True)
         self.end = 0
         self._current: MappedFile | None = None
 

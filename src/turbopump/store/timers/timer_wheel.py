@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from turbopump.disk.disk import Disk, Segment
-from turbopump.store.mapped_file import STEP, data_steps
+from turbopump.store.holes import STEP, data_steps
 
 WHEEL_SLOT_SIZE: Final = 32
 SLOTS: Final = 7 * 86_400

@@ -358,7 +358,7 @@ async def test_a_full_disk_refuses_the_send_and_nothing_else(
         raise OSError(28, "No space left on device", str(tmp_path / "commitlog" / "1"))
 
     with monkeypatch.context() as patched:
-        patched.setattr("turbopump.store.mapped_file.MappedFiles.append_file", no_room)
+        patched.setattr("turbopump.store.mapped_file_queue.MappedFileQueue.append_file", no_room)
         code, remark = await talk.client.code(send(), bytes((1 << 20) - 300))
         assert code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert (

@@ -124,7 +124,9 @@ def test_a_disk_without_room_for_the_next_segment_leaves_the_store_as_it_was(
 
     with monkeypatch.context() as patched:
         patched.setattr(SystemDisk, "create_segment", no_room)
-        patched.setattr("turbopump.store.mapped_file.MappedFiles.prepare_next", does_nothing)
+        patched.setattr(
+            "turbopump.store.mapped_file_queue.MappedFileQueue.prepare_next", does_nothing
+        )
         if store.log.files.spare is not None:  # the spare was made when there was room
             put(store, b"y" * 3000)
         with pytest.raises(StoreClosedError, match="No space left"):

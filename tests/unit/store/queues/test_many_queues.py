@@ -7,8 +7,8 @@ from tests.file_descriptors import open_count
 from tests.unit.store.directory import Directory, bodies, put, put_batch
 
 from turbopump.disk.system_disk import SystemDisk
-from turbopump.store.mapped_file import GROWTH_MAX, PAGE, OpenFiles, grown
 from turbopump.store.queues.consume_queue import UNIT_SIZE, ConsumeQueue
+from turbopump.store.sparse_files import GROWTH_MAX, PAGE, OpenFiles, grown
 
 QUEUE_FILE = 6_000_000
 TOPICS = [f"T{number}" for number in range(60)]

@@ -11,7 +11,7 @@ import pytest
 
 from turbopump.disk.disk import Done, Segment
 from turbopump.disk.system_disk import SystemDisk
-from turbopump.store.mapped_file import MappedFiles
+from turbopump.store.mapped_file_queue import MappedFileQueue
 
 SIZE = 4096
 
@@ -42,8 +42,8 @@ def disk() -> SlowDisk:
     return SlowDisk()
 
 
-def row(disk: SlowDisk, root: Path) -> MappedFiles:
-    made = MappedFiles(disk, [root / "log"], SIZE, ahead=True)
+def row(disk: SlowDisk, root: Path) -> MappedFileQueue:
+    made = MappedFileQueue(disk, [root / "log"], SIZE, ahead=True)
     disk.make_directory(root / "log")
     made.append_file(0)
     return made
@@ -88,7 +88,7 @@ def test_a_spare_file_that_somebody_has_deleted_or_cut_is_made_again(
 def test_a_row_that_is_not_to_look_ahead_makes_no_spare_file(
     disk: SlowDisk, tmp_path: Path
 ) -> None:
-    files = MappedFiles(disk, [tmp_path / "queue"], SIZE)
+    files = MappedFileQueue(disk, [tmp_path / "queue"], SIZE)
     files.append_file(0)
     files.prepare_next()
     assert disk.waiting == []

@@ -1,15 +1,14 @@
-"""Request handlers of a name server. Each method handles one kind of request.
+"""Handlers of a name server for requests by brokers: registrations and heartbeats.
 
-Each handler reads or changes the route table and returns the encoded answer. The handlers have no
-state beyond the table and the start time. Only one handler waits: a registration whose broker name
-is claimed by another address asks that other broker first. Sockets are unknown here.
+One handler waits: if a live broker at another address has the name and id of the new one, that
+broker is asked first. Sockets are unknown here.
 
 Codes and remarks follow apache/rocketmq `DefaultRequestProcessor` and `ClientRequestProcessor`.
 Where Apache's remark is empty, ours explains.
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import Final
 
 from turbopump.clock import Clock
@@ -27,39 +26,25 @@ from turbopump.namesrv.route_table import (
     Superseded,
 )
 from turbopump.protocol import fastjson
-from turbopump.protocol.codes import V3_0_11, V4_9_4, V5_0_0, ResponseCode
+from turbopump.protocol.codes import V3_0_11, V5_0_0, ResponseCode
 from turbopump.protocol.command import encode_command, request_command
 from turbopump.protocol.requests.namesrv import (
-    AddWritePerm,
-    AddWritePermReply,
     BrokerHeartbeat,
-    BrokerMemberGroupBody,
-    ClusterInfo,
-    DeleteTopicInNamesrv,
-    GetAllTopicList,
-    GetBrokerClusterInfo,
-    GetBrokerMemberGroup,
-    GetRouteInfo,
-    GetTopicsByCluster,
     KVTable,
     QueryDataVersion,
     QueryDataVersionReply,
     RegisterBroker,
     RegisterBrokerBody,
     RegisterBrokerReply,
-    TopicRouteData,
     UnregisterBroker,
-    WipeWritePerm,
-    WipeWritePermReply,
 )
 from turbopump.protocol.requests.statistics import GetBrokerRuntimeInfo
 from turbopump.protocol.requests.topics import (
     DataVersion,
     TopicConfig,
     TopicConfigAndMappingSerializeWrapper,
-    TopicList,
 )
-from turbopump.remoting.response import Refusal, Response, encode_response, refusal
+from turbopump.remoting.response import Refusal, Response, refusal
 from turbopump.remoting.router import Outcome, RequestContext, Router
 from turbopump.remoting.turns import Steps
 from turbopump.remoting.wire import Wire
@@ -68,6 +53,17 @@ from turbopump.repeated_line import RepeatedLine
 log = logging.getLogger(__name__)
 _registered = RepeatedLine(log, logging.INFO, "broker registered %s cluster=%s topics=%d")
 _left = RepeatedLine(log, logging.INFO, "broker left %s")
+_superseded = RepeatedLine(
+    log,
+    logging.WARNING,
+    "registration ignored, a broker with a newer state has this name and id %s owner=%s",
+)
+_left = RepeatedLine(log, logging.INFO, "broker left %s")
+_superseded = RepeatedLine(
+    log,
+    logging.WARNING,
+    "registration ignored, a broker with a newer state has this name and id %s owner=%s",
+)
 _superseded = RepeatedLine(
     log,
     logging.WARNING,
@@ -86,19 +82,12 @@ _not_its_own = RepeatedLine(
 )
 
 ZONE_FIELD: Final = "__ZONE_NAME"
-ROUTES_SIZE_MAX: Final = 64 * 1024 * 1024
-"""Maximum total size of the encoded routes in the cache, in bytes."""
-RouteKey = tuple[str, bool, str | None]
-"""Key of a route in the cache.
-
-The key is the topic, True for standard JSON, and the queues of an ordered topic or None.
-"""
 OWNER_ANSWER_S: Final = 3.0
 """Seconds to wait until the present owner of a broker's name and id answers."""
 
 
-class NamesrvHandlers:
-    """Request handlers of one name server.
+class RegistrationHandlers:
+    """Handlers of one name server for registrations.
 
     - ``clock``: the clock, of which only the monotonic time is used.
     """
@@ -108,9 +97,6 @@ class NamesrvHandlers:
         self._table = table
         self._kv = kv
         self._clock = clock
-        self._encoded = EncodedRoutes()
-        table.on_change = self._encoded.forget_routes
-        self._started_at = clock.monotonic()
 
     def add_to(self, router: Router) -> None:
         """Register these handlers with a router."""
@@ -118,14 +104,6 @@ class NamesrvHandlers:
         router.add(UnregisterBroker, self.unregister_broker)
         router.add(BrokerHeartbeat, self.broker_heartbeat)
         router.add_with_body(QueryDataVersion, self.query_data_version)
-        router.add(GetRouteInfo, self.route_info)
-        router.add(GetBrokerClusterInfo, self.cluster_info)
-        router.add(GetBrokerMemberGroup, self.member_group)
-        router.add(GetAllTopicList, self.all_topics)
-        router.add(GetTopicsByCluster, self.topics_by_cluster)
-        router.add(WipeWritePerm, self.wipe_write_perm)
-        router.add(AddWritePerm, self.add_write_perm)
-        router.add(DeleteTopicInNamesrv, self.delete_topic)
 
     def register_broker(
         self, request: RegisterBroker, context: RequestContext
@@ -246,91 +224,6 @@ class NamesrvHandlers:
         body = b"" if registered is None else fastjson.encode(registered)
         return Response(QueryDataVersionReply(changed=registered != version), body=body)
 
-    def route_info(self, request: GetRouteInfo, context: RequestContext) -> Outcome[TopicRouteData]:
-        if self._config.need_wait_for_service:
-            ready_at = self._started_at + self._config.wait_seconds_for_service
-            left = ready_at - self._clock.monotonic()
-            if left > 0:
-                return _refused(
-                    f"name server not ready: it answers routes in {left:.0f} s "
-                    "(waitSecondsForService)"
-                )
-        order = None
-        if self._config.order_message_enable:
-            order = self._kv.get(ORDER_TOPIC_CONFIG, request.topic)
-        # RocketMQ: older clients cannot read quoted number keys.
-        standard = context.version >= V4_9_4 or bool(request.accept_standard_json_only)
-        key = request.topic, standard, order
-        body = self._encoded.find_body(key)
-        if body is None:
-            return self._encode_route(key, context.opaque)
-        return encode_response(context.opaque, Response(body=body))
-
-    def _encode_route(self, key: RouteKey, opaque: int) -> Steps[Response[TopicRouteData] | bytes]:
-        yield  # the route may have hundreds of brokers
-        topic, standard, order = key
-        changes = self._encoded.changes
-        route = self._table.route(topic)
-        if route is None:
-            return refusal(ResponseCode.TOPIC_NOT_EXIST, self._why_no_route(topic))
-        route.order_topic_conf = order
-        body = yield from fastjson.encode_steps(route, standard=standard)
-        if changes == self._encoded.changes:
-            self._encoded.keep_body(key, body)
-        return encode_response(opaque, Response(body=body))
-
-    def cluster_info(
-        self, request: GetBrokerClusterInfo, context: RequestContext
-    ) -> Response[ClusterInfo]:
-        return Response(self._table.cluster_info())
-
-    def member_group(
-        self, request: GetBrokerMemberGroup, context: RequestContext
-    ) -> Response[BrokerMemberGroupBody]:
-        group = self._table.member_group(request.cluster_name, request.broker_name)
-        return Response(BrokerMemberGroupBody(broker_member_group=group))
-
-    def all_topics(self, request: GetAllTopicList, context: RequestContext) -> Outcome[TopicList]:
-        if not self._config.enable_all_topic_list:
-            return _refused(
-                "disable: this name server does not list topics (enableAllTopicList=false)"
-            )
-        return _listed(self._table.topics)
-
-    def topics_by_cluster(
-        self, request: GetTopicsByCluster, context: RequestContext
-    ) -> Outcome[TopicList]:
-        if not self._config.enable_topic_list:
-            return _refused(
-                "disable: this name server does not list topics (enableTopicList=false)"
-            )
-        return _listed(lambda: self._table.topics_of_cluster(request.cluster))
-
-    def wipe_write_perm(
-        self, request: WipeWritePerm, context: RequestContext
-    ) -> Response[WipeWritePermReply]:
-        count = self._table.wipe_write_perm(request.broker_name)
-        said = "write permission removed broker=%s topics=%d peer=%s"
-        log.info(said, request.broker_name, count, context.peer.peer)
-        return Response(WipeWritePermReply(wipe_topic_count=count))
-
-    def add_write_perm(
-        self, request: AddWritePerm, context: RequestContext
-    ) -> Response[AddWritePermReply]:
-        count = self._table.add_write_perm(request.broker_name)
-        said = "write permission added broker=%s topics=%d peer=%s"
-        log.info(said, request.broker_name, count, context.peer.peer)
-        return Response(AddWritePermReply(add_topic_count=count))
-
-    def delete_topic(
-        self, request: DeleteTopicInNamesrv, context: RequestContext
-    ) -> Response[None]:
-        count = self._table.delete_topic(request.topic, request.cluster_name or None)
-        log.info(
-            "topic deleted topic=%s brokers=%d peer=%s", request.topic, count, context.peer.peer
-        )
-        return Response()
-
     def _ordered_topics(self) -> bytes:
         """Return the encoded configuration of ordered topics. It is the body of the answer to a
         registration."""
@@ -338,50 +231,6 @@ class NamesrvHandlers:
             return b""
         texts = self._kv.namespace(ORDER_TOPIC_CONFIG)
         return b"" if texts is None else fastjson.encode(KVTable(table=dict(texts)))
-
-    def _why_no_route(self, topic: str) -> str:
-        start = f"No topic route info in name server for the topic: {topic[:128]}. "
-        if not self._table.broker_count:
-            return start + (
-                "No broker is registered here: start one with this name server in its namesrvAddr."
-            )
-        return start + (
-            "No registered broker has it: create it, or send to it with autoCreateTopicEnable=true "
-            "on the broker; if it exists, its broker registers with another name server."
-        )
-
-
-class EncodedRoutes:
-    """Cache of encoded routes. The encoding of a route with 200 brokers takes milliseconds.
-
-    ``changes`` counts route changes. A route that was encoded while this number grew may be wrong
-    and is not cached.
-    """
-
-    def __init__(self) -> None:
-        self._bodies: dict[str, dict[RouteKey, bytes]] = {}
-        self._size = 0
-        self.changes = 0
-
-    def find_body(self, key: RouteKey) -> bytes | None:
-        bodies = self._bodies.get(key[0])
-        return None if bodies is None else bodies.get(key)
-
-    def keep_body(self, key: RouteKey, body: bytes) -> None:
-        if self._size + len(body) > ROUTES_SIZE_MAX:
-            self.forget_routes(None)
-        self._size += len(body)
-        self._bodies.setdefault(key[0], {})[key] = body
-
-    def forget_routes(self, topic: str | None) -> None:
-        """Remove the routes of a changed topic from the cache. If ``topic`` is None, remove all
-        routes."""
-        self.changes += 1
-        if topic is None:
-            self._bodies.clear()
-            self._size = 0
-        else:
-            self._size -= sum(map(len, self._bodies.pop(topic, {}).values()))
 
 
 def _read_registration(
@@ -412,11 +261,6 @@ def _leave_unusable_out(broker: BrokerIdentity, topics: dict[str, TopicConfig]) 
         if fault is not None:
             name = (topics.pop(key).topic_name or key)[:128]
             _left_out(broker, name, fault, kind=(broker, name))
-
-
-def _listed(topics: Callable[[], tuple[str, ...]]) -> Steps[Response[TopicList]]:
-    yield  # there may be thousands of topics
-    return Response(TopicList(topic_list=topics()))
 
 
 def _is_address(text: str) -> bool:
