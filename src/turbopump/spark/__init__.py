@@ -44,7 +44,7 @@ def imported(module: str) -> ModuleType:
             raise
         package = str(error.name).partition(".")[0]
         raise MissingExtraError(
-            f"Spark support needs {package}, which is not installed: pip install "
-            "'.[spark]' in a checkout of Turbopump",
+            f"Spark support needs {package}, which is not installed: "
+            "pip install 'turbopump[spark]'",
             name=error.name,
         ) from None

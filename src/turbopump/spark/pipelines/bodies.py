@@ -327,8 +327,7 @@ def _fastavro() -> Any:
         import fastavro
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"Avro bodies need {error.name}, which is not installed: pip install '.[lake]' in a "
-            "checkout of Turbopump"
+            f"Avro bodies need {error.name}, which is not installed: pip install 'turbopump[lake]'"
         ) from None
     return fastavro
 

@@ -517,7 +517,7 @@ def _class_of(format_name: str) -> type[Lake]:
     except ModuleNotFoundError as error:
         raise LakeError(
             f"lakes of format {format_name} need {error.name}, which is not installed: "
-            "pip install '.[lake]' in a checkout of Turbopump"
+            "pip install 'turbopump[lake]'"
         ) from None
     return kind
 
