@@ -87,6 +87,7 @@ if TYPE_CHECKING:
         WriteError,
     )
     from turbopump.message.message import Message, MessageQueue, ReceivedMessage
+    from turbopump.stop_signals import StopEvent, stop_on_signals
 
 __version__ = "0.1.0"
 
@@ -151,6 +152,7 @@ __all__ = [
     "SimpleConsumer",
     "Sql",
     "SqliteStore",
+    "StopEvent",
     "StoreClosedError",
     "StoreDamagedError",
     "StoreError",
@@ -163,6 +165,7 @@ __all__ = [
     "TurbopumpError",
     "WriteError",
     "__version__",
+    "stop_on_signals",
 ]
 
 _HOME = {
@@ -201,6 +204,7 @@ _HOME = {
             StoreLockedError StoredMessageError TurbopumpError WriteError
         """,
         "turbopump.message.message": "Message MessageQueue ReceivedMessage",
+        "turbopump.stop_signals": "StopEvent stop_on_signals",
     }.items()
     for name in names.split()
 }

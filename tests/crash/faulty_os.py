@@ -1,9 +1,9 @@
 """The system calls of the store's disk, one of which fails.
 
-It takes the place of the module ``os`` in ``disk/system_disk.py`` and ``disk/mapped_segments.py``
-(and of ``open`` for files that are written); what the kernel would sync by itself is synced in
-threads. Its one rule: the nth call of one kind fails with one errno, before it does anything; all
-others do what they do. It must not know who calls.
+It takes the place of the module ``os`` in ``disk/system_disk.py``, ``disk/whole_files.py`` and
+``disk/mapped_segments.py`` (and of ``open`` for files that are written); what the kernel would sync
+by itself is synced in threads. Its one rule: the nth call of one kind fails with one errno, before
+it does anything; all others do what they do. It must not know who calls.
 """
 
 import builtins
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-from turbopump.disk import mapped_segments, system_disk
+from turbopump.disk import mapped_segments, system_disk, whole_files
 
 KINDS = (
     *("fallocate", "fdatasync", "msync", "directory fsync", "ftruncate", "rename", "pread"),
@@ -143,7 +143,8 @@ def failing(fault: Fault | None) -> Iterator[FaultyOs]:
         mock.patch.object(mapped_segments, "sync_file_system", return_value=False),
         mock.patch.object(system_disk, "os", system),
         mock.patch.object(mapped_segments, "os", system),
-        mock.patch.object(system_disk, "open", system.open_file, create=True),
+        mock.patch.object(whole_files, "os", system),
+        mock.patch.object(whole_files, "open", system.open_file, create=True),
         mock.patch.object(system_disk.KernelSyncs, "start", return_value=False),
     ):
         yield system

@@ -78,8 +78,8 @@ POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 """
 
 DEPENDENCY = (
-    "    <dependency><groupId>{group}</groupId>"
-    "<artifactId>{artifact}</artifactId><version>{version}</version></dependency>"
+    "    <dependency><groupId>{}</groupId><artifactId>{}</artifactId>"
+    "<version>{}</version>{}</dependency>"
 )
 
 
@@ -103,8 +103,8 @@ def fetch_jars(version: str, *, artifacts: Sequence[str] = ("namesrv", "broker",
 
 
 def fetch_maven(name: str, artifacts: Sequence[str]) -> Path:
-    """The folder, kept under ``name``, with these jars (`group:artifact:version`) and all they
-    need. Errors as `fetch_jars`."""
+    """The folder, kept under ``name``, with these jars (`group:artifact:version[:classifier]`) and
+    all they need. Errors as `fetch_jars`."""
     folder = CACHE / name
     library = folder / "lib"
     CACHE.mkdir(parents=True, exist_ok=True)
@@ -116,11 +116,7 @@ def fetch_maven(name: str, artifacts: Sequence[str]) -> Path:
         if maven is None:
             raise ToolMissingError("mvn is not installed: these jars come from Maven Central")
         folder.mkdir(parents=True, exist_ok=True)
-        parts = (artifact.split(":") for artifact in artifacts)
-        dependencies = "\n".join(
-            DEPENDENCY.format(group=group, artifact=artifact, version=version)
-            for group, artifact, version in parts
-        )
+        dependencies = "\n".join(map(_dependency, artifacts))
         (folder / "pom.xml").write_text(POM.format(dependencies=dependencies))
         arriving = folder / "arriving"
         shutil.rmtree(arriving, ignore_errors=True)
@@ -141,6 +137,12 @@ def fetch_maven(name: str, artifacts: Sequence[str]) -> Path:
             raise ApacheStartError(f"mvn could not resolve {artifacts}: {result.stdout[-2000:]}")
         arriving.rename(library)
         return library
+
+
+def _dependency(artifact: str) -> str:
+    group, name, version, *classifier = artifact.split(":")
+    further = "".join(f"<classifier>{one}</classifier>" for one in classifier)
+    return DEPENDENCY.format(group, name, version, further)
 
 
 def java() -> str:

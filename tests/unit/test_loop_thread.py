@@ -78,7 +78,7 @@ class _BrokenOff:
     def __init__(self) -> None:
         self._taken = False
 
-    def acquire(self) -> None:
+    def acquire(self, timeout: float = -1) -> None:
         if self._taken:
             raise KeyboardInterrupt
         self._taken = True

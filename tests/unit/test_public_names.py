@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import inspect
 import pydoc
-import subprocess
-import sys
 from typing import get_type_hints
 
 import turbopump
@@ -17,21 +15,6 @@ def test_every_public_name_is_there_and_listed() -> None:
     assert set(turbopump.__all__) <= set(dir(turbopump))
     assert [name for name in turbopump.__all__ if not hasattr(turbopump, name)] == []
     assert sorted(turbopump.__all__) == sorted(set(turbopump.__all__))
-
-
-def test_clients_need_no_module_that_only_unix_has() -> None:
-    program = """
-import sys
-for name in ("fcntl", "pwd", "resource", "termios"):
-    sys.modules[name] = None
-import turbopump, turbopump.blocking as blocking
-names = [name for name in turbopump.__all__ if hasattr(turbopump, name)]
-for kind in (turbopump.PushConsumer, blocking.PushConsumer, turbopump.SimpleConsumer):
-    kind("127.0.0.1:9876", group="g", topic="T")
-print(len(names))
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert (done.stderr, done.stdout) == ("", f"{len(turbopump.__all__)}\n")
 
 
 def test_names_that_are_not_public_are_not_listed() -> None:

@@ -19,6 +19,7 @@ import asyncio
 import logging
 import secrets
 import shlex
+import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Final
@@ -29,7 +30,7 @@ from turbopump.auth.accounts import SUBJECT, SUPER, Accounts
 from turbopump.auth.sealing import NONCE_SIZE, seal, version_of
 from turbopump.auth.signatures import Credentials, RequestSigner
 from turbopump.config.access import AccessConfig
-from turbopump.disk.disk import Disk
+from turbopump.disk.disk import Disk, Files
 from turbopump.errors import ConfigError, StoreLockedError
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import RequestCode, ResponseCode
@@ -373,13 +374,14 @@ def change_file(
         lock.release()
 
 
-def open_to_others(disk: Disk, path: Path) -> str | None:
+def open_to_others(disk: Files, path: Path) -> str | None:
     """Return a warning if other users can read or write an accounts file, or else None.
 
-    The warning says how to correct that. A missing file gives None.
+    The warning says how to correct that. A missing file gives None, and so does Windows, which has
+    no such modes.
     """
     mode = disk.file_mode(path)
-    if mode is None or not mode & OTHERS:
+    if mode is None or not mode & OTHERS or sys.platform == "win32":
         return None
     return (
         f"{path} has mode {mode:04o}: other users can read or change its passwords; run "

@@ -23,6 +23,7 @@ from turbopump.blocking.clients import (
     TransactionProducer,
 )
 from turbopump.blocking.push_consumer import PushConsumer
+from turbopump.blocking.stop_signals import StopRequest, stop_on_signals
 from turbopump.client.consumer.delivery import Delivery, Retry
 from turbopump.client.consumer.offsets import ConsumeFrom
 from turbopump.client.consumer.pop import PoppedMessage
@@ -70,7 +71,9 @@ __all__ = [
     "SendStatus",
     "SimpleConsumer",
     "SqliteStore",
+    "StopRequest",
     "TransactionProducer",
     "TransactionResult",
     "TransactionState",
+    "stop_on_signals",
 ]

@@ -39,6 +39,7 @@ class PushConsumer(ClientOfGroup[asyncio_push_consumer.PushConsumer]):
     def __init__(self, settings: Mapping[str, Any]) -> None:
         # an ordered queue waits for this message
         self._settle_at_once = 1 if settings.get("ordered") else SETTLE_AT_ONCE
+        self._stopped = False
         self._unreported: set[_Finished] = set()
         """Finished messages of readers that are waiting for their timer. Only the loop's thread
         uses the set."""
@@ -79,6 +80,20 @@ class PushConsumer(ClientOfGroup[asyncio_push_consumer.PushConsumer]):
             await client.commit(acknowledged=acknowledged)
 
         self._call(commit)
+
+    def stop(self) -> None:
+        """Deliver no more messages. The method does not wait, and may be called before ``start``.
+
+        Loops over this consumer end after their current message, which is then done. Running
+        handlers continue. The consumer stays in its group until ``close``. Any thread and handlers
+        of signals may call this method. See ``stop_on_signals``.
+        """
+        self._stopped = True
+        if self._pid == os.getpid():
+            if self._thread is None:
+                self._client.stop()
+            else:
+                self._thread.post(self._client.stop)
 
     def close(self) -> None:
         """Close the consumer, and commit the finished messages of all readers.
@@ -187,7 +202,9 @@ class _Messages(Iterator[Delivery]):
             if not current.settled:
                 current.handled_s = now - self._began
             self._finished.add_message(current)
-        message = None if self._first else self._consumer._ready()._begin_message()
+        message = None
+        if not self._first and not self._consumer._stopped:
+            message = self._consumer._ready()._begin_message()
         if message is None:
             self._first = False
             self._finished.report_soon()

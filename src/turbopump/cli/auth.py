@@ -31,7 +31,8 @@ from turbopump.auth.server_access import Change, change_file, open_to_others
 from turbopump.cli.entry import command_group, complain
 from turbopump.cli.frame import INCOMPLETE, client_command, show
 from turbopump.cli.values import checked_address
-from turbopump.disk.system_disk import SystemDisk
+from turbopump.config.system import require_unix
+from turbopump.disk.whole_files import WholeFiles
 from turbopump.errors import ClientError, ConfigError, RemotingError
 from turbopump.protocol.command import Body
 from turbopump.protocol.request import Request
@@ -166,6 +167,9 @@ def _change_file(file: Path, change: Change) -> None:
 
     Warns if other users of the machine can read the file, or could before this change.
     """
+    require_unix("--file, which changes a server's own file,")
+    from turbopump.disk.system_disk import SystemDisk
+
     disk = SystemDisk()
     before = open_to_others(disk, file)
     change_file(disk, file, change)
@@ -185,7 +189,7 @@ def _read_file(path: Path) -> Accounts:
     Warns if other users of the machine can read the file. Raises ConfigError or OSError if the file
     cannot be read.
     """
-    warning = open_to_others(SystemDisk(), path)
+    warning = open_to_others(WholeFiles(), path)
     if warning is not None:
         complain(warning)
     try:

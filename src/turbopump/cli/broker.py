@@ -10,6 +10,7 @@ import click
 from turbopump.cli import serving
 from turbopump.cli.entry import SuggestingGroup
 from turbopump.config.broker_config import BrokerConfig, load_broker_config
+from turbopump.config.system import require_unix
 
 
 class _WithDrain(SuggestingGroup):
@@ -56,6 +57,7 @@ def command(
     """
     if click.get_current_context().invoked_subcommand is not None:
         return
+    require_unix("turbopump broker")
     serving.refuse_unmeant_directory(given["store_path_root_dir"])
     given.update(serving.advertised(advertise))
     config = load_broker_config(file, given)

@@ -16,6 +16,7 @@ from turbopump.cli import serving
 from turbopump.config.addresses import LOOPBACK, join_address
 from turbopump.config.broker_config import VIP_OFFSET, BrokerConfig, load_broker_config
 from turbopump.config.namesrv_config import NamesrvConfig, load_namesrv_config
+from turbopump.config.system import require_unix
 
 if TYPE_CHECKING:
     from turbopump.broker.broker import Broker
@@ -65,6 +66,7 @@ def command(
     When both are ready, they print a banner and the line `ready namesrv=HOST:PORT
     broker=HOST:PORT`.
     """
+    require_unix("turbopump dev")
     serving.refuse_open_bind(host, insecure=insecure)
     serving.refuse_unmeant_directory(data)
     if namesrv_port and namesrv_port in (broker_port, broker_port - VIP_OFFSET):

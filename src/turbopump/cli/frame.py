@@ -47,7 +47,7 @@ def show(output: str, value: object, lines: Iterable[str]) -> None:
     text = json.dumps(plain, ensure_ascii=False)
     if not is_unicode(text):  # a file name from elsewhere may contain bytes that are not UTF-8
         text = json.dumps(plain)
-    click.echo(text)
+    click.echo(text.encode())  # JSON is UTF-8, whatever the terminal or pipe is
 
 
 def time_text(ms: int) -> str:

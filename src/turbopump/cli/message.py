@@ -156,7 +156,7 @@ def _refuse_nothing_between(begin: int | None, end: int | None) -> None:
 def _show(found: FoundMessages, output: str) -> int:
     """Print the messages found. Return the exit code."""
     for message in found.messages:
-        lines: Iterable[str] = _text_lines(message)
+        lines: Iterable[str | bytes] = _text_lines(message)
         if output == "json":
             lines = [_json_line(message)]
         for line in lines:
@@ -172,7 +172,7 @@ def _show(found: FoundMessages, output: str) -> int:
     return 0
 
 
-def _json_line(message: ReceivedMessage) -> str:
+def _json_line(message: ReceivedMessage) -> bytes:
     """Return a message as a JSON line, with more fields than `turbopump consume` writes."""
     more: dict[str, Any] = {
         "offset_msg_id": message.offset_msg_id,
@@ -181,7 +181,7 @@ def _json_line(message: ReceivedMessage) -> str:
         "store_host": join_address(*message.store_host),
         "reconsume_times": message.reconsume_times,
     }
-    return write_message(message, more).decode()
+    return write_message(message, more)
 
 
 def _text_lines(message: ReceivedMessage) -> Iterator[str]:

@@ -11,6 +11,7 @@ import click
 from turbopump.cli import serving
 from turbopump.config.addresses import outward_address
 from turbopump.config.namesrv_config import NamesrvConfig, load_namesrv_config
+from turbopump.config.system import require_unix
 
 
 @click.command(name="namesrv")
@@ -20,6 +21,7 @@ def command(file: Path | None, show: bool, insecure: bool, **given: Any) -> None
 
     When the name server is ready, it prints `ready namesrv=HOST:PORT`.
     """
+    require_unix("turbopump namesrv")
     config = load_namesrv_config(file, given)
     if show:
         serving.print_effective(config, file, given)

@@ -319,16 +319,12 @@ def _spark_run(name: str, master: str | None) -> Iterator[dict[str, Any]]:
     The arguments are a Spark session, a stop event that Ctrl-C sets, and the progress that is shown
     on standard error.
     """
-    from turbopump.spark.pipelines.running import (
-        ProgressLine,
-        RowProgress,
-        command_session,
-        stopped_by_signals,
-    )
+    from turbopump.blocking.stop_signals import stop_on_signals
+    from turbopump.spark.pipelines.running import ProgressLine, RowProgress, command_session
 
     with (
         command_session(f"turbopump {name}", master) as spark,
-        stopped_by_signals() as stop,
+        stop_on_signals() as stop,
         closing(ProgressLine(name)) as line,
     ):
         yield {"spark": spark, "stop": stop, "progress": RowProgress(shown=line)}

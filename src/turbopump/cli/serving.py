@@ -11,7 +11,6 @@ import functools
 import gc
 import logging
 import re
-import resource
 import signal
 import sys
 import time
@@ -33,6 +32,7 @@ from turbopump.errors import ConfigError
 from turbopump.event_loop import loop_factory
 from turbopump.remoting.tls import keep_buffers_small
 from turbopump.repeated_line import report_all
+from turbopump.stop_signals import TERMINATION, handled, stop_on_signals
 
 T = TypeVar("T")
 
@@ -44,9 +44,6 @@ M_MMAP_THRESHOLD: Final = -3
 """Value of M_MMAP_THRESHOLD in glibc's malloc.h."""
 DESCRIPTORS_OF_MACOS: Final = 10_240
 """Limit of open files on macOS (OPEN_MAX), if the system reports no limit."""
-IMPATIENCE_S: Final = 1.0
-"""Time in seconds within which a second signal counts as the same one. A terminal and `make` or
-`timeout` both pass the signal on."""
 
 
 def serve(servers: AbstractAsyncContextManager[None]) -> None:
@@ -59,6 +56,7 @@ def serve(servers: AbstractAsyncContextManager[None]) -> None:
     _raise_descriptor_limit()
     outlive_lost_pages()
     keep_buffers_small()
+    ctrl_c = signal.signal(signal.SIGINT, signal.SIG_DFL)  # of the second Ctrl-C, in any state
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         try:
             runner.run(_until_signal(servers))
@@ -66,6 +64,8 @@ def serve(servers: AbstractAsyncContextManager[None]) -> None:
             # The settings are valid, but this machine cannot serve them, for example because a port
             # is in use.
             raise click.ClickException(str(error)) from None
+        finally:
+            signal.signal(signal.SIGINT, ctrl_c)
 
 
 def run_client(work: Coroutine[Any, Any, T]) -> T:
@@ -78,8 +78,9 @@ def run_client(work: Coroutine[Any, Any, T]) -> T:
     async def cancelled_by_signals() -> T:
         task = asyncio.current_task()
         assert task is not None
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-        return await work
+        wake = asyncio.get_running_loop().call_soon_threadsafe
+        with handled(lambda _number: wake(task.cancel), TERMINATION):
+            return await work
 
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         try:
@@ -109,6 +110,8 @@ def _raise_descriptor_limit() -> None:
 
     The limit of a shell is often 1,024. The JVM does the same for Apache's broker.
     """
+    import resource  # Windows has none
+
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     for limit in (hard, DESCRIPTORS_OF_MACOS):
         with contextlib.suppress(ValueError, OSError):
@@ -119,28 +122,17 @@ def _raise_descriptor_limit() -> None:
 
 
 async def _until_signal(servers: AbstractAsyncContextManager[None]) -> None:
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    asked_at: list[float] = []
-
-    def asked(number: signal.Signals) -> None:
-        asked_at.append(loop.time())
-        if len(asked_at) == 1:
-            log.info("stopping signal=%s", number.name)
-            stop.set()
-        elif asked_at[-1] - asked_at[0] > IMPATIENCE_S:
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, asked, number)
     # SIGHUP comes from a closed terminal or from logrotate. A new log file is noticed anyway.
-    loop.add_signal_handler(signal.SIGHUP, log.info, "continuing signal=SIGHUP")
+    asyncio.get_running_loop().add_signal_handler(
+        signal.SIGHUP, log.info, "continuing signal=SIGHUP"
+    )
     with short_collections():
-        async with servers:
+        async with stop_on_signals() as stop, servers:
             gc.collect()
             gc.freeze()  # objects of the start live as long as the server
             await stop.wait()
+            assert stop.signal is not None
+            log.info("stopping signal=%s", stop.signal.name)
     report_all()
 
 

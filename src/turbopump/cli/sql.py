@@ -250,7 +250,7 @@ def _write_json(rows: DataFrame) -> None:
     names = rows.columns
     for row in rows.toLocalIterator():
         values = dict(zip(names, map(json_value, tuple(row)), strict=True))
-        click.echo(json.dumps(values, ensure_ascii=False))
+        click.echo(json.dumps(values, ensure_ascii=False).encode())
 
 
 def _write_csv(rows: DataFrame) -> None:

@@ -21,8 +21,8 @@ import click
 from turbopump.cli.entry import cause, command_group, complain
 from turbopump.cli.frame import hex_lines, output_option, show, time_text
 from turbopump.cli.json_lines import body_or_stored, write_message
+from turbopump.config.system import require_unix
 from turbopump.disk.read_only_disk import ReadOnlyDisk
-from turbopump.disk.system_disk import SystemDisk
 from turbopump.errors import StoreError
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.rules import did_you_mean
@@ -60,6 +60,7 @@ def _store_options(run: Callable[..., int], form: str = "text") -> Callable[...,
         abort: Path | None,
         **more: Any,
     ) -> None:
+        require_unix("turbopump store")
         roots = tuple(
             dict.fromkeys(Path(part.strip()) for part in commit_log.split(",") if part.strip())
         )
@@ -216,7 +217,7 @@ def dump_messages(
             complain(f"{fault}; writing the stored bytes")
         if output == "json":
             where = {"commit_log_offset": message.commit_log_offset}
-            click.echo(write_message(message, where).decode())
+            click.echo(write_message(message, where))
         else:
             click.echo(_text_line(message))
         written += 1
@@ -240,6 +241,8 @@ def dump_messages(
 def set_unreadable_apart(paths: StorePaths, output: str, dry_run: bool) -> int:
     """Replace each segment of the store at DIR that the disk cannot read completely by a copy, with
     zeros for the unreadable parts. The originals are kept."""
+    from turbopump.disk.system_disk import SystemDisk
+
     with _progress("reading") as on_progress:
         found = set_apart(paths, SystemDisk(), dry_run=dry_run, on_progress=on_progress)
     show(output, found.as_json(), _set_apart_lines(found, dry_run=dry_run))

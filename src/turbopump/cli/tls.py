@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import socket
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -45,7 +46,7 @@ def self_signed(directory: str, hosts: Sequence[str], days: int) -> None:
     The certificate is self-signed: clients that check it need the file of the certificate.
     """
     hosts = tuple(hosts) or tuple(
-        dict.fromkeys(["localhost", "127.0.0.1", os.uname().nodename, outward_address()])
+        dict.fromkeys(["localhost", "127.0.0.1", socket.gethostname(), outward_address()])
     )
     now = datetime.now(UTC)
     certificate, key = self_signed_pair(hosts, now - CLOCKS_DIFFER, now + timedelta(days=days))

@@ -12,6 +12,7 @@ import contextlib
 import contextvars
 import logging
 import os
+import sys
 import threading
 import weakref
 from collections import deque
@@ -25,6 +26,9 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
+WAIT_S: Final = 0.2 if sys.platform == "win32" else threading.TIMEOUT_MAX
+"""Seconds for which a thread waits at a time. Windows runs no signal handler while a thread waits
+for a lock, so Ctrl-C would have to wait too."""
 _ENDED: Final = (
     "the loop of all blocking clients was stopped from outside (loop.stop() in a handler or "
     "callback); start new clients"
@@ -50,7 +54,7 @@ class LoopThread:
         The function uses an eventfd where the system has one. With asyncio's own socket pair, a
         send with its answer takes a tenth longer.
         """
-        if not hasattr(os, "eventfd"):
+        if sys.platform != "linux" or not hasattr(os, "eventfd"):
             return lambda: self.loop.call_soon_threadsafe(self._do_posted)
         number = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
@@ -129,7 +133,8 @@ class LoopThread:
             raise RuntimeError(_ENDED)
         try:
             self.post(call.start)
-            call.ready.acquire()
+            while not call.ready.acquire(timeout=WAIT_S):
+                pass
         except BaseException:
             self.post(call.cancel)
             raise

@@ -78,6 +78,7 @@ class PushConsumer(GroupConsumer["RunningPush"]):
         super().__init__(settings)
         self._concurrency = settings.concurrency
         self._started_ms = 0
+        self._stopped = False
         self.lifecycle: Lifecycle[RunningPush] = Lifecycle("PushConsumer")
 
     # --- subscriptions
@@ -171,7 +172,7 @@ class PushConsumer(GroupConsumer["RunningPush"]):
     def _make_running(
         self, instance: ClientInstance, member: InstanceMember, settings: ClientSettings
     ) -> RunningPush:
-        return RunningPush(
+        running = RunningPush(
             instance,
             member,
             self._settings,
@@ -179,6 +180,9 @@ class PushConsumer(GroupConsumer["RunningPush"]):
             self._tracing(settings, self._settings.trace),
             concurrency=self._concurrency,
         )
+        if self._stopped:
+            running.stop()
+        return running
 
     async def close(self) -> None:
         """Stop pulling, wait for running handlers, commit offsets, and leave the group.
@@ -200,6 +204,16 @@ class PushConsumer(GroupConsumer["RunningPush"]):
         in_handler = running is not None and running.is_handling(asyncio.current_task(), thread)
         await self.lifecycle.close_once(wait=not in_handler)
         return not in_handler
+
+    def stop(self) -> None:
+        """Deliver no more messages. The method does not wait, and may be called before ``start``.
+
+        Loops over this consumer end after their current message, which is then done. Running
+        handlers continue. The consumer stays in its group until ``close``. See ``stop_on_signals``.
+        """
+        self._stopped = True
+        if self.lifecycle.running is not None:
+            self.lifecycle.running.stop()
 
     async def wait_closed(self) -> None:
         """Wait until the consumer is closed. A program with a handler can wait here."""
@@ -462,9 +476,13 @@ class RunningPush(RunningConsumer):
             if self._replier is not None:
                 self._replier.close()
 
-    async def _finish(self, timeout: float) -> None:
+    def stop(self) -> None:
+        """Pull no more messages, and deliver none of those that wait."""
         self.assignment.stop()
         self.ready.close()
+
+    async def _finish(self, timeout: float) -> None:
+        self.stop()
         if self.handlers is not None:
             await self.handlers.stop(timeout)
         if self._backs is not None:

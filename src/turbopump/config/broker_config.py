@@ -10,6 +10,7 @@ import enum
 import logging
 import os
 import re
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -85,7 +86,7 @@ def default_broker_name() -> str:
 
     Apache's broker has the same default name.
     """
-    return os.uname().nodename or "DEFAULT_BROKER"
+    return socket.gethostname() or "DEFAULT_BROKER"
 
 
 def default_store_path() -> str:

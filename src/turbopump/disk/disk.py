@@ -190,8 +190,8 @@ class Lock(Protocol):
     def release(self) -> None: ...
 
 
-class Disk(Protocol):
-    """File-system operations that the store uses.
+class Files(Protocol):
+    """Operations on directories and whole files, which every operating system has.
 
     Methods raise OSError as the system does.
     """
@@ -204,14 +204,56 @@ class Disk(Protocol):
         """
 
     def is_directory(self, path: Path) -> bool: ...
+    def file_size(self, path: Path | str) -> int | None:
+        """Return the size of a file in bytes, or None if there is no such file."""
+
+    def read_file(self, path: Path) -> bytes | None:
+        """Return the content of a file, or None if there is no such file."""
+
+    def write_file(self, path: Path, data: bytes) -> None:
+        """Create a file or overwrite it in place, and sync the file.
+
+        A crash during the call may destroy the old content. Use it only for content that may be
+        lost.
+        """
+
+    def replace_file(self, path: Path, data: bytes, *, private: bool = False) -> None:
+        """Replace the content of a file, so that a crash leaves either the old or the new content.
+
+        The steps are a temporary file, fsync, rename and directory fsync. The old content stays as
+        ``.bak``. The file keeps its mode. With ``private``, only the owner can read the file.
+        """
+
+    def remove(self, path: Path) -> None:
+        """Remove a file or an empty directory, if it exists."""
+
+    def file_mode(self, path: Path) -> int | None:
+        """Return the permission bits of a file as for chmod, or None if there is no such file."""
+
+    def start(self, operation: Callable[[], None], done: Done) -> None:
+        """Run a blocking operation in a thread, then call ``done`` in the owner's thread.
+
+        ``done`` gets None, or the error of the operation.
+        """
+
+    def close(self) -> None:
+        """Wait for all started operations and call every ``done``, then refuse new operations.
+
+        Operations that a ``done`` starts run at once.
+        """
+
+
+class Disk(Files, Protocol):
+    """File-system operations that the store uses.
+
+    Methods raise OSError as the system does.
+    """
+
     def is_writable(self, path: Path) -> bool:
         """Return True if files can be created in a directory.
 
         The permissions of the directory and the state of the file system decide.
         """
-
-    def file_size(self, path: Path | str) -> int | None:
-        """Return the size of a file in bytes, or None if there is no such file."""
 
     def create_segment(self, path: Path, size: int) -> Segment:
         """Create a file of ``size`` zero bytes with all blocks allocated, and map the file.
@@ -248,31 +290,8 @@ class Disk(Protocol):
         Raises OSError if the name is taken.
         """
 
-    def read_file(self, path: Path) -> bytes | None:
-        """Return the content of a file, or None if there is no such file."""
-
-    def write_file(self, path: Path, data: bytes) -> None:
-        """Create a file or overwrite it in place, and sync the file.
-
-        A crash during the call may destroy the old content. Use it only for content that may be
-        lost.
-        """
-
-    def replace_file(self, path: Path, data: bytes, *, private: bool = False) -> None:
-        """Replace the content of a file, so that a crash leaves either the old or the new content.
-
-        The steps are a temporary file, fsync, rename and directory fsync. The old content stays as
-        ``.bak``. The file keeps its mode. With ``private``, only the owner can read the file.
-        """
-
-    def remove(self, path: Path) -> None:
-        """Remove a file or an empty directory, if it exists."""
-
     def modified_ms(self, path: Path) -> int:
         """Return the time at which a file was last written, in ms since 1970."""
-
-    def file_mode(self, path: Path) -> int | None:
-        """Return the permission bits of a file as for chmod, or None if there is no such file."""
 
     def lock(self, path: Path) -> Lock:
         """Lock a file, so that no other broker can use the same store.
@@ -309,12 +328,6 @@ class Disk(Protocol):
         The call may wait for the disk.
         """
 
-    def start(self, operation: Callable[[], None], done: Done) -> None:
-        """Run a blocking operation in a thread, then call ``done`` in the owner's thread.
-
-        ``done`` gets None, or the error of the operation.
-        """
-
     def start_sync(self, segments: Iterable[Segment], done: Done) -> None:
         """Sync segments in a thread, then call ``done`` in the owner's thread.
 
@@ -343,12 +356,6 @@ class Disk(Protocol):
         ``done`` gets the bytes or the error of each piece, in order. Reads use ``read_cold``, and
         do not wait for the operations of ``start``. A segment that is closed meanwhile can be read
         to the end of this call.
-        """
-
-    def close(self) -> None:
-        """Wait for all started operations and call every ``done``, then refuse new operations.
-
-        Operations that a ``done`` starts run at once.
         """
 
 

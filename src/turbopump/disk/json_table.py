@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from turbopump.errors import TurbopumpError
 
 if TYPE_CHECKING:
-    from turbopump.disk.disk import Disk
+    from turbopump.disk.disk import Files
 
 T = TypeVar("T")
 Content = bytes | Callable[[], bytes]
@@ -46,7 +46,7 @@ class JsonTable:
 
     def __init__(
         self,
-        disk: Disk,
+        disk: Files,
         path: Path,
         log_error: Callable[[str], None],
         log_info: Callable[[str], None] | None = None,

@@ -16,6 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple
 
+from turbopump.disk.whole_files import WholeFileReader
+
 _LINUX_FLOCK: Final = struct.Struct("hhqqi4x")  # type, whence, start, length, pid
 _BSD_FLOCK: Final = struct.Struct("qqihh")  # start, length, pid, type, whence
 
@@ -118,41 +120,14 @@ def data_until(fd: int, at: int, size: int) -> int:
         return size
 
 
-class ReadOnlyDisk:
+class ReadOnlyDisk(WholeFileReader):
     """Read-only access to the real file system.
 
     Methods raise OSError as the system does.
     """
 
-    def list_directory(self, path: Path) -> list[str]:
-        """Return the sorted names of the files in a directory.
-
-        The list is empty if the directory does not exist.
-        """
-        try:
-            return sorted(os.listdir(path))
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-
-    def is_directory(self, path: Path) -> bool:
-        return path.is_dir()
-
-    def file_size(self, path: Path | str) -> int | None:
-        """Return the size of a file in bytes, or None if there is no such file."""
-        try:
-            return os.stat(path).st_size
-        except FileNotFoundError:
-            return None
-
     def open_file(self, path: Path) -> ReadOnlyFile:
         return ReadOnlyFile(path)
-
-    def read_file(self, path: Path) -> bytes | None:
-        """Return the content of a file, or None if there is no such file."""
-        try:
-            return path.read_bytes()
-        except FileNotFoundError:
-            return None
 
     def lock_state(self, path: Path) -> LockState:
         """Return the state of a broker's lock on a file, without locking anything.

@@ -1,26 +1,18 @@
-"""The real file system.
+"""The real file system, with all that the store of a broker needs. It runs on Linux and macOS.
 
 Only this module and the modules below it open, map, sync, rename or remove files, or start threads,
 in ``store/`` and ``disk/``.
-
-``start`` runs a blocking operation in a thread. The result returns to the owner's thread through
-the function ``post`` (``loop.call_soon_threadsafe`` under asyncio). Without ``post``, operations
-run at once, which suits tools.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import stat
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 from turbopump.disk.disk import (
-    DIRECTORY_MODE,
     FILE_MODE,
     Done,
     Found,
@@ -37,10 +29,9 @@ from turbopump.disk.kernel_syncs import KernelSyncs, Loop
 from turbopump.disk.locks import FileLock, lock_directories
 from turbopump.disk.mapped_segments import FileSystems, MappedSegment, MappedSparseSegment
 from turbopump.disk.maps import lost_pages, maps_max
-from turbopump.disk.read_only_disk import ReadOnlyDisk
+from turbopump.disk.whole_files import WholeFiles
 from turbopump.errors import StoreError
 
-PRIVATE_MODE = 0o600
 _READERS = 4
 """Number of threads for reads. They are separate, so that no sync waits for a read."""
 _SYNCERS = 3
@@ -51,7 +42,7 @@ _SYNCED_SINGLY = 32
 file system costs less."""
 
 
-class SystemDisk(ReadOnlyDisk):
+class SystemDisk(WholeFiles):
     """Disk that uses the real file system.
 
     - ``post``: runs a function in the owner's thread. It is used for the results of ``start``.
@@ -60,28 +51,11 @@ class SystemDisk(ReadOnlyDisk):
     """
 
     def __init__(self, post: Post | None = None, loop: Loop | None = None) -> None:
-        self._post = post
-        self._finished: deque[Callable[[], None]] = deque()
-        self._threads: ThreadPoolExecutor | None = None
-        self._syncers: ThreadPoolExecutor | None = None
-        self._readers: ThreadPoolExecutor | None = None
-        self._closed = False
+        super().__init__(post)
+        self._add_pool("sync", _SYNCERS)
+        self._add_pool("read", _READERS)
         self._file_systems = FileSystems()
         self._kernel = KernelSyncs(loop) if loop is not None else None
-        if post is not None:
-            self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="turbopump-disk")
-            self._syncers = ThreadPoolExecutor(
-                max_workers=_SYNCERS, thread_name_prefix="turbopump-sync"
-            )
-            self._readers = ThreadPoolExecutor(
-                max_workers=_READERS, thread_name_prefix="turbopump-read"
-            )
-
-    def make_directory(self, path: Path) -> None:
-        if not path.is_dir():
-            if not path.parent.exists():  # ``parents=True`` would leave the mode to the umask alone
-                self.make_directory(path.parent)
-            path.mkdir(DIRECTORY_MODE, exist_ok=True)
 
     def is_writable(self, path: Path) -> bool:
         return os.access(path, os.W_OK | os.X_OK)
@@ -131,58 +105,8 @@ class SystemDisk(ReadOnlyDisk):
     def link(self, path: Path, other: Path) -> None:
         os.link(path, other)
 
-    def write_file(self, path: Path, data: bytes) -> None:
-        self._write(path, data, None)
-
-    def _write(self, path: Path, data: bytes, mode: int | None) -> None:
-        try:
-            with open(path, "wb", opener=partial(os.open, mode=FILE_MODE)) as file:
-                if mode is not None:
-                    os.fchmod(file.fileno(), mode)  # before it has any content
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:  # the error of a write has no path
-            raise OSError(error.errno, error.strerror, str(path)) from None
-
-    def replace_file(self, path: Path, data: bytes, *, private: bool = False) -> None:
-        # At every moment either ``path`` or its ``.bak`` has whole content. The new content is on
-        # the disk before any name changes. ``.bak`` becomes a second name of the old file, by a
-        # link and a rename: renaming the file itself would leave a moment without ``path``. A kill
-        # leaves at most the two temporary names, which the next call overwrites.
-        temporary = path.with_name(path.name + ".tmp")
-        try:
-            mode = PRIVATE_MODE if private else stat.S_IMODE(path.stat().st_mode)
-        except FileNotFoundError:
-            mode = None
-        self._write(temporary, data, mode)
-        if path.exists():
-            if private:
-                path.chmod(PRIVATE_MODE)  # another program may have made it; it is kept as .bak
-            backup = path.with_name(path.name + ".bak")
-            link = path.with_name(path.name + ".bak.tmp")
-            with contextlib.suppress(FileNotFoundError):
-                link.unlink()
-            os.link(path, link)
-            os.replace(link, backup)
-        os.replace(temporary, path)
-        sync_directory(path.parent)
-
-    def remove(self, path: Path) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            if path.is_dir():
-                path.rmdir()
-            else:
-                path.unlink()
-
     def modified_ms(self, path: Path) -> int:
         return path.stat().st_mtime_ns // 1_000_000
-
-    def file_mode(self, path: Path) -> int | None:
-        try:
-            return stat.S_IMODE(path.stat().st_mode)
-        except FileNotFoundError:
-            return None
 
     def lock(self, path: Path) -> Lock:
         return FileLock(path)
@@ -206,9 +130,6 @@ class SystemDisk(ReadOnlyDisk):
     def sync_directory(self, path: Path) -> None:
         sync_directory(path)
 
-    def start(self, operation: Callable[[], None], done: Done) -> None:
-        self._run_in(self._threads, lambda: partial(done, failure_of(operation)))
-
     def start_sync(self, segments: Iterable[Segment], done: Done) -> None:
         batch = list(segments)
         for segment in batch:
@@ -226,7 +147,7 @@ class SystemDisk(ReadOnlyDisk):
             and self._kernel.start(batch[0].fd, report)
         ):
             return
-        self._run_in(self._syncers, lambda: partial(report, failure_of(partial(self.sync, batch))))
+        self._run_in("sync", lambda: partial(report, failure_of(partial(self.sync, batch))))
 
     def sync(self, segments: Sequence[Segment]) -> None:
         # Each fdatasync costs 0.1 ms of CPU and waits for the device. With thousands of queues,
@@ -281,48 +202,13 @@ class SystemDisk(ReadOnlyDisk):
                 segment.release()
             done(found)
 
-        self._run_in(self._readers, lambda: partial(report, [read_now(piece) for piece in pieces]))
+        self._run_in("read", lambda: partial(report, [read_now(piece) for piece in pieces]))
 
     def close(self) -> None:
-        pools = (self._threads, self._syncers, self._readers)
-        self._threads = self._syncers = self._readers = None
         kernel, self._kernel = self._kernel, None
         if kernel is not None:
             kernel.close()
-        for threads in pools:
-            if threads is not None:
-                threads.shutdown(wait=True)
-        while self._finished:
-            self._report_result()
-        self._closed = True
-
-    def _run_in(
-        self, threads: ThreadPoolExecutor | None, operation: Callable[[], Callable[[], None]]
-    ) -> None:
-        """Run an operation in a thread. Then run its result, a function, in the owner's thread.
-
-        Without threads, both run at once in this thread.
-        """
-        if self._closed:
-            raise RuntimeError("the disk is closed")
-        if threads is None:
-            operation()()
-            return
-        post = self._post
-        assert post is not None
-
-        def run() -> None:
-            self._finished.append(operation())
-            # A RuntimeError means that the owner's loop is closed. ``close`` may still report the
-            # result.
-            with contextlib.suppress(RuntimeError):
-                post(self._report_result)
-
-        threads.submit(run)
-
-    def _report_result(self) -> None:
-        if self._finished:
-            self._finished.popleft()()
+        super().close()
 
 
 def _allocate(fd: int, size: int) -> None:

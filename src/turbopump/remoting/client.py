@@ -291,7 +291,8 @@ def _closed(address: str) -> ConnectError:
 def _reason(error: OSError) -> str:
     """Return the system's text for a connection error. (The text from asyncio only repeats the
     address.)"""
-    if error.errno is None or isinstance(error, socket.gaierror):
+    of_windows = getattr(error, "winerror", None) is not None  # strerror() knows no such number
+    if error.errno is None or of_windows or isinstance(error, socket.gaierror):
         return error.strerror or str(error)
     return os.strerror(error.errno)
 

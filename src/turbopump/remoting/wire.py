@@ -167,6 +167,8 @@ class Wire(asyncio.Protocol):
         # frames are handled ``_flush_due`` is True, so ``send_frame`` only collects. Then its old
         # value is restored: if a flush at the end of the turn is already planned, that flush also
         # sends these answers.
+        if type(data) is not bytes:  # the loop of Windows may read into a bytearray
+            data = bytes(data)
         self.last_read = now = self._loop.time()
         frames = self.reader.feed(data)
         if not self.reader.held:

@@ -21,6 +21,9 @@ def __getattr__(name: str) -> object:
         return deliveries.delivery_of
     if name not in __all__:
         raise AttributeError(f"module 'turbopump.testing' has no attribute {name!r}")
+    from turbopump.config.system import require_unix
+
+    require_unix("a broker for tests")
     from turbopump.testing import broker_in_loop
 
     return getattr(broker_in_loop, name)

@@ -45,7 +45,7 @@ def rocketmq() -> "Iterator[BrokerThread]":
     `rocketmq.create_topic(name, queues)`, `rocketmq.broker_address`, `rocketmq.directory`. The pair
     runs in a thread, so synchronous and asyncio tests can use it.
     """
-    from turbopump.testing.broker_in_loop import BrokerThread
+    from turbopump.testing import BrokerThread
 
     with BrokerThread() as running:
         yield running

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import sys
 
@@ -30,9 +31,9 @@ def test_an_argument_that_is_not_utf8_is_answered_with_a_sentence(
     assert told.out == ""
 
 
-async def _send(namesrv: str) -> None:
+async def _send(namesrv: str, body: str = ORDERS) -> None:
     async with Producer(namesrv) as producer:
-        await producer.send("orders", ORDERS, keys=["42"])
+        await producer.send("orders", body, keys=["42"])
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "cp1252"])
@@ -46,6 +47,20 @@ def test_a_terminal_shows_what_it_lacks_as_escapes(
     assert main(["message", "by-key", "orders", "42", "-n", rocketmq.namesrv]) == 0
     sys.stdout.flush()
     assert b"\\u8ba2\\u5355" in written.getvalue()
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252"])
+def test_json_on_a_pipe_of_another_character_set_is_json(
+    rocketmq: BrokerThread, monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    rocketmq.create_topic("orders")
+    rocketmq.run(_send(rocketmq.namesrv, "é \U0001f4d6"))
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding=encoding))
+    command = ["message", "by-key", "orders", "42", "--output", "json", "-n", rocketmq.namesrv]
+    assert main(command) == 0
+    sys.stdout.flush()
+    assert json.loads(written.getvalue())["body"] == "é \U0001f4d6"
 
 
 async def consumed(rocketmq: BrokerThread) -> Delivery:

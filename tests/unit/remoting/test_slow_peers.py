@@ -92,6 +92,19 @@ async def test_for_a_peer_that_does_not_read_no_more_is_made_than_waits_for_it(
 
 
 @in_loop(play)
+async def test_bytes_that_the_loop_of_windows_reads_into_an_array_are_read(
+    loop: HandClock, /
+) -> None:
+    stage = Stage(loop)
+    connection, _ = stage.connect(room=4 * MIB)
+    for number in (1, 2):
+        array = bytearray(requests(number, 1))
+        connection.data_received(array)
+        array[:] = bytes(len(array))  # it reads the next bytes into the same one
+    assert stage.handled == [1, 2]
+
+
+@in_loop(play)
 async def test_one_answer_may_be_larger_than_what_may_wait(loop: HandClock, /) -> None:
     stage = Stage(loop)
     stage.size = 3 * WAITING_MAX

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
@@ -16,16 +17,19 @@ from typing import TYPE_CHECKING, Final
 from turbopump.client.consumer.offsets import ConsumeFrom, OffsetStore, StartOffset
 from turbopump.config.setting import below_home
 from turbopump.disk.json_table import JsonTable
+from turbopump.disk.whole_files import WholeFiles
 from turbopump.errors import ConfigError
 from turbopump.message.message import MessageQueue
 from turbopump.protocol import fastjson
 from turbopump.protocol.requests import offsets as requests
 
 if TYPE_CHECKING:
-    from turbopump.disk.disk import Disk
+    from turbopump.disk.disk import Files
 
 log = logging.getLogger(__name__)
 
+NOT_IN_NAMES: Final = '/<>:"\\|?*' if sys.platform == "win32" else "/"
+"""Characters that the name of a directory cannot have on this system."""
 SAVE_PATIENCE_S: Final = 3.0
 """Maximum seconds for which a closing consumer waits for the disk."""
 
@@ -51,22 +55,18 @@ class LocalOffsets:
         directory: Path,
         client_id: str,
         group: str,
-        disk: Disk | None = None,
+        disk: Files | None = None,
     ) -> None:
         for name in (client_id, group):
-            if "/" in name or "\0" in name or name in (".", ".."):
+            if name in (".", "..") or any(each in name for each in NOT_IN_NAMES + "\0"):
                 raise ConfigError(
-                    f"{name!r} cannot be the name of the directory for offsets; choose a "
-                    "name without '/'"
+                    f"{name!r} cannot be the name of the directory for offsets; choose a group, "
+                    f"instance_name and local_ip without {' '.join(NOT_IN_NAMES)}"
                 )
         self.path = directory / client_id / group / "offsets.json"
         self._brokers = brokers
         self._own_disk = disk is None
-        if disk is None:  # its module needs Unix, which other clients do without
-            from turbopump.disk.system_disk import SystemDisk
-
-            disk = SystemDisk(asyncio.get_running_loop().call_soon_threadsafe)
-        self._disk = disk
+        self._disk = disk or WholeFiles(asyncio.get_running_loop().call_soon_threadsafe)
         self._table = JsonTable(
             self._disk,
             self.path,

@@ -34,7 +34,7 @@ from turbopump.errors import ConfigError
 from turbopump.message.queue_shares import Strategy
 
 if TYPE_CHECKING:
-    from turbopump.disk.disk import Disk
+    from turbopump.disk.disk import Files
 
 ONE_BY_ONE: Final = "handles_one_by_one"
 """Name of the attribute that marks a handler which cannot handle lists of messages."""
@@ -66,7 +66,7 @@ _POP_BATCH: Final = SettingRule(
     whole_between(1, BATCH_MAX), f"must be a whole number from 1 to {BATCH_MAX}"
 )
 _DISK: Final = SettingRule(
-    has_methods("read_file", "replace_file"), "must be a turbopump.disk.disk.Disk"
+    has_methods("read_file", "replace_file"), "must be a turbopump.disk.disk.Files"
 )
 _RETRIES: Final = whole_from(0, " of retries").or_none()
 _MESSAGES: Final = whole_from(1, " of messages")
@@ -138,7 +138,7 @@ class PushConsumerSettings(SubscriberSettings):
     close_timeout: float = setting(5.0, SECONDS_OR_0)
     """Maximum time for which ``close`` waits for running handlers: see
     docs/explanations/clients.md#closing. Java: ``awaitTerminationMillisWhenShutdown``."""
-    disk: Disk | None = setting(None, _DISK.or_none())
+    disk: Files | None = setting(None, _DISK.or_none())
     """Replacement of the system's disk, for simulations."""
     pull_batch: int = setting(32, _BATCH)
     """Maximum number of messages in one pull. Java: ``pullBatchSize``."""

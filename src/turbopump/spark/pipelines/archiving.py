@@ -21,6 +21,7 @@ import msgspec
 import pyarrow.parquet as pq
 from pyspark.errors import PySparkException
 
+from turbopump.blocking.stop_signals import StopRequest
 from turbopump.errors import (
     ConfigError,
     LakeError,
@@ -161,7 +162,7 @@ def archive(
     restart_queues: bool = False,
     max_rejected: int | str | None = None,
     options: Mapping[str, str] | None = None,
-    stop: threading.Event | None = None,
+    stop: threading.Event | StopRequest | None = None,
     progress: RowProgress | None = None,
     at_step: Callable[[str], None] = no_step,
 ) -> ArchiveReport:
@@ -382,7 +383,9 @@ class ArchiveRun:
         self._counted_to = self.snapshot
         """Version up to which the rows of all files are counted."""
 
-    def archive_all(self, stop: threading.Event, interval: float, *, compact: bool) -> bool:
+    def archive_all(
+        self, stop: threading.Event | StopRequest, interval: float, *, compact: bool
+    ) -> bool:
         """Archive all messages up to the present end of the topics. With ``follow``, continue with
         new ones.
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
+from turbopump.blocking.stop_signals import StopRequest
 from turbopump.disk.durable_files import replace_file
 from turbopump.errors import ConfigError, LakeError, RouteNotFoundError
 from turbopump.spark import archive as lakes
@@ -131,7 +132,7 @@ def replay(
     name: str | None = None,
     rows_per_batch: int = ROWS_PER_BATCH,
     options: Mapping[str, str] | None = None,
-    stop: threading.Event | None = None,
+    stop: threading.Event | StopRequest | None = None,
     progress: RowProgress | None = None,
     at_step: Callable[[str], None] = no_step,
 ) -> ReplayReport:
@@ -372,7 +373,7 @@ class ReplayRun:
         self,
         rows_per_batch: int,
         rate: float | None,
-        stop: threading.Event,
+        stop: threading.Event | StopRequest,
         progress: RowProgress,
         at_step: Callable[[str], None],
     ) -> None:

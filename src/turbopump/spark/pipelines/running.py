@@ -1,8 +1,8 @@
 """Environment of a pipeline that runs on the command line.
 
-These are the Spark session, a line of progress, stop requests, and error sentences. A pipeline
-checks ``stop`` between two complete pieces of work, so a stop leaves nothing to repair. The work
-itself is unknown here.
+These are the Spark session, a line of progress, and error sentences. A pipeline checks ``stop``
+between two complete pieces of work, so a stop leaves nothing to repair. The work itself is unknown
+here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import signal
 import socket
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -42,9 +41,6 @@ from turbopump.spark.session import (
 TERMINAL_EVERY_S: Final = 0.2
 FILE_EVERY_S: Final = 5.0
 MASTER_PATIENCE_S: Final = 5.0
-IMPATIENCE_S: Final = 1.0
-"""Seconds within which a second signal counts as the same one. A terminal and a parent process may
-both send it."""
 
 
 @dataclass
@@ -114,32 +110,6 @@ class ProgressLine:
         """Remove the progress line from a terminal. Other output can then follow."""
         if self._open:
             print("\r\033[K", end="", file=self._out, flush=True)
-
-
-@contextmanager
-def stopped_by_signals() -> Iterator[threading.Event]:
-    """Yield a stop event. Ctrl-C and SIGTERM set the event.
-
-    A second signal, more than a second later, ends the work at once with KeyboardInterrupt. No data
-    is lost in this case either.
-    """
-    stop = threading.Event()
-    asked_at = 0.0
-
-    def asked(_number: int, _frame: FrameType | None) -> None:
-        nonlocal asked_at
-        if stop.is_set() and time.monotonic() - asked_at > IMPATIENCE_S:
-            raise KeyboardInterrupt
-        if not stop.is_set():
-            asked_at = time.monotonic()
-            stop.set()
-
-    before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
