@@ -70,6 +70,7 @@ SAME_EVERYWHERE = (
     "tests/unit/test_house.py",
     "tests/unit/test_how_tests_are_written.py",
     "tests/unit/test_links.py",
+    "tests/unit/test_recipes.py",
     "tests/unit/broker",
     "tests/unit/cli",
 )

@@ -111,7 +111,7 @@ class Tree:
                 yield line, f"{path or page.name} has no heading #{anchor}"
 
     def _paths(self, name: str, text: str, prose: str) -> Iterator[tuple[int, str]]:
-        examples = set(re.findall(r"^# ([\w-]+\.py)$", text, re.MULTILINE))
+        examples = set(re.findall(r"^# ([\w/-]+\.py)$", text, re.MULTILINE))
         for found in SPAN.finditer(prose):
             line = prose.count("\n", 0, found.start()) + 1
             for word in found[2].split():

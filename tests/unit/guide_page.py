@@ -14,7 +14,7 @@ What of a page is run:
 
 Nothing else is run. ``127.0.0.1:9876`` and ``:10911`` are a broker of the page's own: a fresh one,
 or the one that the page starts by ``turbopump dev``. A page that starts a name server starts all
-its servers itself, and each of its ports stands for a free one.
+its servers itself, and each of its ports stands for a free one, as does ``127.0.0.1:8000``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ GUIDE = ROOT / "docs" / "guide"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 SPARK_PAGES = ("pipelines.md", "spark.md", "spark-commitlog.md", "spark-tutorial.md")
 """Pages that ``tests/spark/spark_page.py`` runs, all in one session of Spark."""
-PORT = re.compile(r"\b(?:98|109)\d\d\b")
+PORT = re.compile(r"\b(?:(?:98|109)\d\d|8000)\b")
+WEB = "127.0.0.1:8000"
+"""Address of a web server that a page starts."""
 LOOK = "turbopump cluster ha"
 """What this prints comes about in a moment: it is asked again, as a reader would."""
 LOOKS_MAX = 60
@@ -172,13 +174,15 @@ class Page:
             if not starts_its_own:
                 broker = stack.enter_context(BrokerThread())
                 self._broker_is(broker.namesrv, broker.broker_address)
-            if its_cluster:
+            if its_cluster or WEB in text:
                 self.ports = ports_for(text)
             stack.callback(self._end_those_that_stay)
             for kind, block in BLOCK.findall(text):
-                file = re.match(r"# ([\w-]+\.(?:py|conf))\n", block)
+                file = re.match(r"# ([\w/-]+\.(?:py|conf))\n", block)
                 if kind in ("python", "properties") and file:
-                    (self.directory / file[1]).write_text(self._addressed(block))
+                    path = self.directory / file[1]
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_text(self._addressed(block))
                 elif kind == "console":
                     for command in Command.all_of(block):
                         self._run(command)

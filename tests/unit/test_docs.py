@@ -11,6 +11,7 @@ import ast
 import builtins
 import importlib
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -105,3 +106,13 @@ def test_faults_are_found() -> None:
     ]
     with pytest.raises(SyntaxError, match="bytes can only contain"):
         faults('```python\nb"…"\n```\n')
+
+
+def test_the_page_of_versions_has_the_lowest_version_of_each_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    declared = [*project["dependencies"], *(one for name in extras for one in extras[name])]
+    lowest = dict(re.findall(r"^([\w-]+)>=([\d.]+)", "\n".join(declared), re.MULTILINE))
+    table = PAGES["docs/reference/versions.md"].lower()
+    shown = dict(re.findall(r"^\| ([\w-]+)[^|]*\| ([\d.]+)", table, re.MULTILINE))
+    assert lowest.items() <= shown.items()

@@ -23,11 +23,11 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
+from tests.topic_contents import stored, uncommitted
 from tests.unit.guide_page import PATIENCE, ROOT, Running
 from tests.waits import until
 
-from turbopump import ReceivedMessage, TransactionState
-from turbopump.blocking import PullConsumer
+from turbopump import TransactionState
 from turbopump.testing import BrokerThread
 
 EXAMPLES = ROOT / "examples"
@@ -66,26 +66,6 @@ def run(name: str, broker: BrokerThread, directory: Path) -> list[str]:
     )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()
-
-
-def stored(broker: BrokerThread, topic: str) -> list[ReceivedMessage]:
-    """All messages of a topic, queue by queue."""
-    found: list[ReceivedMessage] = []
-    with PullConsumer(broker.namesrv, group="examples-test") as consumer:
-        for queue in consumer.queues(topic):
-            offset, end = consumer.min_offset(queue), consumer.max_offset(queue)
-            while offset < end:
-                result = consumer.pull(queue, offset)
-                found += result.messages
-                offset = result.next_offset
-    return found
-
-
-def uncommitted(broker: BrokerThread, topic: str, group: str) -> int:
-    """How many messages of a topic the group would be given again."""
-    with PullConsumer(broker.namesrv, group=group) as consumer:
-        queues = consumer.queues(topic)
-        return sum(consumer.max_offset(each) - (consumer.committed(each) or 0) for each in queues)
 
 
 def test_steps_of_an_order_are_stored_and_handled_in_order(

@@ -12,8 +12,8 @@ PAGES = sorted(
     for page in GUIDE.glob("*.md")
     if "```console" in page.read_text() and page.name not in SPARK_PAGES
 )
-NEEDED = {"tracing.md": "opentelemetry"}
-"""Extras without which a page cannot be tried."""
+NEEDED = {"recipes.md": "fastapi", "tracing.md": "opentelemetry"}
+"""Packages without which a page cannot be tried."""
 
 
 @pytest.fixture(scope="module")

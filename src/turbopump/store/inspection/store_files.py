@@ -86,8 +86,10 @@ def list_store(
     store.tables = [
         paths.config / name for name in disk.list_directory(paths.config) if name.endswith(".json")
     ]
-    store.unit_files_elsewhere = not store.queues and disk.is_directory(
-        paths.root / "consumequeue_rocksdb"
+    # RocksDB has a file CURRENT. RocketMQ: 5.3.3 keeps it in consumequeue, other versions apart.
+    store.unit_files_elsewhere = not store.queues and (
+        "CURRENT" in disk.list_directory(paths.consume_queues)
+        or disk.is_directory(paths.root / "consumequeue_rocksdb")
     )
     return store
 

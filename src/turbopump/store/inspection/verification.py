@@ -225,11 +225,7 @@ class _Check:
                         queue, index, leading=first_claimed is None or index < first_claimed
                     )
         if not self._now.units_checked:
-            self._findings.add(
-                "not_checked",
-                "its queues are in RocksDB (consumequeue_rocksdb)",
-                "consumequeue_rocksdb",
-            )
+            self._findings.add("not_checked", "its queues are in RocksDB", "consumequeue")
 
     def check_indexes(self) -> None:
         """Check the header and the chains of every index file."""

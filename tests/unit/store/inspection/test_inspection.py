@@ -499,9 +499,11 @@ def test_two_segments_of_one_offset_are_an_overlap(root: Path, tmp_path: Path) -
     assert result.messages == COUNT
 
 
-def test_queues_of_other_kinds_are_said_not_to_be_checked(root: Path) -> None:
+@pytest.mark.parametrize("sign", ["consumequeue/CURRENT", "consumequeue_rocksdb/CURRENT"])
+def test_queues_of_other_kinds_are_said_not_to_be_checked(root: Path, sign: str) -> None:
     shutil.rmtree(root / "consumequeue")
-    (root / "consumequeue_rocksdb").mkdir()
+    (root / sign).parent.mkdir()
+    (root / sign).write_text("MANIFEST-000004\n")
     result = verified(root)
     assert (result.clean, result.findings.counts) == (True, {"not_checked": 1})
 
