@@ -48,8 +48,16 @@ def run(
         command, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     if done.returncode:
-        raise BuildError(f"{shlex.join(map(str, command))}: {done.stdout[-3000:]}")
+        raise BuildError(f"{shlex.join(map(str, command))}: {done.stdout[-3000:].strip()}")
     return done.stdout
+
+
+def install(
+    inside: Path, constraints: Path, *what: str | Path, env: Mapping[str, str] | None = None
+) -> None:
+    """Install packages into the environment of an interpreter, with the pip that runs this."""
+    pip = ["-m", "pip", "--disable-pip-version-check", "-q", "--python", str(inside), "install"]
+    run([sys.executable, *pip, "-c", constraints, *what], env=env)
 
 
 def commit_time() -> int:
@@ -118,9 +126,8 @@ def environment(version: Version, python: Path) -> Path:
     home = CACHE / "building-{}.{}".format(*version)
     inside, ready = home / "bin" / "python", home / "ready"
     if not ready.exists() or ready.stat().st_mtime < CONSTRAINTS.stat().st_mtime:
-        run([python, "-m", "venv", "--clear", home])
-        pip = ["-m", "pip", "install", "-q", "--disable-pip-version-check"]
-        run([inside, *pip, "-c", CONSTRAINTS, "setuptools", "cython"])
+        run([python, "-m", "venv", "--clear", "--without-pip", home])
+        install(inside, CONSTRAINTS, "setuptools", "cython")
         ready.touch()
     return inside
 

@@ -18,9 +18,10 @@ from tempfile import TemporaryDirectory
 from typing import Final
 from zipfile import ZipFile
 
-from release.building import CONSTRAINTS, BuildError, run
+from release.building import CONSTRAINTS, BuildError, install, run
 from release.pythons import ROOT
 
+PINS: Final = ROOT / "constraints.txt"
 PACKAGES: Final = ("turbopump/", "pyspark_rocketmq/", "pyspark_rocketmq_commitlog/")
 SOURCES: Final = (".pyx", ".pxi", ".c", ".md")
 COMPILERS: Final = ("cc", "c99", "gcc", "clang", "tcc", "zig", "cython")
@@ -65,7 +66,7 @@ def prove_wheel(wheel: Path, python: Path, source: Path) -> tuple[str, str]:
         place = Path(temporary)
         inside = _environment(place, python)
         bare = os.environ | {"PATH": str(inside.parent)}
-        run([*_pip(inside), "--only-binary=:all:", wheel], env=bare)
+        install(inside, PINS, "--only-binary=:all:", wheel, env=bare)
         functions = COMPILED if is_compiled else PLAIN
         _expect(functions, run([inside, "-c", LOOK, *COMPILERS], env=bare, cwd=place))
         return functions, _test(inside, bare, source, place)
@@ -79,21 +80,15 @@ def prove_sdist(sdist: Path, python: Path, source: Path) -> tuple[str, str]:
     with TemporaryDirectory() as temporary:
         place = Path(temporary)
         inside = _environment(place, python)
-        pinned = os.environ | {"PIP_CONSTRAINT": str(CONSTRAINTS)}
-        run([*_pip(inside), "--no-binary=turbopump", sdist], env=pinned)
+        install(inside, PINS, "--build-constraint", CONSTRAINTS, sdist)
         functions = COMPILED if shutil.which("cc") else PLAIN
         _expect(functions, run([inside, "-c", LOOK], cwd=place))
         return functions, _test(inside, dict(os.environ), source, place)
 
 
 def _environment(place: Path, python: Path) -> Path:
-    run([python, "-m", "venv", place / "venv"])
+    run([python, "-m", "venv", "--without-pip", place / "venv"])
     return place / "venv" / "bin" / "python"
-
-
-def _pip(inside: Path) -> list[str | Path]:
-    pip = ["-m", "pip", "install", "-q", "--disable-pip-version-check"]
-    return [inside, *pip, "-c", ROOT / "constraints.txt"]
 
 
 def _expect(functions: str, printed: str) -> None:
@@ -105,7 +100,7 @@ def _expect(functions: str, printed: str) -> None:
 
 
 def _test(inside: Path, variables: dict[str, str], source: Path, place: Path) -> str:
-    run([*_pip(inside), "--only-binary=:all:", "pytest", "hypothesis"], env=variables)
+    install(inside, PINS, "--only-binary=:all:", "pytest", "hypothesis", env=variables)
     shutil.copytree(source / "tests", place / "tests")
     shutil.copy(source / "pyproject.toml", place)
     pyproject = tomllib.loads((source / "pyproject.toml").read_text("utf-8"))

@@ -8,9 +8,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import inf
+from typing import Final
 
 from turbopump.client.loop_thread import WAIT_S
 from turbopump.stop_signals import handled
+
+SLICE_S: Final = WAIT_S if WAIT_S > 0 else threading.TIMEOUT_MAX
 
 
 class StopRequest:
@@ -34,7 +37,7 @@ class StopRequest:
         """Wait until the event is set, for at most ``timeout`` seconds. Return True if it is."""
         deadline = inf if timeout is None else time.monotonic() + timeout
         while self.signal is None and (left := deadline - time.monotonic()) > 0:
-            if self._lock.acquire(timeout=min(left, WAIT_S)):
+            if self._lock.acquire(timeout=min(left, SLICE_S)):
                 self._lock.release()
         return self.is_set()
 

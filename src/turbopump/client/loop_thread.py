@@ -26,9 +26,9 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-WAIT_S: Final = 0.2 if sys.platform == "win32" else threading.TIMEOUT_MAX
-"""Seconds for which a thread waits at a time. Windows runs no signal handler while a thread waits
-for a lock, so Ctrl-C would have to wait too."""
+WAIT_S: Final = 0.2 if sys.platform == "win32" else -1
+"""Seconds for which a thread waits at a time, -1 for no limit. Windows runs no signal handler while
+a thread waits for a lock, so Ctrl-C would have to wait too."""
 _ENDED: Final = (
     "the loop of all blocking clients was stopped from outside (loop.stop() in a handler or "
     "callback); start new clients"
