@@ -226,6 +226,7 @@ async def test_the_end_of_the_server_closes_its_connections(simulation: Simulati
     await asyncio.sleep(1)
     pages.close()
     pages.close()
-    await until(lambda: all(client.ended for client in open_))
+    await asyncio.sleep(1)
+    assert all(client.ended for client in open_), "before their time is over"
     with pytest.raises(ConnectionRefusedError):
         await clients(simulation, 1, b"")
