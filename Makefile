@@ -4,7 +4,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint docs coverage interop bench sim crash spark fuzz wheels clean
+.PHONY: demo test lint docs coverage interop bench sim crash spark fuzz wheels release-check clean
 
 demo: $(VENV)/.ready      ## 336,776 flights through the broker and Spark, checked
 	$(RUN) examples/flights_demo.py
@@ -60,6 +60,9 @@ fuzz: $(VENV)/.ready      ## new arbitrary input, fifty times as much as make te
 
 wheels: .venv-release/.ready ## the sdist and wheels in dist/; built twice, installed without a compiler, tested: a table of proofs
 	.venv-release/bin/python -m release.wheels
+
+release-check: $(VENV)/.ready .venv-release/.ready ## everything that a release promises, tried here; a table of proofs
+	.venv-release/bin/python -m release.check
 
 clean:
 	rm -rf .venv* .cache out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info

@@ -16,7 +16,7 @@ from tests.fuzzing import FACTOR, examples, some
 from tests.simulation.world.loop import SimulatedLoop
 
 from turbopump.broker import housekeeping, saved_table
-from turbopump.cli.serving import WAITED_FOR
+from turbopump.cli.log_output import WAITED_FOR
 from turbopump.compiled import KIND
 
 settings.register_profile("turbopump", parent=examples())

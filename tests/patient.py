@@ -24,14 +24,14 @@ def main() -> None:
         wait_for_servers()
         return run_client(work)
 
-    def serve_patiently(servers: AbstractAsyncContextManager[None]) -> None:
+    def serve_patiently(servers: AbstractAsyncContextManager[None], *more: Any) -> None:
         if sys.argv[1] != "namesrv":
             from turbopump.broker import broker, housekeeping, saved_table
 
             saved_table.SAVE_WAIT_S = DISK_S  # type: ignore[misc]
             housekeeping.STALL_S = ANSWER_S  # type: ignore[misc]
             broker.FIRST_REGISTRATION_S = ANSWER_S
-        serve(servers)
+        serve(servers, *more)
 
     serving.run_client, serving.serve = run_client_patiently, serve_patiently
     sys.exit(command_line())

@@ -15,6 +15,8 @@ import weakref
 from dataclasses import dataclass
 from typing import Final
 
+from turbopump.log_keys import LogKeys
+
 PERIOD_S: Final = 10.0
 PERIODS_MAX: Final = 60
 KINDS_MAX: Final = 1000
@@ -117,7 +119,7 @@ class RepeatedLine:
         if counted.count:
             self._log.log(
                 self._level,
-                f"{self._text} (the last of %d more in %.0f s)",
+                f"{self._text} more=%d in_seconds=%.0f",
                 *counted.last,
                 counted.count,
                 PERIOD_S,
@@ -126,6 +128,8 @@ class RepeatedLine:
 
 def _kept(argument: object) -> object:
     """Return an argument in the form that is kept: a number unchanged, other values as text."""
+    if isinstance(argument, LogKeys):
+        return LogKeys((key, _kept(value)) for key, value in argument.items())
     return argument if isinstance(argument, int | float) else str(argument)[:KEPT_SIZE]
 
 

@@ -24,12 +24,10 @@ async def test_the_first_is_logged_at_once_and_the_others_are_counted(
         line(f"peer-{number}")
     assert caplog.messages == ["bad frame peer=peer-0"]
     await asyncio.sleep(PERIOD_S + 1)
-    assert caplog.messages[1:] == ["bad frame peer=peer-23999 (the last of 23999 more in 10 s)"]
+    assert caplog.messages[1:] == ["bad frame peer=peer-23999 more=23999 in_seconds=10"]
     line("within the next period")
     await asyncio.sleep(PERIOD_S)
-    assert caplog.messages[2:] == [
-        "bad frame peer=within the next period (the last of 1 more in 10 s)"
-    ]
+    assert caplog.messages[2:] == ["bad frame peer=within the next period more=1 in_seconds=10"]
     await asyncio.sleep(PERIOD_S)
     line("after a quiet period")
     assert caplog.messages[3:] == ["bad frame peer=after a quiet period"]
@@ -63,11 +61,11 @@ async def test_kinds_are_counted_apart_as_far_as_there_are_few(
         line(number, kind=("peer", number))
     assert len(caplog.messages) <= few_kinds + 1
     await asyncio.sleep(PERIOD_S + 1)
-    counted = [text for text in caplog.messages if "more in 10 s" in text]
-    few = {f"failed code={code} (the last of 2 more in 10 s)" for code in (1, 2)}
+    counted = [text for text in caplog.messages if "in_seconds=10" in text]
+    few = {f"failed code={code} more=2 in_seconds=10" for code in (1, 2)}
     assert few < set(counted)
     (others,) = set(counted) - few
-    assert f"the last of {3 * few_kinds - (few_kinds - 2) - 1} more" in others
+    assert f"more={3 * few_kinds - (few_kinds - 2) - 1} " in others
 
 
 @in_loop(simulated)
@@ -81,7 +79,7 @@ async def test_what_is_counted_when_a_process_ends_is_logged(
     report_all()
     assert [record.getMessage() for record in caplog.records if record.name == log.name] == [
         "failed cause=one",
-        "failed cause=two (the last of 1 more in 10 s)",
+        "failed cause=two more=1 in_seconds=10",
     ]
 
 

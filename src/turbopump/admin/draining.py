@@ -119,7 +119,7 @@ async def find_broker(servers: Servers, name: str) -> DrainedBroker:
         settings = properties.decode(answer.body)
         known_servers |= dict.fromkeys(filter(None, settings.get("namesrvAddr", "").split(";")))
     except (RemotingError, ConfigError) as error:
-        log.warning("cannot read the name servers of %s: %s", address, error)
+        log.warning("name servers of a broker cannot be read broker=%s cause=%s", address, error)
     return DrainedBroker(name, address, len(addresses) - 1, tuple(known_servers))
 
 

@@ -112,7 +112,7 @@ class ServerAccess:
         if not any(user.is_super and user.enabled for user in accounts.users.values()):
             log.warning(
                 "no enabled Super user is there: nobody can make users by request; set "
-                "initAuthenticationUser, or run turbopump auth user create --file %s",
+                "initAuthenticationUser, or run turbopump auth user create --file file=%s",
                 self._path,
             )
 
@@ -125,8 +125,8 @@ class ServerAccess:
         inner = config.inner_user
         if inner is not None and accounts.users[inner[0]].password != inner[1]:
             log.warning(
-                "innerClientAuthenticationCredentials has another secret than the user %s in %s: "
-                "servers that share the file will not know this one",
+                "innerClientAuthenticationCredentials has another secret than its user: "
+                "servers that share the file will not know this one user=%s file=%s",
                 inner[0],
                 self._path,
             )

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
 from turbopump.errors import StoreError
+from turbopump.log_keys import LogKeys
 from turbopump.protocol.request import Request
 from turbopump.store.confirmed import Confirmed
 from turbopump.store.watermark import Watermark
@@ -59,6 +60,7 @@ class RetryingTask:
     - ``step``: the function.
     - ``failing``: the text that is logged at the first error of a series.
     - ``again``: the text that is logged when the owner calls ``works`` after an error.
+    - ``keys``: keys of both log lines.
     """
 
     def __init__(
@@ -69,11 +71,13 @@ class RetryingTask:
         *,
         failing: str,
         again: str,
+        keys: LogKeys | None = None,
     ) -> None:
         self._name = name
         self._step = step
         self._log = log
         self._texts = (failing, again)
+        self._keys = keys or LogKeys()
         self._fails = False
         self._task: asyncio.Task[None] | None = None
 
@@ -87,7 +91,7 @@ class RetryingTask:
     def works(self) -> None:
         if self._fails:
             self._fails = False
-            self._log.info(self._texts[1])
+            self._log.info("%s %s", self._texts[1], self._keys)
 
     async def _run(self) -> None:
         while True:
@@ -97,5 +101,7 @@ class RetryingTask:
                 if not self._fails:
                     self._fails = True
                     unexpected = not isinstance(error, StoreError | OSError)
-                    self._log.warning("%s cause=%s", self._texts[0], error, exc_info=unexpected)
+                    self._log.warning(
+                        "%s %s cause=%s", self._texts[0], self._keys, error, exc_info=unexpected
+                    )
                 await asyncio.sleep(RETRY_PAUSE_S)

@@ -51,6 +51,8 @@ from turbopump.broker.housekeeping import (
 )
 from turbopump.broker.log_repair import Range
 from turbopump.broker.parts import Parts, listen, make_announcing, make_copies, make_deliveries
+from turbopump.broker.readiness import Readiness
+from turbopump.broker.recovery_progress import RecoveryProgress
 from turbopump.broker.saved_table import in_time
 from turbopump.broker.statistics import SAMPLE_S
 from turbopump.broker.store_settings import store_config
@@ -62,6 +64,7 @@ from turbopump.config.running import RunningConfiguration
 from turbopump.disk.disk import Disk
 from turbopump.disk.system_disk import SystemDisk
 from turbopump.errors import NotStartedError
+from turbopump.remoting.health_port import HealthPort
 from turbopump.remoting.router import Authorise, Router
 from turbopump.store.message_store import MessageStore
 
@@ -99,6 +102,7 @@ class Broker:
     - ``host`` and ``port``: the listening address, once started.
     - ``address``: the address for clients.
     - ``access``: the broker's own access control, or None unless ``config`` turns it on.
+    - ``readiness``: the reasons why the broker is not ready for clients.
     - ``parts``: the parts of the broker, for inspection while it runs.
     """
 
@@ -121,6 +125,8 @@ class Broker:
         self._ends = AsyncExitStack()
         self._timetable = Timetable()
         self.access: ServerAccess | None = None
+        self.readiness = Readiness(config, RecoveryProgress(self.clock.monotonic))
+        self._health = HealthPort(config, self.readiness.reasons)
         self._parts: Parts | None = None
         self.host = config.bind_address
         self.port = config.listen_port
@@ -159,6 +165,8 @@ class Broker:
         ConfigError if a port is taken. After an error nothing is left open.
         """
         try:
+            self._ends.callback(self._health.pages.close)
+            await self._health.open()
             await self._start()
         except BaseException:
             await self.close()
@@ -166,6 +174,7 @@ class Broker:
 
     async def _start(self) -> None:
         parts = self._parts = await self._build()
+        self.readiness.note_start(parts)
         parts.stored.store.log.files.on_spare = partial(self._room_made, parts)
         for handler in self._handlers(parts):
             handler.add_to(parts.listening.router)
@@ -188,7 +197,10 @@ class Broker:
         disk = self._disk or SystemDisk(
             loop.call_soon_threadsafe, loop if settings.flushed_only else None
         )
-        stored = open_stored(config, settings, disk, self.clock, self._random)
+        with self._health.pages.answered_by_thread():  # opening blocks the loop
+            stored = open_stored(
+                config, settings, disk, self.clock, self._random, self.readiness.recovery
+            )
         self._ends.callback(self._close_stored, stored)
         self._open_access(disk)
         listening = await listen(stored, self._authorise, self._ends)
@@ -245,11 +257,14 @@ class Broker:
         The broker unregisters, answers waiting pulls, closes the connections and saves the tables.
         The method may be called twice.
         """
+        if self._parts is not None:
+            self.readiness.note_stop()
         await self._ends.aclose()
 
     def _close_stored(self, stored: Stored) -> None:
         self._parts = None
-        stored.close()
+        with self._health.pages.answered_by_thread():
+            stored.close()
 
     def _open_access(self, disk: Disk) -> None:
         config = self.config

@@ -208,10 +208,14 @@ class Scrubbing:
         if numbers.passes > self._passes:
             self._passes = numbers.passes
             log.info(
-                f"scrub passed through the commit log passes={numbers.passes} "
-                f"bytes={numbers.bytes_checked} entries={numbers.entries_checked} "
-                f"damaged_ranges={numbers.damaged_ranges} damaged_bytes={numbers.damaged_bytes} "
-                f"wrong_units={numbers.wrong_units}"
+                "scrub passed through the commit log passes=%d bytes=%d entries=%d "
+                "damaged_ranges=%d damaged_bytes=%d wrong_units=%d",
+                numbers.passes,
+                numbers.bytes_checked,
+                numbers.entries_checked,
+                numbers.damaged_ranges,
+                numbers.damaged_bytes,
+                numbers.wrong_units,
             )
         return pause
 
@@ -248,7 +252,8 @@ class StallWatch:
         self._last = now
         if late > STALL_S:
             log.warning(
-                f"the event loop was blocked seconds={late:.1f}: check the latency of the "
-                "disk and the load of this machine"
+                "the event loop was blocked: check the latency of the disk and the load of this "
+                "machine seconds=%.1f",
+                late,
             )
             self._on_stall(late)

@@ -97,8 +97,9 @@ def make_topic_of_waiting(
 def _make_again(topics: TopicTable, topic: TopicConfig) -> None:
     topics.put(topic)
     log.warning(
-        "topic with messages was missing in topics.json and is restored "
-        f"topic={topic.topic_name} queues={topic.read_queue_nums}"
+        "topic with messages was missing in topics.json and is restored topic=%s queues=%s",
+        topic.topic_name,
+        topic.read_queue_nums,
     )
 
 

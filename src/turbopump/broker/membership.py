@@ -144,7 +144,7 @@ class Membership:
             self._conflicts[name] = found
         for sentence in found:
             if sentence not in before:
-                log.warning("consumers in conflict group=%s: %s", name, sentence)
+                log.warning("consumers in conflict group=%s cause=%s", name, sentence)
         if before and not found:
             log.info("consumers no longer in conflict group=%s", name)
         return found

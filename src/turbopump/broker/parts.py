@@ -156,9 +156,9 @@ async def listen(stored: Stored, authorise: Authorise | None, ends: AsyncExitSta
     host, port = await _take_ports(server, config, vip_router)
     if numeric is None:
         log.warning(
-            "advertised host has no address here, messages name %s host=%s",
-            host,
+            "advertised host has no address here, messages name another host=%s instead=%s",
             config.advertised_host,
+            host,
         )
     history = LogHistory(
         stored.disk,

@@ -244,8 +244,9 @@ class SavedLocks(SavedTable[HeldLocks]):
         elif self._used:  # a copy from before the damage may name another holder than the last one
             self.locks = QueueLocks(now, closed_until=now + RELIANCE_S, on_change=self._changed)
             log.warning(
-                "lock holders are unknown (no queueLocks.json, or it is damaged): no "
-                f"queue can be locked for {RELIANCE_S:.0f} s"
+                "lock holders are unknown (no queueLocks.json, or it is damaged): no queue can be "
+                "locked for a while seconds=%.0f",
+                RELIANCE_S,
             )
         else:
             self.locks = QueueLocks(now, on_change=self._changed)

@@ -27,6 +27,10 @@ class RecoveryProgress:
         self._begin: int | None = None
         self._begun = self._next_line = 0.0
         self._said = False
+        self.percent: int | None = None
+        """Part of the recovery that is done, in per cent, or None while there is no recovery."""
+        self.on_progress: Callable[[], None] = lambda: None
+        """Function that is called whenever ``percent`` has changed."""
 
     def reached(self, offset: int, end: int) -> None:
         """Record the progress of the recovery: it has read the log up to ``offset`` of about
@@ -40,8 +44,10 @@ class RecoveryProgress:
             self._begin = offset
             self._begun = now
             self._next_line = now + FIRST_LINE_S
+            self._note_percent(0)
             return
         size = offset - begin
+        self._note_percent(100 * size // (end - begin))
         seconds = now - self._begun
         if offset == end:
             if self._said:
@@ -57,9 +63,14 @@ class RecoveryProgress:
             self._next_line = now + LINE_EVERY_S
             log.info(
                 "recovering the store percent=%d MiB=%d of=%d MB/s=%.0f seconds_left=%.0f",
-                100 * size // (end - begin),
+                self.percent,
                 size >> 20,
                 (end - begin) >> 20,
                 size / seconds / 1e6,
                 (end - offset) * seconds / size,
             )
+
+    def _note_percent(self, percent: int) -> None:
+        if percent != self.percent:
+            self.percent = percent
+            self.on_progress()

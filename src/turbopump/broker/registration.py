@@ -107,6 +107,10 @@ class NameServerRegistration:
         for server in self._name_servers.values():
             server.start()
 
+    def faults(self) -> dict[str, str | None]:
+        """Return why the broker is not registered with each name server, or None if it is."""
+        return {server.address: server.fault for server in self._name_servers.values()}
+
     def allow_sends(self) -> None:
         """Register the broker with write permission, so that clients send messages here.
 
@@ -301,6 +305,8 @@ class RegisteredServer:
         self.address = address
         self._master_is_at = master_is_at
         self.reachable = True
+        self.fault: str | None = "the first registration has not been answered yet"
+        """Reason why the broker is not registered here now, or None if it is."""
         self._remoting = remoting
         self._announcement = announcement
         self._timeout = timeout
@@ -344,6 +350,7 @@ class RegisteredServer:
 
     def connection_lost(self) -> None:
         """Register all topics again soon, because the connection to the name server has ended."""
+        self.fault = "the connection has ended"
         if self._confirmed is not None:
             self._confirmed = None
             asyncio.get_running_loop().call_later(PAUSE_MIN_S, self._wanted.set)
@@ -435,6 +442,7 @@ class RegisteredServer:
 
     def _note_success(self) -> None:
         self.reachable = True
+        self.fault = None
         self._pause = PAUSE_MIN_S
         if self._failing:
             log.info("registration works again namesrv=%s", self.address)
@@ -445,6 +453,7 @@ class RegisteredServer:
 
     def _note_failure(self, error: Exception) -> None:
         self._all = True
+        self.fault = str(error) or type(error).__name__
         if not self._failing:
             self._failing = True
             unexpected = not isinstance(error, RemotingError)

@@ -209,11 +209,7 @@ class SlaveTables:
         equal = await compare_with_apache(
             self.stored.store, self.stored.turns, self.remoting, self.master, start, masters_end
         )
-        log.info(
-            "the master has the same messages master=%s compared=%d of those here",
-            self.master,
-            equal,
-        )
+        log.info("the master has the same messages master=%s compared=%d", self.master, equal)
         return end
 
     def master_is_at(self, address: str | None) -> None:

@@ -26,6 +26,7 @@ def open_store(
     clock: Clock,
     is_batch: Callable[[str], bool | None],
     on_slow_append: Callable[[float], None],
+    recovery: RecoveryProgress,
 ) -> MessageStore:
     """Open the store of a broker and recover it after a crash.
 
@@ -36,7 +37,7 @@ def open_store(
         disk,
         clock,
         log_error,
-        RecoveryProgress(clock.monotonic).reached,
+        recovery.reached,
         is_batch,
         log_info=log_info,
         on_slow_append=on_slow_append,
@@ -61,8 +62,8 @@ def _report(directory: Path, report: RecoveryReport) -> None:
     )
     if report.compared is not None:
         log.warning(
-            "where the queues ended was not noted: the log before %d was read too and compared "
-            "with them",
+            "where the queues ended was not noted: more of the log was read and compared with "
+            "them before=%d",
             report.compared,
         )
     for damage in report.damages[:DAMAGES_LOGGED]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from turbopump.broker.client_table import ClientTable
 from turbopump.broker.groups import RequestModes
+from turbopump.broker.recovery_progress import RecoveryProgress
 from turbopump.broker.runtime_info import RuntimeInfo
 from turbopump.broker.send_queue import SendQueue
 from turbopump.broker.statistics import Statistics
@@ -66,7 +67,12 @@ class Stored:
 
 
 def open_stored(
-    config: BrokerConfig, settings: StoreConfig, disk: Disk, clock: Clock, source: random.Random
+    config: BrokerConfig,
+    settings: StoreConfig,
+    disk: Disk,
+    clock: Clock,
+    source: random.Random,
+    recovery: RecoveryProgress,
 ) -> Stored:
     """Open the store of a broker and load the tables.
 
@@ -77,7 +83,7 @@ def open_stored(
     sends = SendQueue(config)
     turns = Turns()
     kinds = QueueKinds(disk, settings.paths)
-    store = open_store(settings, disk, clock, kinds.is_batch, sends.append_took)
+    store = open_store(settings, disk, clock, kinds.is_batch, sends.append_took, recovery)
     with ExitStack() as undo:
         undo.callback(store.close)
         undo.callback(store.finish_background)
@@ -89,7 +95,7 @@ def open_stored(
         ):
             pace = ReadPace(share / 100, lambda: store.log.end, loop.call_later)
             reads.take_turns(loop.call_soon, clock.monotonic, pace)
-        log.info("hot functions: %s", KIND)
+        log.info("hot functions kind=%s", KIND)
         tables = Tables(config, store, settings.paths, disk, clock, log_error, log_info, turns)
         kinds.table = tables.topics
         request_modes = RequestModes(config, tables.request_modes, turns)

@@ -131,7 +131,12 @@ class Tables:
         for key, name, fault in name_faults(config):
             if not config.is_slave and self.topics.find(name) is None:
                 raise ConfigError(f"{key}={name:.200}: {fault}; choose another name")
-            log.warning("%s=%s, which this store has already: %s", key, name, fault)
+            log.warning(
+                "name is invalid, but this store has it already key=%s name=%s cause=%s",
+                key,
+                name,
+                fault,
+            )
 
     def save_too(self, table: SavedAtStop) -> None:
         """Add another table that is saved when the broker stops."""

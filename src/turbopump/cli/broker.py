@@ -1,36 +1,29 @@
 """`turbopump broker`: a broker in the foreground."""
 
+from __future__ import annotations
+
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from turbopump.cli import serving
-from turbopump.cli.entry import SuggestingGroup
-from turbopump.config.broker_config import BrokerConfig, load_broker_config
+from turbopump.cli.entry import ServerGroup
+from turbopump.cli.service_manager import ServiceManager
 from turbopump.config.system import require_unix
 
+if TYPE_CHECKING:
+    from turbopump.config.broker_config import BrokerConfig
 
-class _WithDrain(SuggestingGroup):
-    """Group of commands with lazy import: `broker drain` imports its module only when called.
-
-    A broker starts without this module.
-    """
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return ["drain"]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name != "drain":
-            return None
-        from turbopump.cli.draining import command
-
-        return command
+COMMANDS: Final = {
+    "drain": ("turbopump.cli.draining", "command"),
+    "ping": ("turbopump.cli.ping", "broker"),
+}
 
 
-@click.group(name="broker", cls=_WithDrain, invoke_without_command=True)
+@click.group(name="broker", cls=ServerGroup, places=COMMANDS, invoke_without_command=True)
 @click.option(
     "-n",
     "--namesrv",
@@ -57,6 +50,8 @@ def command(
     """
     if click.get_current_context().invoked_subcommand is not None:
         return
+    from turbopump.config.broker_config import load_broker_config  # a ping does not need it
+
     require_unix("turbopump broker")
     serving.refuse_unmeant_directory(given["store_path_root_dir"])
     given.update(serving.advertised(advertise))
@@ -67,14 +62,19 @@ def command(
     serving.refuse_open_bind(
         config.bind_address, insecure=insecure, authentication=config.authentication_enabled
     )
-    serving.serve(_running(config, file))
+    service = ServiceManager()
+    serving.serve(_running(config, file, service), service)
 
 
 @asynccontextmanager
-async def _running(config: BrokerConfig, file: Path | None) -> AsyncIterator[None]:
+async def _running(
+    config: BrokerConfig, file: Path | None, service: ServiceManager
+) -> AsyncIterator[None]:
     from turbopump.broker.broker import Broker
 
     broker = Broker(config, file=file)
+    service.reasons = broker.readiness.reasons
+    broker.readiness.recovery.on_progress = service.report_progress
     try:
         await broker.start()
         serving.log_effective(config)

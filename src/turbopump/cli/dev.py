@@ -13,6 +13,8 @@ import click
 
 from turbopump import __version__
 from turbopump.cli import serving
+from turbopump.cli.log_output import log_options
+from turbopump.cli.service_manager import ServiceManager
 from turbopump.config.addresses import LOOPBACK, join_address
 from turbopump.config.broker_config import VIP_OFFSET, BrokerConfig, load_broker_config
 from turbopump.config.namesrv_config import NamesrvConfig, load_namesrv_config
@@ -52,7 +54,7 @@ SMALL_FILES: Final[Mapping[str, object]] = {
 )
 @click.option("--advertise", metavar="HOST[:PORT]", help="Address of the broker for clients.")
 @serving.insecure_option
-@serving.log_options("warning")
+@log_options("warning")
 def command(
     data: str | None,
     host: str,
@@ -91,12 +93,13 @@ def command(
         },
         environ={},
     )
-    serving.serve(_running(namesrv, broker, data))
+    service = ServiceManager()
+    serving.serve(_running(namesrv, broker, data, service), service)
 
 
 @asynccontextmanager
 async def _running(
-    namesrv: NamesrvConfig, broker_config: BrokerConfig, data: str | None
+    namesrv: NamesrvConfig, broker_config: BrokerConfig, data: str | None, service: ServiceManager
 ) -> AsyncIterator[None]:
     from turbopump.broker.broker import Broker
     from turbopump.disk.system_disk import SystemDisk
@@ -118,6 +121,8 @@ async def _running(
             namesrv_addr=serving.reachable(bound, LOOPBACK),
         )
         broker = Broker(config)
+        service.reasons = broker.readiness.reasons
+        broker.readiness.recovery.on_progress = service.report_progress
         stack.push_async_callback(broker.close)
         await broker.start()
         serving.log_effective(config)

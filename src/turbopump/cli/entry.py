@@ -11,7 +11,7 @@ import importlib
 import io
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -61,6 +61,29 @@ class SuggestingGroup(click.Group):
             meant = f". Did you mean {near[0]!r}?" if near else ""
             ctx.fail(f"No such command {args[0]!r}{meant}")
         return super().resolve_command(ctx, args)
+
+
+class ServerGroup(SuggestingGroup):
+    """Command that runs a server, with commands for a running one.
+
+    ``places`` has the module and the name of each of these commands. A command is imported when it
+    is called, because the start of a server does not need it.
+    """
+
+    def __init__(self, *given: Any, places: Mapping[str, tuple[str, str]], **extra: Any) -> None:
+        super().__init__(*given, **extra)
+        self._places = places
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._places)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._places:
+            return None
+        module, name = self._places[cmd_name]
+        command = getattr(importlib.import_module(module), name)
+        assert isinstance(command, click.Command)
+        return command
 
 
 class LazyGroup(SuggestingGroup):

@@ -17,11 +17,11 @@ from typing import Any, Final, TypedDict, TypeVar
 import click
 import msgspec
 
-from turbopump.admin.cluster import Servers
 from turbopump.auth.credentials import SECRET_FIELDS, credentials_of
 from turbopump.auth.signatures import Credentials
 from turbopump.cli.entry import complain
-from turbopump.cli.serving import log_options, run_client
+from turbopump.cli.log_output import log_options
+from turbopump.cli.serving import run_client
 from turbopump.config.addresses import parse_addresses
 from turbopump.config.tls import ClientTls, tls_of
 from turbopump.errors import ConfigError, MessageNotFoundError
@@ -81,7 +81,17 @@ def output_option(
 _LAST: Final = {
     name: place
     for place, name in enumerate(
-        ("output", "credentials", "tls", "tls_trust", "tls_config", "log_level", "log_file"), 1
+        (
+            "output",
+            "credentials",
+            "tls",
+            "tls_trust",
+            "tls_config",
+            "log_level",
+            "log_format",
+            "log_file",
+        ),
+        1,
     )
 }
 """Options that the help lists after a command's own options."""
@@ -90,7 +100,7 @@ _LAST: Final = {
 def client_command(
     parent: click.Group | None,
     name: str,
-    connect: Callable[..., AbstractAsyncContextManager[Any]] = Servers,
+    connect: Callable[..., AbstractAsyncContextManager[Any]] | None = None,
     *,
     short_help: str | None = None,
     has_output: bool = True,
@@ -100,14 +110,16 @@ def client_command(
     The function gets the connections, ``output`` and its own options. It returns the exit code, or
     None for 0.
 
-    - ``connect``: makes the connections from the name servers and ``who_and_how()``;
-      ``without_connections`` passes only the name servers.
+    - ``connect``: makes the connections from the name servers and ``who_and_how()``. The default
+      is ``Servers``; ``without_connections`` passes only the name servers.
     - ``has_output``: add the option --output, if the function does not add its own.
     """
 
     def decorate(work: Callable[..., Coroutine[Any, Any, int | None]]) -> click.Command:
         async def connected(name_servers: list[str], given: dict[str, Any]) -> int:
-            async with connect(name_servers, **who_and_how()) as connections:
+            from turbopump.admin.cluster import Servers  # a probe does without
+
+            async with (connect or Servers)(name_servers, **who_and_how()) as connections:
                 try:
                     return await work(connections, **given) or 0
                 except MessageNotFoundError as error:

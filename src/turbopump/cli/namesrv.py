@@ -1,26 +1,38 @@
 """`turbopump namesrv`: a name server in the foreground."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from turbopump.cli import serving
+from turbopump.cli.entry import ServerGroup
+from turbopump.cli.service_manager import ServiceManager
 from turbopump.config.addresses import outward_address
-from turbopump.config.namesrv_config import NamesrvConfig, load_namesrv_config
 from turbopump.config.system import require_unix
 
+if TYPE_CHECKING:
+    from turbopump.config.namesrv_config import NamesrvConfig
 
-@click.command(name="namesrv")
+COMMANDS: Final = {"ping": ("turbopump.cli.ping", "namesrv")}
+
+
+@click.group(name="namesrv", cls=ServerGroup, places=COMMANDS, invoke_without_command=True)
 @serving.server_options("namesrv.conf", port=9876)
 def command(file: Path | None, show: bool, insecure: bool, **given: Any) -> None:
     """Run a name server until Ctrl-C or SIGTERM.
 
     When the name server is ready, it prints `ready namesrv=HOST:PORT`.
     """
+    if click.get_current_context().invoked_subcommand is not None:
+        return
+    from turbopump.config.namesrv_config import load_namesrv_config  # a ping does not need it
+
     require_unix("turbopump namesrv")
     config = load_namesrv_config(file, given)
     if show:
@@ -29,16 +41,20 @@ def command(file: Path | None, show: bool, insecure: bool, **given: Any) -> None
     serving.refuse_open_bind(
         config.bind_address, insecure=insecure, authentication=config.authentication_enabled
     )
-    serving.serve(_running(config, file))
+    service = ServiceManager()
+    serving.serve(_running(config, file, service), service)
 
 
 @asynccontextmanager
-async def _running(config: NamesrvConfig, file: Path | None) -> AsyncIterator[None]:
+async def _running(
+    config: NamesrvConfig, file: Path | None, service: ServiceManager
+) -> AsyncIterator[None]:
     from turbopump.disk.system_disk import SystemDisk
     from turbopump.namesrv.server import NameServer
 
     disk = SystemDisk(asyncio.get_running_loop().call_soon_threadsafe)
     server = NameServer(config, disk=disk, file=file)
+    service.reasons = server.unready_reasons
     try:
         address = await server.start()
         serving.log_effective(config)

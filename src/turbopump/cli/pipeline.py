@@ -17,8 +17,8 @@ import click
 
 from turbopump.cli.entry import command_group
 from turbopump.cli.frame import name_server_option, output_option, show
+from turbopump.cli.log_output import log_options
 from turbopump.cli.message import begin_option
-from turbopump.cli.serving import log_options
 from turbopump.cli.values import NumberOption, TimeOption, checked_pairs, checked_topic
 
 if TYPE_CHECKING:

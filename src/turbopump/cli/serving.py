@@ -7,30 +7,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import gc
 import logging
-import re
 import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, contextmanager, suppress
-from logging.handlers import WatchedFileHandler
+from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
 
+from turbopump.cli.log_output import log_options
+from turbopump.cli.service_manager import ServiceManager
 from turbopump.config import addresses
 from turbopump.config.properties import decode, encode
-from turbopump.config.setting import SettingsClass, effective, settings_of
+from turbopump.config.setting import HIDDEN, SettingsClass, effective, settings_of
 from turbopump.config.tls import TlsConfig, tls_file
 from turbopump.disk.maps import outlive_lost_pages
 from turbopump.documentation import page_url
 from turbopump.errors import ConfigError
 from turbopump.event_loop import loop_factory
-from turbopump.remoting.tls import keep_buffers_small
+from turbopump.log_keys import LogKeys
 from turbopump.repeated_line import report_all
 from turbopump.stop_signals import TERMINATION, handled, stop_on_signals
 
@@ -46,12 +45,14 @@ DESCRIPTORS_OF_MACOS: Final = 10_240
 """Limit of open files on macOS (OPEN_MAX), if the system reports no limit."""
 
 
-def serve(servers: AbstractAsyncContextManager[None]) -> None:
-    """Run servers in the foreground until SIGINT or SIGTERM.
+def serve(servers: AbstractAsyncContextManager[None], service: ServiceManager) -> None:
+    """Run servers in the foreground until SIGINT or SIGTERM, and report that to ``service``.
 
     The servers start when the context ``servers`` is entered, and stop when this context is left. A
     second signal, more than a second later, ends the process at once.
     """
+    from turbopump.remoting.tls import keep_buffers_small  # for servers alone
+
     _keep_freed_memory()
     _raise_descriptor_limit()
     outlive_lost_pages()
@@ -59,7 +60,7 @@ def serve(servers: AbstractAsyncContextManager[None]) -> None:
     ctrl_c = signal.signal(signal.SIGINT, signal.SIG_DFL)  # of the second Ctrl-C, in any state
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         try:
-            runner.run(_until_signal(servers))
+            runner.run(_until_signal(servers, service))
         except ConfigError as error:
             # The settings are valid, but this machine cannot serve them, for example because a port
             # is in use.
@@ -121,7 +122,9 @@ def _raise_descriptor_limit() -> None:
     log.info("open files limit=%d", resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
-async def _until_signal(servers: AbstractAsyncContextManager[None]) -> None:
+async def _until_signal(
+    servers: AbstractAsyncContextManager[None], service: ServiceManager
+) -> None:
     # SIGHUP comes from a closed terminal or from logrotate. A new log file is noticed anyway.
     asyncio.get_running_loop().add_signal_handler(
         signal.SIGHUP, log.info, "continuing signal=SIGHUP"
@@ -130,7 +133,9 @@ async def _until_signal(servers: AbstractAsyncContextManager[None]) -> None:
         async with stop_on_signals() as stop, servers:
             gc.collect()
             gc.freeze()  # objects of the start live as long as the server
+            service.report_ready()
             await stop.wait()
+            service.report_stopping()
             assert stop.signal is not None
             log.info("stopping signal=%s", stop.signal.name)
     report_all()
@@ -317,146 +322,11 @@ def print_effective(
 
 
 def log_effective(config: SettingsClass) -> None:
-    """Log the effective configuration of a server on one line."""
-    log.info(
-        "configuration %s",
-        " ".join(f"{key}={value}" for key, value in effective(config).items()),
-        extra={"is_whole": True},
-    )
-
-
-# Destination of a command's log: standard error or a file, from a level on. Only commands set it.
-# The library itself adds only a NullHandler, so that an application decides.
-LEVELS: Final = ("debug", "info", "warning", "error")
-WAITED_FOR: Final = {
-    "turbopump.broker.recovery_progress": logging.INFO,
-    "turbopump.client.consumer.rebalance": logging.WARNING,
-}
-"""Loggers, and their lowest level, whose lines always go to standard error too, with any log level
-and log file. They report what a user waits for: a long recovery, a missing topic."""
-PLAIN: Final = "turbopump: %(message)s"
-"""Format of a client command's log lines on standard error, if only warnings are shown."""
-
-
-def log_options(
-    default: str, *, plain: bool = False
-) -> Callable[[Callable[..., T]], Callable[..., T]]:
-    """Return a decorator that adds two options to a command: `--log-level` and `--log-file`.
-
-    The log starts before the command runs. With ``plain``, warnings are sentences for a person at
-    the terminal.
-    """
-
-    def decorate(function: Callable[..., T]) -> Callable[..., T]:
-        @functools.wraps(function)
-        def logged(log_level: str, log_file: str | None, **given: Any) -> T:
-            if (
-                click.get_current_context().invoked_subcommand is None
-            ):  # else the subcommand starts the log
-                start_log(log_level, log_file, plain=plain)
-            return function(**given)
-
-        level = click.option(
-            "--log-level", type=click.Choice(LEVELS, case_sensitive=False), default=default
-        )
-        file = click.option(
-            "--log-file",
-            type=click.Path(dir_okay=False),
-            help="Append the log to a file instead of standard error.",
-        )
-        return level(file(logged))
-
-    return decorate
-
-
-def start_log(level: str, file: str | None, *, plain: bool = False) -> None:
-    """Write the log of turbopump to a file, or to standard error if ``file`` is None.
-
-    ``level`` is the lowest level that is written. Raises ConfigError if the file cannot be opened.
-    """
-    plain = plain and level.lower() in ("warning", "error")
-    try:
-        if file is None:
-            handler: logging.Handler = logging.StreamHandler(sys.stderr)
-        else:
-            handler = FollowedFileHandler(file, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"the log file {file} cannot be opened: {error.strerror}") from error
-    formatter = LineFormatter(
-        "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s %(message)s", "%Y-%m-%dT%H:%M:%S"
-    )
-    formatter.converter = time.gmtime
-    on_screen = formatter
-    if plain:
-        on_screen = LineFormatter(PLAIN)
-    handler.setFormatter(on_screen if file is None else formatter)
-    for name, least in WAITED_FOR.items():
-        waited_for = logging.getLogger(name)
-        waited_for.setLevel(min(least, getattr(logging, level.upper())))
-        if file is not None:
-            screen = logging.StreamHandler(sys.stderr)
-            screen.setFormatter(on_screen)
-            screen.setLevel(least)
-            waited_for.addHandler(screen)
-    logger = logging.getLogger("turbopump")
-    logger.addHandler(handler)
-    logger.setLevel(level.upper())
-
-
-class FollowedFileHandler(WatchedFileHandler):
-    """Handler of a log file. If the file is moved or deleted, the handler creates a new file.
-
-    logrotate moves log files. Lines that cannot be written (a full disk, a missing directory) go to
-    standard error.
-    """
-
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            super().emit(record)
-        except OSError:  # the file cannot be checked or created
-            self.handleError(record)
-
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        if not isinstance(sys.exc_info()[1], OSError):
-            super().handleError(record)
-            return
-        with suppress(OSError, ValueError):
-            sys.stderr.write(self.format(record) + "\n")
-
-
-MESSAGE_SIZE: Final = 2000
-TRACEBACK_SIZE: Final = 8000
-"""Maximum number of characters written of a record's message, and of a traceback."""
-_NOT_PLAIN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Characters that are escaped: line ends, control codes, text-direction marks, and lone
-surrogates."""
-
-
-class LineFormatter(logging.Formatter):
-    """Formatter of log records, one line for each record.
-
-    Control characters in names from peers are escaped, and long text is cut. Only a traceback has
-    further lines, which are indented.
-    """
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
-        size = len(record.message) if hasattr(record, "is_whole") else MESSAGE_SIZE
-        record.message = plain_text(record.message, size)
-        return super().formatMessage(record)
-
-    def formatException(self, ei: Any) -> str:  # noqa: N802
-        lines = super().formatException(ei).split("\n")
-        text = "\n".join(f"  {plain_text(line, MESSAGE_SIZE)}" for line in lines)
-        if len(text) <= TRACEBACK_SIZE:
-            return text
-        half = TRACEBACK_SIZE // 2
-        return f"{text[:half]}\n  …\n  {text[-half:]}"
-
-
-def plain_text(text: str, size: int) -> str:
-    """Escape the control characters of a text. A text longer than ``size`` characters is cut."""
-    cut = text[:size]
-    plain = _NOT_PLAIN.sub(
-        lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), cut
-    )
-    return plain if len(text) <= size else f"{plain}… ({len(text)} characters)"
+    """Log the effective configuration of a server, one line for each group of settings."""
+    values: dict[str, LogKeys] = {}
+    for name, known in settings_of(type(config)):
+        value = getattr(config, name)
+        shown = HIDDEN if known.secret and value else value
+        values.setdefault(known.group, LogKeys())[known.key] = shown
+    for group, keys in values.items():
+        log.info("configuration group=%s %s", group, keys)

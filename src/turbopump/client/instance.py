@@ -554,5 +554,7 @@ class ClientInstance:
         The same text is not logged again. Our brokers complain this way about the client's groups.
         """
         if remark and remark != self._warned.get(address):
-            log.warning("broker warns broker=%s client_id=%s: %s", address, self.client_id, remark)
+            log.warning(
+                "broker warns broker=%s client_id=%s remark=%s", address, self.client_id, remark
+            )
         self._warned[address] = remark

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 _stood_still = RepeatedLine(
     log,
     logging.WARNING,
-    "the event loop of this program stood still seconds=%.1f: something in it blocks",
+    "the event loop of this program stood still, something in it blocks seconds=%.1f",
 )
 
 LOOK_INTERVAL_S: Final = 1.0

@@ -96,8 +96,8 @@ class LoopThread:
             self.loop.run_forever()
         except (SystemExit, KeyboardInterrupt) as error:
             log.error(
-                "the loop of all blocking clients continues after %r was raised on it; "
-                "call sys.exit() on the main thread",
+                "the loop of all blocking clients continues after an exception was raised on it; "
+                "call sys.exit() on the main thread cause=%r",
                 error,
                 exc_info=error,
             )

@@ -19,7 +19,7 @@ class AccessConfig(TlsConfig):
     """Access control and TLS settings of a server."""
 
     authentication_enabled: bool = setting(
-        False, "requests must be signed by a user of this server"
+        False, "requests must be signed by a user of this server", group="access"
     )
     authorization_enabled: bool = setting(
         False, "users need a policy for each request; needs authenticationEnabled"

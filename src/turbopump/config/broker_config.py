@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from turbopump.config.access import AccessConfig
 from turbopump.config.addresses import (
     LOOPBACK,
     bare_host,
@@ -28,6 +27,7 @@ from turbopump.config.addresses import (
     parse_addresses,
 )
 from turbopump.config.delay_levels import DEFAULT_LEVELS, parse_delay_levels
+from turbopump.config.health import HealthConfig
 from turbopump.config.keys import key_table
 from turbopump.config.properties import read_properties
 from turbopump.config.setting import LONG_MAX, below_home, build, effective, setting, unserved
@@ -95,15 +95,16 @@ def default_store_path() -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig(AccessConfig):
+class BrokerConfig(HealthConfig):
     """Complete configuration of one broker.
 
     Times are in the unit of Apache's key, sizes in bytes.
     """
 
-    # Identity.
     broker_name: str = setting(
-        default_broker_name, "name that clients know it by, without blanks; the host's name"
+        default_broker_name,
+        "name that clients know it by, without blanks; the host's name",
+        group="identity",
     )
     broker_cluster_name: str = setting(
         "DefaultCluster",
@@ -118,11 +119,11 @@ class BrokerConfig(AccessConfig):
         "inSyncReplicas) or SLAVE (a copy of the master of the same brokerName)",
     )
 
-    # Addresses and ports.
     bind_address: str = setting(
         LOOPBACK,
         "interface to listen on; not set: brokerIP1 if that is an address of this machine; "
         "Apache's default is 0.0.0.0",
+        group="addresses",
     )
     listen_port: int = setting(
         10911, "port to listen on, 0 for a free one; the VIP port is this − 2", high=65535
@@ -143,6 +144,7 @@ class BrokerConfig(AccessConfig):
         0,
         "port of a master for its slaves, registered with name servers; 0: listenPort + 1",
         high=65535,
+        group="replication",
     )
     ha_allowed_peers: str = setting(
         "",
@@ -199,7 +201,9 @@ class BrokerConfig(AccessConfig):
         hot=True,
     )
     namesrv_addr: str = setting(
-        "", "name servers, `HOST:PORT;HOST:PORT`; else the variable NAMESRV_ADDR"
+        "",
+        "name servers, `HOST:PORT;HOST:PORT`; else the variable NAMESRV_ADDR",
+        group="registration",
     )
     server_channel_max_idle_time_seconds: int = setting(
         120, "a silent connection is closed after", "s", low=1
@@ -209,7 +213,6 @@ class BrokerConfig(AccessConfig):
         False, "connect to name servers with TLS; so does `tls.enable`", key="useTLS"
     )
 
-    # Registration.
     register_name_server_period: int = setting(
         30_000,
         "time between registrations; held within 10 and 60 s",
@@ -221,9 +224,8 @@ class BrokerConfig(AccessConfig):
         24_000, "longest wait for a name server", "ms", low=1
     )
 
-    # Topics and groups.
     auto_create_topic_enable: bool = setting(
-        True, "a send to an unknown topic creates it", hot=True
+        True, "a send to an unknown topic creates it", hot=True, group="topics"
     )
     auto_create_subscription_group: bool = setting(
         True, "a request of an unknown group creates it", hot=True
@@ -258,8 +260,9 @@ class BrokerConfig(AccessConfig):
         True, "statistics are kept for each queue too, not only for its topic"
     )
 
-    # Pulling.
-    long_polling_enable: bool = setting(True, "hold a pull that finds nothing", hot=True)
+    long_polling_enable: bool = setting(
+        True, "hold a pull that finds nothing", hot=True, group="pulling"
+    )
     short_polling_time_mills: int = setting(
         1000,
         "time for which a pull is held if not longPollingEnable",
@@ -287,9 +290,8 @@ class BrokerConfig(AccessConfig):
         40, "share of memory that counts as hot", "%", high=100
     )
 
-    # Consumers.
     flush_consumer_offset_interval: int = setting(
-        5000, "time between saves of consumer offsets", "ms", low=1
+        5000, "time between saves of consumer offsets", "ms", low=1, group="consumers"
     )
     notify_consumer_ids_changed_enable: bool = setting(
         True, "notify the consumers of a group when a member joins or leaves", hot=True
@@ -303,8 +305,9 @@ class BrokerConfig(AccessConfig):
         120_000, "a client without heartbeat is forgotten after", "ms", low=1, high=LONG_MAX
     )
 
-    # The store.
-    store_path_root_dir: str = setting(default_store_path, "directory of everything it keeps")
+    store_path_root_dir: str = setting(
+        default_store_path, "directory of everything it keeps", group="store"
+    )
     mapped_file_size_commit_log: int = setting(
         1024 * _MIB, "size of a commit log file", "bytes", low=4096
     )
@@ -324,7 +327,9 @@ class BrokerConfig(AccessConfig):
         1000, "time between flushes of the queues", "ms", low=1
     )
 
-    message_index_enable: bool = setting(True, "messages are indexed by unique id and keys")
+    message_index_enable: bool = setting(
+        True, "messages are indexed by unique id and keys", group="indexes"
+    )
     max_hash_slot_num: int = setting(5_000_000, "slots of an index file", "slots", low=1)
     max_index_num: int = setting(
         20_000_000, "room of an index file; one entry is not used", "entries", low=2
@@ -373,6 +378,7 @@ class BrokerConfig(AccessConfig):
         "access control of 4.x",
         "authenticationEnabled, authorizationEnabled and migrateAuthFromV1Enabled do the same with "
         "plain_acl.yml; `turbopump auth import` turns it into users and policies",
+        group="unserved",
     )
     enable_controller_mode: bool = unserved(
         False,
@@ -389,11 +395,11 @@ class BrokerConfig(AccessConfig):
         "", "Java classes round the store", "Java classes cannot be loaded"
     )
 
-    # Directories.
     store_path_commit_log: str = setting(
         "",
         "directories of the commit log, separated by commas: new files go round those that are "
         "not full; empty: commitlog in storePathRootDir",
+        group="directories",
     )
     read_only_commit_log_store_paths: str = setting(
         "", "directories of the commit log in which no new file is made"
@@ -403,12 +409,12 @@ class BrokerConfig(AccessConfig):
     store_checkpoint: str = setting("", "the checkpoint file" + _IGNORED, own=True)
     abort_file: str = setting("", "the file that marks an unclean stop" + _IGNORED, own=True)
 
-    # Retention times.
     file_reserved_time: int = setting(
         72,
         "age at which a commit log file is deleted, counted from its last write",
         "hours",
         hot=True,
+        group="retention",
     )
     delete_when: str = setting(
         "04",
@@ -424,13 +430,13 @@ class BrokerConfig(AccessConfig):
         100, "pause between two lots (of up to 50) of queue files", "ms"
     )
 
-    # Sizes and limits.
     disk_max_used_space_ratio: int = setting(
         75,
         "above it expired files are deleted at any hour; held within 10 and 95",
         "%",
         held=(10, 95),
         hot=True,
+        group="space",
     )
     disk_space_clean_forcibly_ratio: int = setting(
         85,
@@ -461,9 +467,10 @@ class BrokerConfig(AccessConfig):
         hot=True,
     )
 
-    # Delayed messages.
     message_delay_level: str = setting(
-        DEFAULT_LEVELS, "delays of levels 1, 2, … in s, m, h or d, separated by spaces"
+        DEFAULT_LEVELS,
+        "delays of levels 1, 2, … in s, m, h or d, separated by spaces",
+        group="delayed",
     )
     flush_delay_offset_interval: int = setting(
         250,
@@ -510,9 +517,8 @@ class BrokerConfig(AccessConfig):
         True, "a message may be recalled before its time; off by default with Apache", hot=True
     )
 
-    # Sending.
     max_message_size: int = setting(
-        4 * _MIB, "largest message body", "bytes", low=1, high=512 * _MIB, hot=True
+        4 * _MIB, "largest message body", "bytes", low=1, high=512 * _MIB, hot=True, group="sending"
     )
     start_accept_send_request_time_stamp: int = setting(
         0, "sends are refused before", "ms since 1970", high=LONG_MAX, hot=True
@@ -546,9 +552,8 @@ class BrokerConfig(AccessConfig):
         True, "replies to requests are kept in the cluster's reply topic, too", hot=True
     )
 
-    # Transactions.
     reject_transaction_message: bool = setting(
-        False, "messages of transactions are refused", hot=True
+        False, "messages of transactions are refused", hot=True, group="transactions"
     )
     transaction_time_out: int = setting(
         6000, "a transaction is not asked about before", "ms", low=1, high=LONG_MAX, hot=True
@@ -569,9 +574,8 @@ class BrokerConfig(AccessConfig):
         3000, "that a transaction has ended is written down within", "ms"
     )
 
-    # Consumers that read old messages.
     cold_data_flow_control_enable: bool = setting(
-        False, "slow down groups that read much cold data"
+        False, "slow down groups that read much cold data", group="cold-reads"
     )
     data_read_ahead_enable: bool = setting(
         True, "the system may read ahead in the log's files (2004)"
@@ -586,9 +590,13 @@ class BrokerConfig(AccessConfig):
         100 * _MIB, "cold data that all groups together may read in 5 s", "bytes", high=LONG_MAX
     )
 
-    # Popping.
     revive_queue_num: int = setting(
-        8, "queues of the topic of checkpoints and acknowledgements", "queues", low=1, high=998
+        8,
+        "queues of the topic of checkpoints and acknowledgements",
+        "queues",
+        low=1,
+        high=998,
+        group="popping",
     )
     pop_polling_size: int = setting(1024, "pops that may wait for one queue of a group", "pops")
     max_pop_polling_size: int = setting(100_000, "pops that may wait in all", "pops")
@@ -618,9 +626,11 @@ class BrokerConfig(AccessConfig):
         "is still in memory",
     )
 
-    # Assignment.
     server_load_balancer_enable: bool = setting(
-        True, "false: every consumer that asks the broker gets all queues", hot=True
+        True,
+        "false: every consumer that asks the broker gets all queues",
+        hot=True,
+        group="assignment",
     )
     load_balance_poll_name_server_interval: int = setting(
         30_000, "time for which a route of an assignment is valid", "ms", low=1
@@ -766,10 +776,9 @@ def load_broker_config(
         config = replace(config, bind_address=_bind_address_for(bare_host(config.broker_ip1)))
     if config.broker_role is BrokerRole.SYNC_MASTER and "inSyncReplicas" not in texts:
         log.warning(
-            "brokerRole=SYNC_MASTER without inSyncReplicas: using inSyncReplicas=%d, "
-            "like Apache 4; Apache 5 uses 1, which waits for no slave. While no slave is "
-            "in sync, sends are stored and answered SLAVE_NOT_AVAILABLE. Set "
-            "inSyncReplicas explicitly",
+            "a SYNC_MASTER without inSyncReplicas waits for one slave, like Apache 4; Apache 5 "
+            "waits for none. While no slave is in sync, sends are stored and answered "
+            "SLAVE_NOT_AVAILABLE. Set inSyncReplicas explicitly inSyncReplicas=%d",
             config.in_sync_replicas,
         )
     return config

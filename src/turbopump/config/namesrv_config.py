@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from turbopump.config.access import AccessConfig
 from turbopump.config.addresses import LOOPBACK, check_host
+from turbopump.config.health import HealthConfig
 from turbopump.config.keys import key_table
 from turbopump.config.properties import read_properties
 from turbopump.config.setting import LONG_MAX, below_home, build, setting, unserved
@@ -20,13 +20,15 @@ def default_kv_config_path() -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NamesrvConfig(AccessConfig):
+class NamesrvConfig(HealthConfig):
     """Complete configuration of one name server.
 
     Times are in the unit of Apache's key.
     """
 
-    bind_address: str = setting(LOOPBACK, "interface to listen on; Apache's default is 0.0.0.0")
+    bind_address: str = setting(
+        LOOPBACK, "interface to listen on; Apache's default is 0.0.0.0", group="server"
+    )
     listen_port: int = setting(9876, "port to listen on, 0 for a free one", high=65535)
     server_channel_max_idle_time_seconds: int = setting(
         120, "a silent connection is closed after", "s", low=1
@@ -47,6 +49,7 @@ class NamesrvConfig(AccessConfig):
         low=1,
         high=LONG_MAX,
         hot=True,
+        group="routes",
     )
     enable_all_topic_list: bool = setting(True, "serve the list of all topics", hot=True)
     enable_topic_list: bool = setting(

@@ -219,8 +219,7 @@ def _report(path: Path | str, texts: Mapping[str, str], table: KeyTable) -> None
     for key, text in texts.items():
         found = classify(key, table)
         if found.key_class is KeyClass.UNKNOWN:
-            nearest = f" nearest={found.nearest}" if found.nearest else ""
-            log.warning("unknown key file=%s key=%s%s", path, key, nearest)
+            log.warning("unknown key file=%s key=%s nearest=%s", path, key, found.nearest or "-")
         elif found.key_class is KeyClass.ACCEPTED and not is_default(table[key], text.strip()):
             idle.append(key)
     if idle:

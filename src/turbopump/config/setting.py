@@ -37,6 +37,8 @@ class Setting:
     use."""
     secret: bool = False
     """True if the value is never shown."""
+    group: str = ""
+    """Name of the group of settings, for example in the log."""
 
 
 class SettingsClass(Protocol):
@@ -62,6 +64,7 @@ def setting(
     held: tuple[int, int] | None = None,
     hot: bool = False,
     secret: bool = False,
+    group: str = "",
 ) -> Any:
     """Declare a field of a configuration class.
 
@@ -75,28 +78,31 @@ def setting(
       value is shown.
     - `hot`: the setting can be changed while the server runs.
     - `secret`: the value is never shown.
+    - `group`: name of the group that begins with this field.
     """
-    known = Setting(key, about, unit, low, high, only, otherwise, own, held, hot, secret)
+    known = Setting(key, about, unit, low, high, only, otherwise, own, held, hot, secret, group)
     if callable(default):
         return dataclasses.field(default_factory=default, metadata={"setting": known})
     return dataclasses.field(default=default, repr=not secret, metadata={"setting": known})
 
 
-def unserved(default: Any, about: str, otherwise: str, *, key: str = "") -> Any:
+def unserved(default: Any, about: str, otherwise: str, *, key: str = "", group: str = "") -> Any:
     """Declare a field with only one allowed value, the default.
 
     `otherwise` gives the reason.
     """
-    return setting(default, about, key=key, only=(default,), otherwise=otherwise)
+    return setting(default, about, key=key, only=(default,), otherwise=otherwise, group=group)
 
 
 def settings_of(config: type[SettingsClass]) -> Iterator[tuple[str, Setting]]:
     """Yield the name and the setting of every field of a configuration class, in order."""
+    group = ""
     for field in dataclasses.fields(config):
         known: Setting = field.metadata["setting"]
         first, *words = field.name.split("_")
         key = known.key or first + "".join(word.capitalize() for word in words)
-        yield field.name, dataclasses.replace(known, key=key)
+        group = known.group or group
+        yield field.name, dataclasses.replace(known, key=key, group=group)
 
 
 def build(

@@ -134,6 +134,7 @@ class TlsConfig:
         "`permissive`: TLS and plain text on the same port; `enforcing`: TLS only; `disabled`: "
         "plain text only. `permissive` without a certificate refuses TLS",
         key="tls.server.mode",
+        group="tls",
     )
     tls_enable: bool = setting(
         False, "connect to others with TLS; an `enforcing` server does so anyway", key="tls.enable"

@@ -15,6 +15,7 @@ from turbopump.config import properties
 from turbopump.config.running import ReadOnlyKeyError, RunningConfiguration
 from turbopump.disk.disk import Disk
 from turbopump.errors import ConfigError
+from turbopump.log_keys import LogKeys
 from turbopump.namesrv.kv_table import KvTable
 from turbopump.namesrv.route_table import RouteTable
 from turbopump.protocol.codes import ResponseCode
@@ -71,7 +72,7 @@ class OperatorHandlers:
     ) -> Response[None]:
         self._kv.put(request.kv_namespace, request.key, request.value)
         log.info(
-            "KV configuration set namespace=%r key=%r value=%r peer=%s",
+            "KV configuration set namespace=%s key=%s value=%s peer=%s",
             request.kv_namespace,
             request.key,
             request.value,
@@ -95,7 +96,7 @@ class OperatorHandlers:
     ) -> Response[None]:
         self._kv.delete(request.kv_namespace, request.key)
         log.info(
-            "KV configuration removed namespace=%r key=%r peer=%s",
+            "KV configuration removed namespace=%s key=%s peer=%s",
             request.kv_namespace,
             request.key,
             context.peer.peer,
@@ -138,7 +139,7 @@ class OperatorHandlers:
             return refusal(
                 ResponseCode.SYSTEM_ERROR, f"broker {stranger!r} is not registered; nothing changed"
             )
-        said = "topic registered by an operator topic=%r brokers=%d peer=%s"
+        said = "topic registered by an operator topic=%s brokers=%d peer=%s"
         log.info(said, request.topic, len(route.queue_datas), context.peer.peer)
         return Response()
 
@@ -198,5 +199,5 @@ class OperatorHandlers:
             return refusal(ResponseCode.NO_PERMISSION, str(error))
         except ConfigError as error:
             return refusal(ResponseCode.SYSTEM_ERROR, str(error))
-        log.warning("configuration changed %s peer=%s", changed, context.peer.peer)
+        log.warning("configuration changed %s peer=%s", LogKeys(changed), context.peer.peer)
         return Response(remark=await self._running.write_changes(changed, self._disk))

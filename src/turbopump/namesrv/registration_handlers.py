@@ -160,10 +160,10 @@ class RegistrationHandlers:
                 "carry all of its topics"
             )
         if isinstance(outcome, Superseded):
-            _superseded(broker, outcome.owner, kind=broker)
+            _superseded(broker.keys, outcome.owner, kind=broker)
             return Response(RegisterBrokerReply())
         if not known:
-            _registered(broker, broker.cluster, len(topics), kind=broker)
+            _registered(broker.keys, broker.cluster, len(topics), kind=broker)
         master = outcome.master_address
         ha_server = outcome.ha_address
         return Response(
@@ -188,13 +188,13 @@ class RegistrationHandlers:
             question = request_command(GetBrokerRuntimeInfo(), opaque=connection.calls.next_opaque)
             await connection.start_call(question.opaque, encode_command(question), OWNER_ANSWER_S)
         except RemotingError as error:
-            log.warning("broker removed, it does not answer %s cause=%s", owner, error)
+            log.warning("broker removed, it does not answer %s cause=%s", owner.keys, error)
             self._table.unregister(owner, connection)
             connection.close()
             outcome = self._register(registration, peer)
             if isinstance(outcome, Response):
                 return outcome
-        _refused_name(broker, owner, kind=broker)
+        _refused_name(broker.keys, owner.address, kind=broker)
         return _refused(
             f"a live broker at {owner.address} has the name {broker.name} and id "
             f"{broker.id}: stop it, or set another brokerName or brokerId here"
@@ -207,9 +207,9 @@ class RegistrationHandlers:
             request.cluster_name, request.broker_name, request.broker_id, request.broker_addr
         )
         if self._table.unregister(broker, context.peer):
-            _left(broker, kind=broker)
+            _left(broker.keys, kind=broker)
         else:
-            _not_its_own(broker, context.peer.peer, kind=broker)
+            _not_its_own(broker.keys, context.peer.peer, kind=broker)
         return Response()
 
     def broker_heartbeat(self, request: BrokerHeartbeat, context: RequestContext) -> Response[None]:
@@ -260,7 +260,7 @@ def _leave_unusable_out(broker: BrokerIdentity, topics: dict[str, TopicConfig]) 
     for key, fault in faults:
         if fault is not None:
             name = (topics.pop(key).topic_name or key)[:128]
-            _left_out(broker, name, fault, kind=(broker, name))
+            _left_out(broker.keys, name, fault, kind=(broker, name))
 
 
 def _is_address(text: str) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from turbopump.log_keys import LogKeys
 from turbopump.protocol.requests.namesrv import (
     MASTER_ID,
     BrokerData,
@@ -432,8 +433,10 @@ class BrokerIdentity:
     id: int
     address: str
 
-    def __str__(self) -> str:
-        return f"broker={self.name} id={self.id} address={self.address}"
+    @property
+    def keys(self) -> LogKeys:
+        """Keys of a log line about this broker."""
+        return LogKeys(broker=self.name, id=self.id, address=self.address)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from turbopump.namesrv.operator_handlers import OperatorHandlers
 from turbopump.namesrv.registration_handlers import RegistrationHandlers
 from turbopump.namesrv.route_handlers import RouteHandlers
 from turbopump.namesrv.route_table import RouteTable
+from turbopump.remoting.health_port import HealthPort
 from turbopump.remoting.router import Authorise, Router
 from turbopump.remoting.server import RemotingServer
 from turbopump.remoting.wire import Wire
@@ -88,6 +89,8 @@ class NameServer:
             tls=self.config.server_tls,
         )
         self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
+        self._unready = "the name server is starting"
+        self._health = HealthPort(self.config, self.unready_reasons)
 
     async def start(self, host: str | None = None, port: int | None = None) -> tuple[str, int]:
         """Open the port of the name server, and return its host and port.
@@ -97,6 +100,7 @@ class NameServer:
         Raises ConfigError if the address cannot be bound, and OSError if the KV configuration
         cannot be read.
         """
+        await self._health.open()
         self.kv.load()
         if self.access is not None:
             self.access.open()
@@ -108,6 +112,7 @@ class NameServer:
         self._repeat(LIST_KV_S, self._list_kv)
         if self.access is not None:
             self._repeat(LOOK_INTERVAL_S, self.access.check_file)
+        self._unready = ""
         log.info("name server ready address=%s:%d", *bound)
         return bound
 
@@ -116,9 +121,15 @@ class NameServer:
 
         This may be called twice.
         """
+        self._unready = "the name server is stopping"
         for timer in self._timers.values():
             timer.cancel()
         await self._server.close()
+        self._health.pages.close()
+
+    def unready_reasons(self) -> list[str]:
+        """Return the reason why the name server serves nobody now, or an empty list."""
+        return [self._unready] if self._unready else []
 
     def _repeat(self, seconds: float, call: Callable[[], None]) -> None:
         """Call a function every ``seconds``, until the name server is closed."""
@@ -131,15 +142,15 @@ class NameServer:
 
     def _list_kv(self) -> None:
         for namespace, key, text in self.kv.entries():
-            log.info("KV configuration namespace=%r key=%r value=%r", namespace, key, text)
+            log.info("KV configuration namespace=%s key=%s value=%s", namespace, key, text)
 
     def _expire(self) -> None:
         self.kv.save_again()
         for broker, connection in self.table.expire(self._clock.monotonic()):
-            log.warning("broker expired %s", broker)
+            log.warning("broker expired %s", broker.keys)
             assert isinstance(connection, Wire)
             connection.close()
 
     def _connection_lost(self, connection: Wire) -> None:
         for broker in self.table.connection_lost(connection):
-            log.warning("connection of a broker lost %s", broker)
+            log.warning("connection of a broker lost %s", broker.keys)

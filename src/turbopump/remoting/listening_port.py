@@ -42,7 +42,7 @@ _no_tls = RepeatedLine(log, logging.WARNING, "closing connection, TLS failed pee
 _plain_refused = RepeatedLine(
     log,
     logging.WARNING,
-    "closing connection, it does not speak TLS and tls.server.mode=enforcing peer=%s",
+    "closing connection, it does not speak TLS, which this server enforces peer=%s",
 )
 _too_many = RepeatedLine(
     log,
@@ -52,8 +52,8 @@ _too_many = RepeatedLine(
 _cannot_accept = RepeatedLine(
     log,
     logging.ERROR,
-    "cannot accept connections cause=%s: open ones continue, new ones wait; raise "
-    "the limit of open files (ulimit -n) or let fewer clients connect",
+    "cannot accept connections: open ones continue, new ones wait; raise the limit of open files "
+    "(ulimit -n) or let fewer clients connect cause=%s",
 )
 _accepts_again = RepeatedLine(log, logging.INFO, "connections are accepted again")
 _lost_at_once = RepeatedLine(log, logging.WARNING, "accepted connection failed cause=%s")

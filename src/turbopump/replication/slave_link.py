@@ -457,7 +457,7 @@ class MasterPeer(asyncio.Protocol):
         else:
             self._transport.resume_reading()
         for fault in self._link.copied.faults:
-            log.error("copied entry cannot be added to its queue: %s", fault)
+            log.error("copied entry cannot be added to its queue cause=%s", fault)
         self._link.copied.faults.clear()
         if self._link.flushes:
             self._sync_log()

@@ -298,7 +298,7 @@ async def test_denials_that_are_alike_are_one_line_with_their_number(
     assert [record.getMessage() for record in audited(caplog)] == [
         line.format("U", ""),
         line.format("V", ""),
-        line.format("U", " (the last of 2 more in 10 s)"),
+        line.format("U", " more=2 in_seconds=10"),
     ]
 
 

@@ -100,7 +100,7 @@ def test_a_dead_connection_of_a_client_that_came_back_is_no_second_client() -> N
 
 def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [
-        record.getMessage().removeprefix("consumers in conflict group=g: ")[: len(DIFFERENT)]
+        record.getMessage().removeprefix("consumers in conflict group=g cause=")[: len(DIFFERENT)]
         for record in caplog.records
         if record.levelno == logging.WARNING and "consumers in conflict" in record.getMessage()
     ]

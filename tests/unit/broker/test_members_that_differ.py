@@ -132,7 +132,7 @@ async def test_all_that_is_wrong_is_told_at_once_and_in_the_log_once_until_it_is
     assert "; ".join(fastjson.decode(shown.body, ConsumerConnection).conflicts or ()) == remark
     logged = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert [line for line in logged if "consumers in conflict" in line] == [
-        f"consumers in conflict group=g: {sentence}"
+        f"consumers in conflict group=g cause={sentence}"
         for sentence in remark.replace(f"{REMEDY}; ", f"{REMEDY}\n").split("\n")
     ]
     assert (await two.join("two", "g", subscription(version=2), **UNORDERED)).remark is None

@@ -59,7 +59,7 @@ async def test_a_store_that_has_such_a_name_starts_with_a_warning(
     file.write_text(json.dumps(topics))
     async with talking(tmp_path, **{key: name}):
         pass
-    (line,) = [one for one in caplog.records if "which this store has already" in one.getMessage()]
+    (line,) = [one for one in caplog.records if "this store has it already" in one.getMessage()]
     assert (line.levelno, name in line.getMessage()) == (logging.WARNING, True)
 
 

@@ -24,6 +24,6 @@ def test_a_turn_of_more_than_a_second_is_logged_and_a_punctual_one_is_not(
         now += STALL_CHECK_S
         watch.check_delay()
     assert [record.getMessage() for record in caplog.records] == [
-        "the event loop was blocked seconds=3.5: check the latency of the disk and the load of "
-        "this machine"
+        "the event loop was blocked: check the latency of the disk and the load of this machine "
+        "seconds=3.5"
     ]

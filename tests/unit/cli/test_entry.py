@@ -215,7 +215,7 @@ def test_every_option_has_its_help_as_a_line_in_the_docs() -> None:
         r"^\| `([^`]+)` \| `(--?[\w-]+)[^`]*` \| (.*) \| .*\|$", plain, flags=re.MULTILINE
     )
     documented = {(name, option): text.replace(r"\|", "|") for name, option, text in rows}
-    common = {"--log-level", "--log-file", "--namesrv", "--credentials"}
+    common = {"--log-level", "--log-format", "--log-file", "--namesrv", "--credentials"}
     common |= {"--tls", "--tls-trust", "--tls-config"}
     commands = {
         named: one

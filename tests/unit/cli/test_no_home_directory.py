@@ -35,7 +35,7 @@ async def start_and_stop(servers: AbstractAsyncContextManager[None]) -> None:
         pass
 
 
-def serve(servers: AbstractAsyncContextManager[None]) -> None:
+def serve(servers: AbstractAsyncContextManager[None], _service: object) -> None:
     asyncio.run(start_and_stop(servers))
 
 

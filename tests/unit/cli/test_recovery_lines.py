@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from turbopump.broker.recovery_progress import LOGGER
-from turbopump.cli.serving import WAITED_FOR
+from turbopump.cli.log_output import WAITED_FOR
 
 SCRIPT = """
 import logging, sys
-from turbopump.cli.serving import start_log
+from turbopump.cli.log_output import start_log
 start_log(sys.argv[1], sys.argv[2] or None)
 logging.getLogger(sys.argv[3]).info("half of it")
 logging.getLogger("turbopump.broker.broker").info("of no interest")

@@ -1,5 +1,6 @@
 """`namesrv` and `broker`: effective configuration, ready line, signals, logs."""
 
+import json
 import re
 import resource
 import signal
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.ports import free_ports
 
 from turbopump.config.broker_config import BrokerConfig, load_broker_config
 from turbopump.config.namesrv_config import NamesrvConfig, load_namesrv_config
@@ -191,6 +193,29 @@ def test_the_log_goes_where_it_is_told_from_the_level_on(start: Start, tmp_path:
     quiet = start("namesrv", "--port", "0", "--log-level", "warning")
     quiet.wait_for(READY)
     assert quiet.stop() == (0, "")
+
+
+def test_a_log_in_json_has_one_object_on_each_line(start: Start, tmp_path: Path) -> None:
+    options = ("--log-level", "info", "--log-format", "json")
+    server = start("namesrv", "--port", "0", *options)
+    port = server.wait_for(READY)[2]
+    code, log = server.stop()
+    assert code == 0
+    lines = [json.loads(line) for line in log.splitlines()]
+    assert {"time", "level", "logger", "message"} <= lines[0].keys()
+    by_event = {line["message"]: line for line in lines}
+    assert by_event["name server ready"]["address"] == f"127.0.0.1:{port}"
+    assert by_event["stopping"]["signal"] == "SIGTERM"
+    grouped = [line["group"] for line in lines if line["message"] == "configuration"]
+    assert {"tls", "access", "health", "server"} <= set(grouped)
+
+
+def test_a_client_command_logs_in_json_if_asked_for(run: Run) -> None:
+    asked = ("-n", f"127.0.0.1:{free_ports(0)}", "--log-format", "json", "--log-level", "debug")
+    done = run("produce", "orders", *asked, text='{"body": "x"}\n')
+    *lines, failure = done.stderr.splitlines()
+    assert failure.startswith("turbopump: ")
+    assert any(json.loads(line)["message"] == "client started" for line in lines)
 
 
 def test_insecure_allows_every_interface(start: Start) -> None:

@@ -6,10 +6,16 @@ import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any
 
 import pytest
 
-from turbopump.cli.serving import serve, short_collections
+from turbopump.cli.log_lines import LineFormatter, line_of
+from turbopump.cli.service_manager import ServiceManager
+from turbopump.cli.serving import log_effective, serve, short_collections
+from turbopump.config.broker_config import BrokerConfig
+from turbopump.config.namesrv_config import NamesrvConfig
+from turbopump.config.setting import HIDDEN, settings_of
 
 
 def test_python_s_collector_passes_over_what_a_start_has_made() -> None:
@@ -23,7 +29,7 @@ def test_python_s_collector_passes_over_what_a_start_has_made() -> None:
         frozen.append(gc.get_freeze_count())
         assert tables
 
-    serve(servers())
+    serve(servers(), ServiceManager({}))
     assert frozen[0] >= 2000
     assert gc.get_freeze_count() < frozen[0]
 
@@ -92,6 +98,23 @@ def test_objects_that_died_when_they_were_passed_over_are_found_once_others_die_
         assert gc.get_freeze_count() == 0
         assert gc.collect() >= 1000
         assert gc.get_freeze_count() > 0
+
+
+@pytest.mark.parametrize("config", [BrokerConfig, NamesrvConfig])
+def test_the_configuration_is_logged_a_group_on_a_line_without_secrets(
+    config: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "turbopump.cli.serving")
+    log_effective(config(tls_server_key_password="hush", listen_port=7))
+    lines = [line_of(record) for record in caplog.records]
+    assert {line.event for line in lines} == {"configuration"}
+    groups = [line.values.pop("group") for line in lines]
+    assert len(groups) == len(set(groups)) >= 5
+    logged = {key: value for line in lines for key, value in line.values.items()}
+    assert list(logged) == [known.key for _, known in settings_of(config)]
+    assert logged["tls.server.keyPassword"] == HIDDEN
+    assert (logged["listenPort"], logged["tls.enable"]) == (7, False)
+    assert max(len(LineFormatter().format(record)) for record in caplog.records) < 1500
 
 
 def state() -> tuple[tuple[int, int, int], list[Callable[..., object]], int]:

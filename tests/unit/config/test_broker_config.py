@@ -79,7 +79,7 @@ def test_a_sync_master_without_in_sync_replicas_waits_for_one_slave(
     assert (config.in_sync_replicas, config.slave_acks) == (in_force, acks)
     assert effective(config)["inSyncReplicas"] == str(in_force)
     said = [one.message for one in caplog.records if one.levelno == logging.WARNING]
-    assert ["using inSyncReplicas=2, like Apache 4" in one for one in said] == [True] * warns
+    assert ["waits for one slave, like Apache 4" in one for one in said] == [True] * warns
     again = load(conf, encode(effective(config)))  # -p prints what can be given with -c
     assert (again.in_sync_replicas, again.slave_acks) == (in_force, acks)
 
@@ -284,7 +284,7 @@ def test_keys_without_effect_and_unknown_keys_are_reported_and_their_values_are_
     told = [(record.levelname, record.getMessage()) for record in caplog.records]
     assert told == [
         ("WARNING", f"unknown key file={conf} key=flushDiskTyp nearest=flushDiskType"),
-        ("WARNING", f"unknown key file={conf} key=myOwn.thing"),
+        ("WARNING", f"unknown key file={conf} key=myOwn.thing nearest=-"),
         (
             "WARNING",
             "keys without effect here have other values than Apache's defaults; "

@@ -79,7 +79,7 @@ async def test_the_log_lists_all_texts_every_ten_minutes(
     world: World, /, caplog: pytest.LogCaptureFixture
 ) -> None:
     await world.peer().ask(put("T", "broker-a:4"))
-    line = "KV configuration namespace='ORDER_TOPIC_CONFIG' key='T' value='broker-a:4'"
+    line = "KV configuration namespace=ORDER_TOPIC_CONFIG key=T value=broker-a:4"
     with caplog.at_level(logging.INFO, "turbopump.namesrv"):
         await asyncio.sleep(590)
         assert line not in caplog.messages

@@ -8,9 +8,11 @@ from typing import Any, TypeVar
 
 import pytest
 from tests.loops import in_loop
+from tests.ports import free_ports
 from tests.unit.namesrv.world import HOST, NAMESRV, World, play, registered
 from tests.unit.protocol.compressed_registration import encode_compressed
 
+from turbopump.config.namesrv_config import NamesrvConfig
 from turbopump.errors import ConfigError, ResponseError
 from turbopump.message.codec import body_crc32
 from turbopump.namesrv.server import NameServer
@@ -450,3 +452,17 @@ async def test_garbled_registrations_are_answered_and_harm_nobody(world: World, 
     assert route is not None
     assert "good" in [queue.broker_name for queue in route.queue_datas]
     assert (await good.ask(GetBrokerClusterInfo())).code == ResponseCode.SUCCESS
+
+
+@in_loop
+async def test_a_name_server_is_ready_while_it_serves() -> None:
+    server = NameServer(NamesrvConfig(health_port=free_ports(0)))
+    assert server.unready_reasons() == ["the name server is starting"]
+    await server.start(port=0)
+    assert server.unready_reasons() == []
+    _, writer = await asyncio.open_connection("127.0.0.1", server.config.health_port)
+    writer.close()
+    await server.close()
+    assert server.unready_reasons() == ["the name server is stopping"]
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", server.config.health_port)

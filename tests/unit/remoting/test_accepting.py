@@ -130,7 +130,7 @@ async def test_that_a_server_is_full_is_said_once_while_clients_come_and_go(
     assert len(lines) == 2
     assert "cannot accept connections" in lines[0]
     await asyncio.sleep(10)
-    assert "more in 10 s" in caplog.text
+    assert "in_seconds=10" in caplog.text
 
 
 @in_loop(on_a_client_s_host)

@@ -415,4 +415,4 @@ async def test_thousands_of_bad_connections_leave_one_line_and_their_number(
     report_all()
     first, counted = caplog.messages
     assert first.startswith("closing connection peer=127.0.0.1:")
-    assert counted.endswith("(the last of 49 more in 10 s)")
+    assert counted.endswith("more=49 in_seconds=10")

@@ -15,6 +15,7 @@ from turbopump.config import properties
 from turbopump.config.running import ReadOnlyKeyError, RunningConfiguration
 from turbopump.disk.disk import Disk
 from turbopump.errors import ConfigError
+from turbopump.log_keys import LogKeys
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.configuration import (
@@ -63,5 +64,5 @@ class ConfigurationHandler:
             return refusal(ResponseCode.SYSTEM_ERROR, str(error))
         self.version = DataVersion(counter=self.version.counter + 1, timestamp=self.clock.now_ms())
         self.on_change()
-        log.warning("configuration changed %s peer=%s", changed, context.peer.peer)
+        log.warning("configuration changed %s peer=%s", LogKeys(changed), context.peer.peer)
         return Response(remark=await self.running.write_changes(changed, self.disk))

@@ -124,13 +124,13 @@ class OffsetControlHandler:
         now = await context.in_turns(steps)
         named = list(now.items())[:QUEUES_LOGGED]
         log.info(
-            "offsets reset group=%s topic=%s by=%s queues=%d offsets=%s%s",
+            "offsets reset group=%s topic=%s by=%s queues=%d offsets=%s",
             request.group,
             request.topic,
             context.peer.peer,
             len(now),
-            " ".join(f"{queue.queue_id}:{offset}" for queue, offset in named),
-            " …" if len(now) > len(named) else "",
+            " ".join(f"{queue.queue_id}:{offset}" for queue, offset in named)
+            + (" …" if len(now) > len(named) else ""),
         )
         if broadcast or not self.stored.config.use_server_side_reset_offset:
             await context.in_turns(self._push_offsets(request, now))

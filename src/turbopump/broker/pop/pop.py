@@ -103,7 +103,7 @@ class Pop:
             before = topics.find(name) if name.startswith(REVIVE_TOPIC_PREFIX) else None
             if before is None or name == topic:
                 continue
-            log.info(f"pops of an earlier brokerClusterName are settled as well topic={name}")
+            log.info("pops of an earlier brokerClusterName are settled as well topic=%s", name)
             earlier = ReviveLog(config, forwarding, clock, name)
             self._earlier_logs.append(earlier)
             self.reviving += [
@@ -211,7 +211,10 @@ def recover_offsets(store: MessageStore, offsets: ConsumerOffsets) -> None:
         at = result.next_offset
     for (group, topic, queue_id), offset in reached.items():
         log.info(
-            f"pops continue at a recovered offset group={group} topic={topic} "
-            f"queue={queue_id} offset={offset}"
+            "pops continue at a recovered offset group=%s topic=%s queue=%s offset=%s",
+            group,
+            topic,
+            queue_id,
+            offset,
         )
         offsets.commit(group, topic, queue_id, offset)

@@ -64,8 +64,10 @@ class Redelivery:
         config = self.view.topics.find(queue.line.topic)
         if config is None or is_batch_cq(config) or self.groups.get(key.group) is None:
             log.warning(
-                "popped messages are not delivered again, the topic or group was deleted "
-                f"or is not served topic={key.topic} group={key.group}"
+                "popped messages are not delivered again, the topic or group was deleted or "
+                "is not served topic=%s group=%s",
+                key.topic,
+                key.group,
             )
             return []
         offsets = list(entry.left)
@@ -74,8 +76,13 @@ class Redelivery:
             fault = await self._redeliver_one(key, offset)
             if fault is not None:
                 log.error(
-                    f"popped message cannot be delivered again topic={key.topic} "
-                    f"group={key.group} queue={key.queue_id} offset={offset} cause={fault}"
+                    "popped message cannot be delivered again topic=%s group=%s queue=%s "
+                    "offset=%s cause=%s",
+                    key.topic,
+                    key.group,
+                    key.queue_id,
+                    offset,
+                    fault,
                 )
             entry.left.remove(offset)
         self.wake_line(queue.line)

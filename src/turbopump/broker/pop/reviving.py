@@ -30,6 +30,7 @@ from turbopump.broker.reading import read_queue
 from turbopump.broker.schedule.timers import Timers
 from turbopump.clock import Clock
 from turbopump.errors import StoreError
+from turbopump.log_keys import LogKeys
 from turbopump.message.codec import decode_entries
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import TIMER_DELIVER_MS, whole_number
@@ -94,8 +95,9 @@ class Reviving:
             f"reviving {queue_id}",
             self._step,
             log,
-            failing=f"popped messages are not delivered again, trying again queue={queue_id}",
-            again=f"popped messages are delivered again queue={queue_id}",
+            failing="popped messages are not delivered again, trying again",
+            again="popped messages are delivered again",
+            keys=LogKeys(queue=queue_id),
         )
         self._settling_since: float | None = None
         self._copies: deque[StoredCopies] = deque()
@@ -143,8 +145,10 @@ class Reviving:
                 )
         except fastjson.FastjsonError as error:
             log.error(
-                "record of the revive topic cannot be read "
-                f"queue={self._group_queue.queue_id} offset={offset} cause={error}"
+                "record of the revive topic cannot be read queue=%s offset=%s cause=%s",
+                self._group_queue.queue_id,
+                offset,
+                error,
             )
 
     async def _settle_ripe(self) -> float:

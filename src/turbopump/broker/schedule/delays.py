@@ -26,6 +26,7 @@ from turbopump.broker.saved_table import SavedTable
 from turbopump.clock import Clock
 from turbopump.disk.json_table import JsonTable
 from turbopump.errors import MessageError, StoredMessageError, StoreError
+from turbopump.log_keys import LogKeys
 from turbopump.message.codec import decode_entries
 from turbopump.message.delivery_time import SCHEDULE_TOPIC, DelayLevels
 from turbopump.message.message import ReceivedMessage
@@ -53,7 +54,7 @@ The clock may be set, and a sleep does not count the time in which the machine i
 
 log = logging.getLogger(__name__)
 _not_delivered = RepeatedLine(
-    log, logging.ERROR, "delayed message not delivered level=%d queue_offset=%d cause=%s"
+    log, logging.ERROR, "delayed message not delivered delay_level=%d queue_offset=%d cause=%s"
 )
 
 
@@ -106,8 +107,9 @@ class Delays(SavedTable[DelayOffsetTable]):
         if there and not self._saved:
             log.warning(
                 "config/delayOffset.json is missing or has no positions: all delayed "
-                "messages in the log are delivered, also those that were delivered "
-                f"before messages={there}"
+                "messages in the log are delivered, also those that were delivered before "
+                "messages=%s",
+                there,
             )
         for level in self.levels:
             first = level.queue.min_index
@@ -116,8 +118,12 @@ class Delays(SavedTable[DelayOffsetTable]):
             level.set_position(min(max(wanted, first), end))
             if level.position != wanted and level.number in self._saved:
                 log.warning(
-                    "position of a delay level is outside its recovered queue "
-                    f"level={level.number} offset={wanted} first={first} end={end}"
+                    "position of a delay level is outside its recovered queue delay_level=%s "
+                    "offset=%s first=%s end=%s",
+                    level.number,
+                    wanted,
+                    first,
+                    end,
                 )
         if self._collect_positions():
             super().save_now()
@@ -250,8 +256,9 @@ class DelayLevel:
             f"delay level {self.number}",
             self._step,
             log,
-            failing=f"delayed messages wait, trying again level={self.number}",
-            again=f"delayed messages are delivered again level={self.number}",
+            failing="delayed messages wait, trying again",
+            again="delayed messages are delivered again",
+            keys=LogKeys(delay_level=self.number),
         )
 
     def set_position(self, position: int) -> None:

@@ -217,8 +217,8 @@ class TimerRepair:
         if old is None:
             return False
         log.info(
-            "waiting timer messages move to slots of another precision "
-            f"timerPrecisionMs={pending.config.precision_ms}"
+            "waiting timer messages move to slots of another precision timerPrecisionMs=%s",
+            pending.config.precision_ms,
         )
         waiting: list[TimerUnit] = []
         for unit in pending.log.scan(self._position, old.end):

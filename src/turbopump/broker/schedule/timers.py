@@ -233,8 +233,9 @@ class Timers:
             await self._saving.ensure_checkpoint()
             if pending.queue_offset < queue.min_index:
                 log.error(
-                    "timer messages are lost, they were deleted with the log "
-                    f"first={pending.queue_offset} end={queue.min_index}"
+                    "timer messages are lost, they were deleted with the log first=%s end=%s",
+                    pending.queue_offset,
+                    queue.min_index,
                 )
                 pending.queue_offset = queue.min_index
             first = pending.queue_offset
@@ -449,8 +450,10 @@ class Timers:
         self.numbers.skipped += 1
         if self.numbers.skipped <= LOGGED_MAX:
             log.error(
-                f"timer message not delivered queue_offset={queue_offset} offset={offset} "
-                f"cause={cause}"
+                "timer message not delivered queue_offset=%s offset=%s cause=%s",
+                queue_offset,
+                offset,
+                cause,
             )
 
 

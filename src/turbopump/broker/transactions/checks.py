@@ -249,8 +249,10 @@ class TransactionChecks:
                 step = await self._check_half(offset)
             except (OSError, StoreError) as error:
                 log.warning(
-                    "round of transaction checks stopped, the next one continues "
-                    f"offset={offset} cause={error}"
+                    "round of transaction checks stopped, the next one continues offset=%s "
+                    "cause=%s",
+                    offset,
+                    error,
                 )
                 step = _Step(due=begun, stop=True)
             except MessageError as error:
@@ -283,7 +285,7 @@ class TransactionChecks:
         half = half_of(entry)
         if half is None:
             log.error(
-                f"half message skipped, it has no producer group or no destination offset={offset}"
+                "half message skipped, it has no producer group or no destination offset=%s", offset
             )
             pending.skip(offset)
             return _Step()
@@ -316,7 +318,9 @@ class TransactionChecks:
         except MessageError as error:
             # another broker has stored it, with no room for the properties that a copy adds
             log.error(
-                f"half message cannot be stored again and is given up offset={offset} cause={error}"
+                "half message cannot be stored again and is given up offset=%s cause=%s",
+                offset,
+                error,
             )
             await self._give_up(half)
             return _Step()
@@ -500,11 +504,16 @@ class TransactionChecks:
         """Log the results of this round: how many half messages were checked or given up."""
         if self._asked or self._given_up:
             log.info(
-                f"transactions checked asked={self._asked} no_producer={self._without_producer} "
-                f"offset={self.endings.pending.offset}"
+                "transactions checked asked=%s no_producer=%s offset=%s",
+                self._asked,
+                self._without_producer,
+                self.endings.pending.offset,
             )
         if self._given_up:
             log.warning(
-                f"transactions given up, their messages are in {GIVEN_UP_TOPIC} "
-                f"count={self._given_up} transactionCheckMax={self.config.transaction_check_max}"
+                "transactions given up, their messages are in another topic topic=%s count=%s "
+                "transactionCheckMax=%s",
+                GIVEN_UP_TOPIC,
+                self._given_up,
+                self.config.transaction_check_max,
             )

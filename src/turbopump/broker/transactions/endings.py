@@ -158,8 +158,8 @@ class OpQueue:
                 await self.write_all()
         except TimeoutError:
             log.warning(
-                "ended transactions are not stored, they will be checked again "
-                f"count={len(self._held)}"
+                "ended transactions are not stored, they will be checked again count=%s",
+                len(self._held),
             )
         self._closed = True
         self._stop_timer()
@@ -194,8 +194,9 @@ class OpQueue:
             except (OSError, StoreError, MessageError) as error:
                 if not self._failing:
                     log.warning(
-                        "ended transactions cannot be stored now, trying again "
-                        f"count={len(self._held)} cause={error}"
+                        "ended transactions cannot be stored now, trying again count=%s cause=%s",
+                        len(self._held),
+                        error,
                     )
                 self._failing = True
                 self._start_within(AGAIN_S)

@@ -67,8 +67,10 @@ class TransactionRecovery:
             if entry is None or entry.fault is not None:
                 fault = "there is no such entry" if entry is None else entry.fault
                 log.error(
-                    "record of ended transactions cannot be read, they may be checked "
-                    f"again offset={index} cause={fault}"
+                    "record of ended transactions cannot be read, they may be checked again "
+                    "offset=%s cause=%s",
+                    index,
+                    fault,
                 )
                 continue
             offsets = ended_offsets(entry.message)

@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Final, Protocol
 
 from turbopump.client.setting_rules import SettingRule, is_a, is_number, whole_between
+from turbopump.log_keys import LogKeys
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import failure_text
 
@@ -310,16 +311,18 @@ def messages_in(handled: Handled) -> Sequence[Delivery]:
     return handled.messages if isinstance(handled, DeliveryBatch) else (handled,)
 
 
-def keys_of(handled: Handled) -> str:
-    """Return a text for log lines that identifies a message or batch.
+def keys_of(handled: Handled) -> LogKeys:
+    """Return the keys that identify a message or batch in a log line.
 
-    For a batch, the text has the number of unsettled messages and the keys of the first one.
+    For a batch, they are the number of unsettled messages and the keys of the first one.
     """
     if isinstance(handled, Delivery):
-        return (
-            f"msg_id={handled.msg_id} topic={handled.topic} "
-            f"queue={handled.broker_name}:{handled.queue_id} "
-            f"offset={handled.queue_offset} attempt={handled.attempt}"
+        return LogKeys(
+            msg_id=handled.msg_id,
+            topic=handled.topic,
+            queue=f"{handled.broker_name}:{handled.queue_id}",
+            offset=handled.queue_offset,
+            attempt=handled.attempt,
         )
     unsettled = [message for message in handled.messages if not message.settled] or handled.messages
-    return f"count={len(unsettled)} first: {keys_of(unsettled[0])}"
+    return LogKeys(count=len(unsettled), **keys_of(unsettled[0]))

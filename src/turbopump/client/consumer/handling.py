@@ -209,7 +209,8 @@ class HandlerPool:
         if self._threads is not None:
             self._threads.leave_after(max(patience, CANCELLED_S))
         log.warning(
-            "handlers have not ended at close, their messages will be delivered again count=%d %s",
+            "handlers have not ended at close, their messages will be delivered again count=%d "
+            "messages=%s",
             len(late),
             named(self.handled_now()),
         )
@@ -218,7 +219,7 @@ class HandlerPool:
         if go_on:
             log.warning(
                 "handlers still run after the close has cancelled them; their messages will be "
-                "delivered again count=%d %s",
+                "delivered again count=%d messages=%s",
                 len(go_on),
                 named(self.handled_now()),
             )
@@ -253,8 +254,8 @@ class HandlerPool:
                     continue
                 seconds = now - message.taken_at
                 log.warning(
-                    "handler has not ended for %.0f s, its message was sent back and its "
-                    "later result is ignored %s",
+                    "handler has not ended, its message was sent back and its later result is "
+                    "ignored seconds=%.0f %s",
                     seconds,
                     keys_of(message),
                 )
@@ -560,7 +561,7 @@ def called_with_lists(handler: BatchHandler) -> Callable[[Handled], object]:
 
 def named(messages: Sequence[Handled]) -> str:
     """Return a text that identifies the first messages in a log line."""
-    names = "; ".join(keys_of(message) for message in messages[:NAMED_MAX])
+    names = "; ".join(str(keys_of(message)) for message in messages[:NAMED_MAX])
     return f"{names}; …" if len(messages) > NAMED_MAX else names
 
 

@@ -19,6 +19,7 @@ from turbopump.client.consumer.queue_table import QueueChange, QueueTable
 from turbopump.client.consumer.settings import LitePullConsumerSettings
 from turbopump.client.consumer.subscription import Subscription
 from turbopump.client.instance import ClientInstance
+from turbopump.log_keys import LogKeys
 from turbopump.message.message import MessageQueue, ReceivedMessage
 from turbopump.protocol.requests.consumers import ProcessQueueInfo
 from turbopump.protocol.requests.pull import PullMessage
@@ -265,8 +266,8 @@ class PrefetchedQueue(PullLoop[ReceivedMessage]):
     # --- pulling
 
     @property
-    def _where(self) -> str:
-        return f"queue={self.queue} offset={self.next_offset}"
+    def _where(self) -> LogKeys:
+        return LogKeys(queue=self.queue, offset=self.next_offset)
 
     def _has_room(self) -> bool:
         return not self.paused and self._may_pull(self)

@@ -30,6 +30,7 @@ from turbopump.client.consumer.pull import PullAnswer, PullStatus, log_damaged, 
 from turbopump.client.consumer.queue_locks import GrantedLock
 from turbopump.client.instance import ClientInstance
 from turbopump.client.namespace import unwrap
+from turbopump.log_keys import LogKeys
 from turbopump.message import properties as names
 from turbopump.message.handles import original_topic
 from turbopump.message.message import MessageQueue, ReceivedMessage
@@ -164,8 +165,8 @@ class QueueLoop(ABC):
 
     @property
     @abstractmethod
-    def _where(self) -> str:
-        """Text that identifies the queue in a log line."""
+    def _where(self) -> LogKeys:
+        """Keys that identify the queue in a log line."""
 
     @abstractmethod
     def _has_room(self) -> bool:
@@ -378,8 +379,8 @@ class AssignedQueue(PullLoop[Delivery]):
         return self._policy.dropped
 
     @property
-    def _where(self) -> str:
-        return f"queue={self.queue} offset={self.process_queue.next_offset}"
+    def _where(self) -> LogKeys:
+        return LogKeys(queue=self.queue, offset=self.process_queue.next_offset)
 
     def _has_room(self) -> bool:
         return not self._shared.ready.paused and not self.process_queue.full()
@@ -501,8 +502,8 @@ class PopQueue(QueueLoop):
         return self._stopped
 
     @property
-    def _where(self) -> str:
-        return f"group={self._shared.group} queue={self.queue}"
+    def _where(self) -> LogKeys:
+        return LogKeys(group=self._shared.group, queue=self.queue)
 
     def _has_room(self) -> bool:
         # messages popped while delivery is paused would only be delivered again

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from turbopump.client.consumer.delivery_policy import ConsumerContext
@@ -20,6 +20,7 @@ from turbopump.client.consumer.subscription import ALL, tag_subscription
 from turbopump.client.instance import ClientInstance
 from turbopump.client.topic_route import TopicRoute
 from turbopump.errors import BodyError, RemotingError, RouteNotFoundError
+from turbopump.log_keys import LogKeys
 from turbopump.message.handles import pop_retry_topic
 from turbopump.message.message import MessageQueue
 from turbopump.message.queue_shares import Strategy, allocate_average
@@ -48,12 +49,12 @@ class Division:
     """Result of dividing a topic's queues: the queues that this member gains and loses.
 
     - ``complete``: False if the division must be repeated soon.
-    - ``by``: text for a log line, which says who has divided the queues.
+    - ``by``: keys of a log line, which say who has divided the queues.
     """
 
     change: QueueChange = NO_CHANGE
     complete: bool = True
-    by: str = ""
+    by: LogKeys = field(default_factory=LogKeys)
 
 
 def queue_change(
@@ -106,7 +107,7 @@ class Balancer:
         BodyError."""
         self._woken = asyncio.Event()
         self._complaints: dict[str, str] = {}
-        self._changes: dict[str, str] = {}
+        self._changes: dict[str, LogKeys] = {}
 
     def wake(self) -> None:
         """Divide the queues now, because something has changed."""
@@ -161,13 +162,12 @@ class Balancer:
         if not change.gained and not change.lost:
             self._changes.pop(topic, None)
             return division.complete
-        named = (" ".join(map(str, queues)) or "-" for queues in (change.gained, change.lost))
-        text = "{} gained={} lost={}".format(division.by, *named)
+        keys = LogKeys(division.by, gained=_named(change.gained), lost=_named(change.lost))
         if change.popped:
-            text += f" popped={' '.join(map(str, sorted(change.popped)))}"
-        if self._changes.get(topic) != text:  # once, however often it is tried again
-            self._changes[topic] = text
-            _rebalanced(self.group, topic, text, kind=(self.group, topic))
+            keys["popped"] = _named(sorted(change.popped))
+        if self._changes.get(topic) != keys:  # once, however often it is tried again
+            self._changes[topic] = keys
+            _rebalanced(self.group, topic, keys, kind=(self.group, topic))
         return await self.table.apply(change) and division.complete
 
     async def divide_by_members(self, topic: str) -> Division:
@@ -196,7 +196,7 @@ class Balancer:
         )
         # A broker that does not list us has missed our heartbeat or was restarted. No queue can be
         # assigned to us until it knows us, so the division is incomplete and is repeated soon.
-        return Division(change, self.instance.client_id in clients, f"members={len(clients)}")
+        return Division(change, self.instance.client_id in clients, LogKeys(members=len(clients)))
 
     async def _member_ids(self, route: TopicRoute) -> list[str]:
         """Ask a broker of the topic for the client ids of the group's members."""
@@ -264,6 +264,10 @@ async def ask_one(
     raise RouteNotFoundError("the topic has no broker at the moment")
 
 
+def _named(queues: Iterable[MessageQueue]) -> str:
+    return " ".join(map(str, queues)) or "-"
+
+
 class BrokerDivision:
     """Division of queues by a broker. The broker also decides if a queue is popped.
 
@@ -319,7 +323,7 @@ class BrokerDivision:
         gained = sorted(queue for queue, pops in wanted.items() if ours.get(queue) is not pops)
         lost = sorted(queue for queue, pops in ours.items() if wanted.get(queue) is not pops)
         change = QueueChange(gained, lost, frozenset(queue for queue in gained if wanted[queue]))
-        return Division(change, complete, "by=broker")
+        return Division(change, complete, LogKeys(by="broker"))
 
     async def _ask_brokers(
         self, topic: str, addresses: Sequence[str]
@@ -350,8 +354,8 @@ class BrokerDivision:
     def _fall_back(self, address: str) -> None:
         if not self._falls_back:
             log.warning(
-                "broker %s does not divide queues, because its version is below 5.0; the "
-                "members divide them group=%s",
+                "broker does not divide queues, because its version is below 5.0; the members "
+                "divide them broker=%s group=%s",
                 address,
                 self._group,
             )

@@ -54,13 +54,12 @@ class TopicCreation:
         why = self.unsaid.pop(queue.topic, None)
         if why is not None:
             log.warning(
-                "topic did not exist and could not be created topic=%s cause=%s: only "
-                "broker %s, which got the first message, has it; create it with "
-                "`turbopump topic create %s`",
+                "topic did not exist and could not be created: only the broker of the first "
+                "message has it; create it with `turbopump topic create` topic=%s broker=%s "
+                "cause=%s",
                 queue.topic,
-                why,
                 queue.broker_name,
-                queue.topic,
+                why,
             )
 
     async def _create_on_masters(self, route: TopicRoute, timeout: float) -> None:

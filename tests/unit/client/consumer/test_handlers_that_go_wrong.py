@@ -185,7 +185,7 @@ async def test_of_failures_of_a_kind_the_first_has_a_traceback_and_the_others_ar
     assert [record.exc_info is not None for record in told] == [True] * 3 + [False] * 3
     assert all("msg_id=" in record.getMessage() for record in told)
     texts = [record.getMessage() for record in told[3:]]
-    assert all("the last of 9 more in 10 s" in text for text in texts)
+    assert all("more=9 in_seconds=10" in text for text in texts)
     assert sum("ValueError('that')" in text for text in texts) == 1
 
 

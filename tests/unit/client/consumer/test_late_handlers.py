@@ -85,7 +85,7 @@ async def test_a_message_whose_handler_hangs_is_sent_back_and_its_queue_goes_on(
                 "what it said afterwards did not count"
             )
     assert len(told) == 1
-    assert f"for {seconds} s" in told[0]
+    assert f" seconds={seconds} " in told[0]
     assert "offset=1" in told[0]
     assert "msg_id=" in told[0]
 

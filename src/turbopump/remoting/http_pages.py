@@ -1,0 +1,237 @@
+"""Small HTTP server for pages that probes and monitors fetch: GET and HEAD, one request on a
+connection.
+
+A page is a function of the request. The event loop runs the function, which must be short. The size
+of a request, the time of a connection and the number of connections are bounded. At the maximum
+number, a new connection takes the place of the oldest. The content of pages is unknown here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from http import HTTPStatus
+from typing import Final, NamedTuple, cast
+from urllib.parse import parse_qsl, urlsplit
+
+from turbopump.remoting.listening_port import ListeningPort, bound_sockets
+from turbopump.repeated_line import RepeatedLine
+
+log = logging.getLogger(__name__)
+_page_failed = RepeatedLine(log, logging.ERROR, "page failed path=%s cause=%r")
+
+REQUEST_SIZE_MAX: Final = 8 * 1024
+CONNECTION_S: Final = 5.0
+"""Seconds after which a connection ends, answered or not."""
+CONNECTIONS_MAX: Final = 64
+END: Final = b"\r\n\r\n"
+TEXT: Final = "text/plain; charset=utf-8"
+JSON: Final = "application/json"
+
+
+class PageRequest(NamedTuple):
+    """Request of a page. The names of ``headers`` are in lower case."""
+
+    path: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+
+
+class Page(NamedTuple):
+    """Answer to the request of a page."""
+
+    status: HTTPStatus
+    body: str
+    content_type: str = TEXT
+
+
+Pages = Mapping[str, Callable[[PageRequest], Page]]
+"""Function that makes each page, by its path."""
+
+
+class HttpPages:
+    """Server of pages on one port. ``listen`` opens the port, and ``close`` closes it."""
+
+    def __init__(self, pages: Pages) -> None:
+        self.pages = pages
+        self._sockets: list[socket.socket] = []
+        self._answering: Answering | None = None
+
+    async def listen(self, host: str, port: int) -> tuple[str, int]:
+        """Listen on ``host`` and ``port``, and return the bound address. Port 0 picks a free port.
+
+        Raises ConfigError if the system refuses the address.
+        """
+        self._sockets = await bound_sockets(host, port)
+        self._answering = Answering(self.pages, self._sockets)
+        address = self._sockets[0].getsockname()
+        return str(address[0]), int(address[1])
+
+    def close(self) -> None:
+        """Close the port and its connections. The method may be called twice."""
+        if self._answering is not None:
+            self._answering.close()
+            self._answering = None
+
+    @contextlib.contextmanager
+    def answered_by_thread(self) -> Iterator[None]:
+        """Answer in a thread inside the block, which may stop the event loop for long.
+
+        The pages must then be safe to make in another thread.
+        """
+        if self._answering is None:
+            yield
+            return
+        over: Future[None] = Future()
+        thread = threading.Thread(
+            target=lambda: asyncio.run(self._answer_until(over)), name="turbopump-pages"
+        )
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set_result(None)
+            thread.join()
+
+    async def _answer_until(self, over: Future[None]) -> None:
+        answering = Answering(self.pages, [one.dup() for one in self._sockets])
+        await asyncio.wrap_future(over)
+        answering.close()
+
+
+class Answering:
+    """Answers requests of pages in the running event loop. Closes the listening sockets at its
+    end."""
+
+    def __init__(self, pages: Pages, sockets: Sequence[socket.socket]) -> None:
+        self._pages = pages
+        self._connections: dict[_Connection, None] = {}
+        """Open connections, oldest first."""
+        self._ports: list[ListeningPort] = []
+        for one in sockets:
+            self._ports.append(
+                ListeningPort(one, self._connection, None, _never, _always, self._ports)
+            )
+
+    def close(self) -> None:
+        for port in self._ports:
+            port.close()
+        for connection in list(self._connections):
+            connection.close()
+
+    def _connection(self) -> _Connection:
+        return _Connection(self._pages, self._connections)
+
+
+def _never() -> bool:
+    return False
+
+
+def _always(_host: str) -> bool:
+    return True
+
+
+class _Connection(asyncio.Protocol):
+    """Connection that gets one answer, and lasts until the peer closes it or its time is over."""
+
+    def __init__(self, pages: Pages, connections: dict[_Connection, None]) -> None:
+        self._pages = pages
+        self._connections = connections
+        self._received = b""
+        self._answered = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if len(self._connections) >= CONNECTIONS_MAX:
+            next(iter(self._connections)).abort()
+        self._connections[self] = None
+        self._end = asyncio.get_running_loop().call_later(CONNECTION_S, self._transport.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end.cancel()
+        self._connections.pop(self, None)
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def abort(self) -> None:
+        self._connections.pop(self, None)
+        self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self._answered:
+            return  # closing with unread data would make the system drop the answer
+        self._received += data
+        head, end, _ = self._received.partition(END)
+        if not end and len(self._received) <= REQUEST_SIZE_MAX:
+            return
+        self._answered = True
+        self._received = b""
+        self._transport.write(answer_to(head + end, self._pages))
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        else:
+            self._transport.close()
+
+
+def answer_to(head: bytes, pages: Pages) -> bytes:
+    """Return the answer to the head of a request, as the bytes of HTTP/1.1."""
+    if len(head) > REQUEST_SIZE_MAX:
+        return _encode(
+            Page(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the request is too long\n")
+        )
+    line, *fields = head.removesuffix(END).decode("latin-1").split("\r\n")
+    parts = line.split(" ")
+    try:
+        method, target, version = parts
+        address = urlsplit(target)
+        headers = {name.strip().lower(): value.strip() for name, _, value in map(_field, fields)}
+    except ValueError:
+        version = ""
+    if not version.startswith("HTTP/1."):
+        return _encode(Page(HTTPStatus.BAD_REQUEST, "this is not a request of HTTP/1.1\n"))
+    if method not in ("GET", "HEAD"):
+        refused = Page(HTTPStatus.METHOD_NOT_ALLOWED, "pages are read with GET or HEAD\n")
+        return _encode(refused, "Allow: GET, HEAD\r\n")
+    page = pages.get(address.path)
+    if page is None:
+        there = "".join(f"{path}\n" for path in pages)
+        made = Page(HTTPStatus.NOT_FOUND, f"there is no such page; there are:\n{there}")
+    else:
+        made = _made(page, PageRequest(address.path, dict(parse_qsl(address.query)), headers))
+    return _encode(made, with_body=method == "GET")
+
+
+def _field(line: str) -> tuple[str, str, str]:
+    """Divide a header line. Raises ValueError if it is none."""
+    name, colon, value = line.partition(":")
+    if not name or not colon:
+        raise ValueError(line)
+    return name, colon, value
+
+
+def _made(page: Callable[[PageRequest], Page], request: PageRequest) -> Page:
+    try:
+        return page(request)
+    except Exception as error:
+        _page_failed(request.path, error, kind=request.path, exc_info=True)
+        said = f"the page failed: {type(error).__name__}; see the log of this server\n"
+        return Page(HTTPStatus.INTERNAL_SERVER_ERROR, said)
+
+
+def _encode(page: Page, more: str = "", *, with_body: bool = True) -> bytes:
+    body = page.body.encode()
+    head = (
+        f"HTTP/1.1 {page.status} {page.status.phrase}\r\n"
+        f"Date: {time.strftime('%a, %d %b %Y %H:%M:%S GMT', time.gmtime())}\r\n"
+        f"Content-Type: {page.content_type}\r\n"
+        f"Content-Length: {len(body)}\r\n"
+        f"Cache-Control: no-store\r\n{more}Connection: close\r\n\r\n"
+    )
+    return head.encode() + (body if with_body else b"")
