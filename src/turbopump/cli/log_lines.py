@@ -28,6 +28,7 @@ TEXT_SIZE: Final = 2000
 TRACEBACK_SIZE: Final = 8000
 """Maximum number of characters written of an event or a value, and of a traceback."""
 TEMPLATES_KEPT: Final = 1000
+_JSON: Final = json.JSONEncoder(ensure_ascii=False).encode
 
 _ITEM: Final = r"(?:[A-Za-z_][\w./-]*=\S+|%s)"
 _TEMPLATE: Final = re.compile(rf"(?P<event>.*?)(?P<items>(?: {_ITEM})*)", re.DOTALL)
@@ -44,14 +45,24 @@ _NOT_IN_VALUE: Final = re.compile(rf'[\s="]|^$|{_NOT_PLAIN.pattern}')
 Value = str | int | float | bool | None
 
 
-class Template(NamedTuple):
-    """Parts of the template of a log call.
+class Part(NamedTuple):
+    """Part of the template of a log call: the event, or one item after it.
 
-    - ``items``: key and ``%`` text of each item after the event. A bare ``%s`` has an empty key.
+    - ``key``: empty for the event, and for a bare ``%s``.
+    - ``text``: the ``%`` text.
+    - ``arguments``: number of arguments of the text.
     """
 
-    event: str
-    items: list[tuple[str, str]]
+    key: str
+    text: str
+    arguments: int
+
+
+class Template(NamedTuple):
+    """Parts of the template of a log call."""
+
+    event: Part
+    items: list[Part]
 
 
 @functools.lru_cache(TEMPLATES_KEPT)
@@ -60,7 +71,11 @@ def divide(template: str) -> Template:
     found = _TEMPLATE.fullmatch(template)
     assert found is not None, "an event may be any text"
     items = [item.rpartition("=")[::2] for item in found["items"].split(" ")[1:]]
-    return Template(found["event"], items)
+    return Template(_part("", found["event"]), [_part(key, text) for key, text in items])
+
+
+def _part(key: str, text: str) -> Part:
+    return Part(key, text, len(_SPEC.findall(text.replace("%%", ""))))
 
 
 class Line(NamedTuple):
@@ -79,9 +94,9 @@ def line_of(record: logging.LogRecord) -> Line:
     template = divide(record.msg)
     event = _filled(template.event, left)
     values: dict[str, Value] = {}
-    for key, text in template.items:
-        if key:
-            values[key] = _value(text, left)
+    for item in template.items:
+        if item.key:
+            values[item.key] = _value(item, left)
         elif isinstance(left[0], LogKeys):
             values.update((name, _typed(value)) for name, value in left.pop(0).items())
         else:
@@ -89,27 +104,27 @@ def line_of(record: logging.LogRecord) -> Line:
     return Line(_cut(event), values)
 
 
-def _filled(text: str, left: list[Any]) -> str:
+def _filled(part: Part, left: list[Any]) -> str:
     """Return a part of a template with its arguments, which are removed from ``left``."""
-    count = len(_SPEC.findall(text.replace("%%", "")))
-    taken = tuple(left[:count])
-    del left[:count]
-    return text % taken
+    taken = tuple(left[: part.arguments])
+    del left[: part.arguments]
+    return part.text % taken
 
 
-def _value(text: str, left: list[Any]) -> Value:
-    if text == "%s":
+def _value(item: Part, left: list[Any]) -> Value:
+    if item.text == "%s":
         return _typed(left.pop(0))
-    filled = _filled(text, left)
-    if _NUMBER_SPEC.fullmatch(text):
+    filled = _filled(item, left)
+    if _NUMBER_SPEC.fullmatch(item.text):
         with contextlib.suppress(ValueError):  # nan, inf
-            number: int | float = json.loads(filled)
-            return number
+            return float(filled) if "." in filled else int(filled)
     return _cut(filled)
 
 
 def _typed(value: object) -> Value:
     """Return a number, a boolean or None unchanged, and anything else as text."""
+    if isinstance(value, str):
+        return _cut(value)
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, float) and math.isfinite(value):
@@ -152,7 +167,7 @@ class JsonFormatter(logging.Formatter):
         content.update(line.values)
         if record.exc_info:
             content["exception"] = _traceback(record)
-        return _escaped(json.dumps(content, ensure_ascii=False))
+        return _escaped(_JSON(content))
 
 
 class SentenceFormatter(logging.Formatter):
@@ -165,11 +180,11 @@ class SentenceFormatter(logging.Formatter):
 def _text(value: Value) -> str:
     if isinstance(value, str):
         return _quoted(value) if _NOT_IN_VALUE.search(value) else value
-    return json.dumps(value)
+    return _JSON(value)
 
 
 def _quoted(text: str) -> str:
-    return _escaped(json.dumps(text, ensure_ascii=False))
+    return _escaped(_JSON(text))
 
 
 def _escaped(text: str) -> str:

@@ -250,10 +250,10 @@ def test_each_log_call_divides_into_an_event_and_its_keys() -> None:
         if where.startswith(LINE_OF_LINES):
             continue
         assert not template.startswith("\N{CROSS MARK}"), f"{where}: not a constant: {template}"
-        event, items = divide(template)
+        (_, event, _), items = divide(template)
         assert event.strip(), f"{where}: no event: {template}"
         assert not re.search(r"\w=", event), f"{where}: text after the first key: {template}"
-        keys = [key for key, _ in items if key]
+        keys = [item.key for item in items if item.key]
         assert len(keys) == len(set(keys)), f"{where}: a key comes twice: {template}"
         assert not TAKEN.intersection(keys), f"{where}: a key of every line: {template}"
         if count is not None:
