@@ -102,10 +102,11 @@ class Trial:
 
     def _printed_by(self, act: Callable[[], object]) -> str:
         """Return the output of a call, with the page's own addresses and paths."""
-        out = io.StringIO()
-        with redirect_stdout(out):
+        printed = io.BytesIO()  # commands write their JSON as bytes
+        with redirect_stdout(io.TextIOWrapper(printed, "utf-8", write_through=True)) as out:
             act()
-        text = out.getvalue()
+        out.flush()
+        text = printed.getvalue().decode()
         for shown, real in self._real.items():
             text = text.replace(real, shown)
         return text
