@@ -47,25 +47,25 @@ def check(seen: bool, failure: str) -> None:
         raise ProofError(failure)
 
 
-def run(*command: str | Path, given: str | None = None, fails: bool = False) -> str:
+def run(*command: str | Path, given: str | None = None, fails: bool | None = False) -> str:
     """Run a command in the checkout, and return its output.
 
     Raise ProofError with the end of the output unless the command succeeds. With ``fails`` the
-    command must fail instead.
+    command must fail instead; with None it may do either.
     """
     ended = subprocess.run(
         command, cwd=ROOT, input=given, capture_output=True, text=True, timeout=1200, check=False
     )
-    if (ended.returncode != 0) != fails:
+    if fails is not None and fails != (ended.returncode != 0):
         line = " ".join(map(str, command))
         said = f"{ended.stdout}{ended.stderr}"[-2000:]
         raise ProofError(f"`{line}` ended with {ended.returncode}: {said}")
     return ended.stdout
 
 
-def turbopump(*arguments: str, given: str | None = None) -> str:
+def turbopump(*arguments: str, given: str | None = None, fails: bool | None = False) -> str:
     """Run a client command of the checkout on this machine, outside of all containers."""
-    return run(sys.executable, "-m", "turbopump", *arguments, given=given)
+    return run(sys.executable, "-m", "turbopump", *arguments, given=given, fails=fails)
 
 
 def docker(*arguments: str | Path, given: str | None = None) -> str:

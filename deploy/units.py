@@ -36,7 +36,7 @@ def rows() -> Iterator[Row]:
     try:
         until(
             "start of systemd",
-            lambda: _in_machine("systemctl is-active multi-user.target || :") == "active",
+            lambda: _in_machine("systemctl is-active multi-user.target", fails=None) == "active",
         )
         yield from _static()
         yield from _life()
@@ -120,6 +120,6 @@ def _shown(unit: str, name: str) -> str:
     return _in_machine(f"systemctl show --property {name} --value {unit}")
 
 
-def _in_machine(commands: str, *, given: str | None = None, fails: bool = False) -> str:
+def _in_machine(commands: str, *, given: str | None = None, fails: bool | None = False) -> str:
     shell = ("docker", "exec", "--interactive", MACHINE, "sh", "-c", f"set -e\n{commands}")
     return run(*shell, given=given, fails=fails).strip()
