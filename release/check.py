@@ -23,6 +23,8 @@ from release.pythons import ROOT, interpreters
 
 README_LINES_MAX: Final = 110
 """A screen and a half, with the blank lines of Markdown."""
+SERVICES_NEED: Final = {"dockerd": "docker.io", "iptables": "iptables", "mmdebstrap": "mmdebstrap"}
+"""Commands, and the packages of Debian that have them."""
 PYTEST: Final = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
 Proof = Callable[[], str]
 
@@ -101,6 +103,10 @@ def version() -> str:
 def services() -> str:
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         raise NotHereError("needs root and Debian's packages")
+    if missing := [name for name in SERVICES_NEED if shutil.which(name) is None]:
+        run(["apt-get", "update"])
+        packages = [SERVICES_NEED[name] for name in missing]
+        run(["apt-get", "install", "--yes", "--no-install-recommends", *packages])
     shown = run([ROOT / ".venv/bin/python", "-m", "deploy.check"], cwd=ROOT)
     return f"{shown.count('| ') // 2} proofs: docs/guide/containers-and-services.md"
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -38,7 +40,7 @@ def store_config(config: BrokerConfig) -> StoreConfig:
             bytes_hot=config.max_transfer_bytes_on_message_in_memory,
             count_cold=config.max_transfer_count_on_message_in_disk,
             bytes_cold=config.max_transfer_bytes_on_message_in_disk,
-            hot_size=_physical_memory() * config.access_message_in_memory_max_ratio // 100,
+            hot_size=memory_size() * config.access_message_in_memory_max_ratio // 100,
         ),
         space=SpaceLimits(
             used_max=config.disk_max_used_space_ratio,
@@ -73,8 +75,36 @@ def _given(text: str) -> Path | None:
     return None
 
 
-def _physical_memory() -> int:
+def memory_size(root: Path = Path("/")) -> int:
+    """Return the memory of this machine in bytes, or the limit of this container or service.
+
+    The limit includes the page cache.
+    """
     try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError):
-        return MEMORY_ASSUMED
+        memory = MEMORY_ASSUMED
+    return min([memory, *_memory_limits(root)])
+
+
+def _memory_limits(root: Path) -> Iterator[int]:
+    """Yield the limits of the control groups that this process is in. Source: cgroups(7).
+
+    A line of the file is `0::PATH` in version 2, and `9:memory:PATH` in version 1. A container may
+    see only its own group, as the root of all groups.
+    """
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        mount, name = root / "sys/fs/cgroup", "memory.max"
+        if "memory" in controllers.split(","):
+            mount, name = mount / "memory", "memory.limit_in_bytes"
+        elif controllers:
+            continue
+        group = mount / path.lstrip("/")
+        for directory in (group, *group.parents[: len(group.parents) - len(mount.parents)]):
+            with suppress(OSError, ValueError):  # not there, or without a limit: "max"
+                yield int((directory / name).read_text())

@@ -8,6 +8,7 @@ from tests.loops import in_loop
 from tests.unit.broker.talking import Talk, talking, watched
 from tests.unit.store.looked_up import find_by_key
 
+from turbopump.broker.store_settings import memory_size
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import StoreDamagedError
 from turbopump.message.batch import encode_batch
@@ -110,3 +111,43 @@ async def test_messages_are_indexed_if_told_to(tmp_path: Path, on: bool) -> None
             {"ID1": 1, "red": 2, "green": 1, "blue": 1, "x": 0} if on else dict.fromkeys(found, 0)
         )
     assert len(list(tmp_path.glob("**/index/*"))) == on
+
+
+def write_groups(root: Path, groups: str, limits: dict[str, str]) -> None:
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/self/cgroup").write_text(groups)
+    for path, text in limits.items():
+        file = root / "sys/fs/cgroup" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"{text}\n")
+
+
+@pytest.mark.parametrize(
+    ("groups", "limits", "size"),
+    [
+        ("0::/\n", {"memory.max": "5000"}, 5000),
+        ("0::/system.slice/a.service\n", {"system.slice/memory.max": "5000"}, 5000),
+        (
+            "0::/system.slice/a.service\n",
+            {"system.slice/a.service/memory.max": "max", "system.slice/memory.max": "6000"},
+            6000,
+        ),
+        (
+            "5:cpu,cpuacct:/docker/1\n4:memory:/docker/1\n0::/docker/1\n",
+            {"memory/memory.limit_in_bytes": "7000", "cpu,cpuacct/memory.max": "1"},
+            7000,
+        ),
+    ],
+    ids=["container", "slice", "service and slice", "container with cgroups 1"],
+)
+def test_hot_messages_fit_into_the_memory_limit_of_a_container_or_service(
+    tmp_path: Path, groups: str, limits: dict[str, str], size: int
+) -> None:
+    write_groups(tmp_path, groups, limits)
+    assert memory_size(tmp_path) == size
+
+
+def test_without_a_limit_the_whole_memory_counts(tmp_path: Path) -> None:
+    whole = memory_size(tmp_path)
+    write_groups(tmp_path, "0::/\n", {"memory.max": "max"})
+    assert memory_size(tmp_path) == whole > 1 << 28
