@@ -5,9 +5,10 @@ import re
 from sphinxcontrib.svgbob.directive import SvgbobDirective
 
 import turbopump
+from turbopump.client.sending.settings import DEFAULT_GROUP
 
 project = "Turbopump"
-author = "The Turbopump authors"
+author = project_copyright = "The Turbopump authors"
 release = version = turbopump.__version__
 
 extensions = [
@@ -46,6 +47,11 @@ def link_pages(app, what, name, obj, options, lines):
         lines[number] = PAGE_NAME.sub(r":doc:`/\1`", line)
 
 
+def name_default_group(app, what, name, obj, options, signature, returns):
+    """Show the default group of any program, not that of Sphinx."""
+    return signature and signature.replace(DEFAULT_GROUP, "PROGRAM-producer"), returns
+
+
 class Diagram(SvgbobDirective):
     """ASCII art drawn as SVG, in letters no wider than a cell of svgbob's grid (8 pixels)."""
 
@@ -57,3 +63,4 @@ class Diagram(SvgbobDirective):
 def setup(app):
     app.add_directive("svgbob", Diagram, override=True)
     app.connect("autodoc-process-docstring", link_pages)
+    app.connect("autodoc-process-signature", name_default_group)

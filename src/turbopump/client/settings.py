@@ -230,9 +230,11 @@ def keywords_of(
     keywords.
 
     The constructor itself gets one settings object. Type checkers, editors and ``help()`` show the
-    fields' names, types and defaults. The constructor raises TypeError for an unknown name.
+    fields' names, types and defaults. The constructor raises TypeError for an unknown name, and for
+    a missing one.
     """
-    known = inspect.signature(settings).parameters
+    signature = inspect.signature(settings)
+    known = signature.parameters
 
     def decorate(
         init: Callable[[ClientT, SettingsT], None],
@@ -245,6 +247,7 @@ def keywords_of(
                     f"no such setting: {', '.join(sorted(unknown))}; "
                     f"{page_url('docs/reference/client-settings.md')} has them all"
                 )
+            signature.bind(*args, **kwargs)  # its TypeError does not name the settings class
             init(self, settings(*args, **kwargs))
 
         myself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)

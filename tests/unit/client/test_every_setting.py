@@ -479,3 +479,8 @@ def test_a_setting_that_does_not_exist_is_named(make: Make) -> None:
         TypeError, match=r"no such setting: retires; https://.*/client-settings\.html"
     ):
         make("127.0.0.1:9876", retires=3, unit_name="u", **needed)
+
+
+def test_a_missing_setting_is_named_without_the_class_that_holds_it() -> None:
+    with pytest.raises(TypeError, match=r"^missing a required .*argument: 'group'$"):
+        PushConsumer("127.0.0.1:9876", topic="orders")  # type: ignore[call-arg]
