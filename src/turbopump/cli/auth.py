@@ -30,6 +30,7 @@ from turbopump.auth.policies import Action, Policies, Resource, actions_of, one_
 from turbopump.auth.server_access import Change, change_file, open_to_others
 from turbopump.cli.entry import command_group, complain
 from turbopump.cli.frame import INCOMPLETE, client_command, show
+from turbopump.cli.log_output import log_options
 from turbopump.cli.values import checked_address
 from turbopump.config.system import require_unix
 from turbopump.disk.whole_files import WholeFiles
@@ -569,6 +570,7 @@ def _read(source: Path) -> tuple[Accounts, Sequence[str]]:
 
 @click.command(name="export", short_help="Write the users of a file with passwords.")
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False))
+@log_options("warning", plain=True)
 def export(file: Path) -> None:
     """Write the users, passwords and policies of an accounts.json to standard output. Servers never
     show passwords, so this needs read access to the file. `turbopump auth import` reads the

@@ -13,6 +13,7 @@ import click
 
 from turbopump.auth.signatures import RequestSigner
 from turbopump.cli.frame import credentials_option, tls_options, who_and_how
+from turbopump.cli.log_output import log_options
 from turbopump.cli.values import NumberOption, checked_address
 from turbopump.message.rules import DEFAULT_TOPIC
 from turbopump.protocol.codes import ResponseCode
@@ -26,7 +27,7 @@ Command = Callable[..., None]
 
 def _options(port: int) -> Callable[[Command], Command]:
     def decorate(function: Command) -> Command:
-        function = credentials_option(tls_options(function))
+        function = credentials_option(tls_options(log_options("warning", plain=True)(function)))
         function = click.option(
             "--timeout",
             type=NumberOption(0),

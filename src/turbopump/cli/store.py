@@ -21,6 +21,7 @@ import click
 from turbopump.cli.entry import cause, command_group, complain
 from turbopump.cli.frame import hex_lines, output_option, show, time_text
 from turbopump.cli.json_lines import body_or_stored, write_message
+from turbopump.cli.log_output import log_options
 from turbopump.config.system import require_unix
 from turbopump.disk.read_only_disk import ReadOnlyDisk
 from turbopump.errors import StoreError
@@ -109,6 +110,7 @@ def _store_options(run: Callable[..., int], form: str = "text") -> Callable[...,
         ),
         path_option("--abort", "FILE", "File that marks an unclean stop", "abortFile", "abort"),
         output_option(default=form),
+        log_options("warning", plain=True),
     )
     command: Callable[..., None] = wrapped
     for decorator in reversed(decorators):

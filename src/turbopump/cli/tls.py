@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import click
 
+from turbopump.cli.log_output import log_options
 from turbopump.config.addresses import outward_address
 from turbopump.config.properties import encode
 from turbopump.errors import ConfigError
@@ -40,6 +41,7 @@ def command() -> None:
     default=365,
     help="Validity of the certificate, in days.",
 )
+@log_options("warning", plain=True)
 def self_signed(directory: str, hosts: Sequence[str], days: int) -> None:
     """Create a certificate and its key in DIRECTORY.
 

@@ -208,6 +208,26 @@ def every_command(name: str, command: click.Command) -> Iterator[tuple[str, clic
         yield from every_command(f"{name} {inner}", one)
 
 
+def named_commands() -> dict[str, click.Command]:
+    return {
+        named: one
+        for name in COMMANDS
+        for named, one in every_command(
+            name, importlib.import_module(f"turbopump.cli.{name}").command
+        )
+    }
+
+
+def test_the_log_of_every_command_has_a_form() -> None:
+    without = {
+        name
+        for name, command in named_commands().items()
+        if "log_format" not in {parameter.name for parameter in command.params}
+        and (name in ("broker", "namesrv") or not isinstance(command, click.Group))
+    }
+    assert without == set()
+
+
 def test_every_option_has_its_help_as_a_line_in_the_docs() -> None:
     page = Path(__file__).parents[3].joinpath("docs", "reference", "cli.md").read_text("utf-8")
     plain = re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", page)
@@ -217,17 +237,10 @@ def test_every_option_has_its_help_as_a_line_in_the_docs() -> None:
     documented = {(name, option): text.replace(r"\|", "|") for name, option, text in rows}
     common = {"--log-level", "--log-format", "--log-file", "--namesrv", "--credentials"}
     common |= {"--tls", "--tls-trust", "--tls-config"}
-    commands = {
-        named: one
-        for name in COMMANDS
-        for named, one in every_command(
-            name, importlib.import_module(f"turbopump.cli.{name}").command
-        )
-    }
     assert all(f"`{option}`" in page for option in common)
     options = {
         (name, max(option.opts, key=len)): (option.help or "").split("  [default")[0]
-        for name, command in commands.items()
+        for name, command in named_commands().items()
         for option in command.params
         if isinstance(option, click.Option)
     }
