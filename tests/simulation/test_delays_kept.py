@@ -172,8 +172,8 @@ async def test_while_the_store_refuses_nothing_is_skipped_and_one_line_says_why(
         if record.name == "turbopump.broker.schedule.delays"
     ]
     assert lines == [
-        "delayed messages wait, trying again level=1 cause=the disk is full",
-        "delayed messages are delivered again level=1",
+        "delayed messages wait, trying again delay_level=1 cause=the disk is full",
+        "delayed messages are delivered again delay_level=1",
     ]
 
 

@@ -19,6 +19,7 @@ from tests.simulation.world.mount import SimulatedMount
 from tests.simulation.world.simulation import Simulation
 from tests.unit.store.looked_up import message_in_queue
 
+from turbopump.cli.log_lines import line_of
 from turbopump.message.codec import decode_entries
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import RecallMessage
@@ -232,13 +233,13 @@ async def test_while_the_store_refuses_nothing_is_skipped_and_one_line_says_why(
             await asyncio.sleep(1.5)
             assert await world.delivered() == sent
     lines = [
-        record.getMessage()
+        line_of(record)
         for record in caplog.records
         if record.name == "turbopump.broker.schedule.timers"
     ]
     assert lines == [
-        "timer messages wait, trying again cause=the disk is full",
-        "timer messages are delivered again",
+        ("timer messages wait, trying again", {"cause": "the disk is full"}),
+        ("timer messages are delivered again", {}),
     ]
 
 
