@@ -25,7 +25,7 @@ from turbopump.errors import (
 from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.command import Command
-from turbopump.spark.blocking_connection import BlockingConnection
+from turbopump.remoting.blocking_connection import BlockingConnection
 from turbopump.spark.cluster import Cluster
 from turbopump.spark.decode import decode
 from turbopump.spark.offsets import OffsetRange

@@ -14,7 +14,7 @@ from tests.spark.fake_cluster import FakeCluster, FakeQueue
 
 from turbopump.errors import ConfigError, DataLossError, RouteNotFoundError
 from turbopump.protocol.command import Command
-from turbopump.spark.blocking_connection import BlockingConnection
+from turbopump.remoting.blocking_connection import BlockingConnection
 from turbopump.spark.options import read_options
 from turbopump.spark.reading import RangesPartition
 from turbopump.spark.stream import StreamReader

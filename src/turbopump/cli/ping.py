@@ -20,7 +20,7 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.request import Request
 from turbopump.protocol.requests.namesrv import GetRouteInfo
 from turbopump.protocol.requests.offsets import GetMaxOffset
-from turbopump.spark.blocking_connection import BlockingConnection
+from turbopump.remoting.blocking_connection import BlockingConnection
 
 Command = Callable[..., None]
 

@@ -37,7 +37,7 @@ from turbopump.protocol.requests import offsets
 from turbopump.protocol.requests.namesrv import GetAllTopicList, GetBrokerClusterInfo, GetRouteInfo
 from turbopump.protocol.requests.pull import PullMessage, PullSysFlag
 from turbopump.protocol.requests.topics import GetTopicConfig
-from turbopump.spark.blocking_connection import BlockingConnection
+from turbopump.remoting.blocking_connection import BlockingConnection
 from turbopump.spark.decode import decode
 from turbopump.spark.offsets import Offsets
 

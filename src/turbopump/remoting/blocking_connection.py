@@ -1,19 +1,18 @@
 """Blocking connection to a name server or broker.
 
-Spark's Python workers do one thing at a time, so a socket and a deadline are all they need. asyncio
-would cost each new worker 30 ms. After any error the connection is dead, and a retry opens a new
-one. Routes and retries are unknown here.
+Spark's Python workers and probes do one thing at a time, so a socket and a deadline are all they
+need. asyncio would cost each new process 30 ms. After any error the connection is dead, and a retry
+opens a new one. Routes and retries are unknown here.
 """
 
 from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from turbopump.auth.signatures import RequestSigner
 from turbopump.config.addresses import name_fault, parse_address
 from turbopump.errors import CallTimeoutError, ConfigError, ConnectError, ConnectionLostError
 from turbopump.protocol.command import Command, decode_command, encode_command, request_command
@@ -40,7 +39,7 @@ class BlockingConnection:
         address: str,
         *,
         timeout: float,
-        signer: RequestSigner | None = None,
+        signer: Callable[[Mapping[str, str] | None, bytes], dict[str, str]] | None = None,
         tls: ClientContext | None = None,
     ) -> None:
         self.address = address
