@@ -166,7 +166,7 @@ class Replication:
                     diff=behind,
                     # RocketMQ: by what it is behind alone, also one that never had everything
                     in_sync=one.next is not None
-                    and self.master.replicas.is_in_sync(one.slave, now, proved=one.proved)
+                    and self.master.in_sync_slaves.is_in_sync(one.slave, now, proved=one.proved)
                     and behind < self._config.ha_max_gap_not_in_sync,
                     transferred_byte_in_second=one.sent.per_second(now),
                     transfer_from_where=one.next if one.next is not None else -1,

@@ -87,7 +87,7 @@ class MasterLink:
         self.settings = settings
         self.history = history
         self.rules = rules
-        self.replicas = InSyncSlaves(settings)
+        self.in_sync_slaves = InSyncSlaves(settings)
         self.slaves: list[SlavePeer] = []
         self.on_in_sync: Callable[[], None] = lambda: None
         """Called when enough slaves are in sync again."""
@@ -187,7 +187,7 @@ class MasterLink:
         """Record the acknowledgement of a slave. Answer the sends that waited for this slave."""
         connection = slave.connection
         now = asyncio.get_running_loop().time()
-        self.replicas.record_acknowledgement(
+        self.in_sync_slaves.record_acknowledgement(
             connection.slave,
             connection.acked,
             self.span.end,
@@ -202,7 +202,9 @@ class MasterLink:
         connection = slave.connection
         now = asyncio.get_running_loop().time()
         end = self.store.log.end
-        self.replicas.record_begin(connection.slave, proved=connection.proved, end=end, now=now)
+        self.in_sync_slaves.record_begin(
+            connection.slave, proved=connection.proved, end=end, now=now
+        )
         state = "proved"
         if not connection.proved:
             state = "not proved, so it counts only for messages stored from now on"
@@ -259,7 +261,7 @@ class MasterLink:
                 slave.refuse(f"it did not authenticate within {HANDSHAKE_S:.0f} s")
         for port in self._ports:
             port.close_silent(now - HANDSHAKE_S)
-        self.replicas.update(now, self.store.confirmed.value)
+        self.in_sync_slaves.update(now, self.store.confirmed.value)
         self._publish_copied()
         self.watch_log()
         self._timer = loop.call_later(CHECK_S, self._check_slaves)
@@ -269,19 +271,19 @@ class MasterLink:
         are in sync."""
         if not self.settings.acks:
             return
-        replicas = self.replicas
+        slaves = self.in_sync_slaves
         confirmed = self.store.confirmed
-        if replicas.alone != confirmed.alone:
+        if slaves.alone != confirmed.alone:
             wanted = self.settings.acks
-            if replicas.alone:
+            if slaves.alone:
                 log.warning(
                     "too few slaves are in sync: sends are answered SLAVE_NOT_AVAILABLE wanted=%d",
                     wanted,
                 )
             else:
                 log.info("enough slaves are in sync wanted=%d", wanted)
-        begins = confirmed.alone and not replicas.alone
-        confirmed.note_copied(replicas.copied, alone=replicas.alone)
+        begins = confirmed.alone and not slaves.alone
+        confirmed.note_copied(slaves.copied, alone=slaves.alone)
         if begins:
             self.on_in_sync()
 
