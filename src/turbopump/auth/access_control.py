@@ -183,6 +183,27 @@ class AccessControl:
         wanted = need(ResourceType.TOPIC, topic, (Action.PUB,))
         return self._find_allowing_entry(user, peer, wanted) is not None
 
+    def may_read_metrics(self, name: str, password: str, host: str) -> bool:
+        """Return True if a user with this name and password may read the metrics of the server.
+
+        The user is a Super user, or may get one of the server's clusters. ``host`` is that of the
+        peer.
+        """
+        # For an unknown user a password is compared too: the time does not show who exists.
+        user = self._accounts.users.get(name, NOBODY)
+        right = secrets.compare_digest(user.password.encode(), password.encode())
+        if not right or user is NOBODY or not user.enabled:
+            return False
+        if user.is_super or not self._settings.authorization:
+            return True
+        mine = self._accounts.policies.get(name, _NO_POLICIES)
+        for cluster in self._clusters() or ("",):
+            wanted = need(ResourceType.CLUSTER, cluster, (Action.GET,))
+            found = mine.find_entry(wanted.resource, wanted.actions, host)
+            if found is not None and found[1].decision is Decision.ALLOW:
+                return True
+        return False
+
     # --- the sender
 
     def _find_sender(self, context: RequestContext) -> User | None:

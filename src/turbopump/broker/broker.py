@@ -50,6 +50,7 @@ from turbopump.broker.housekeeping import (
     Timetable,
 )
 from turbopump.broker.log_repair import Range
+from turbopump.broker.metrics.all_metrics import metrics_of
 from turbopump.broker.parts import Parts, listen, make_announcing, make_copies, make_deliveries
 from turbopump.broker.readiness import Readiness
 from turbopump.broker.recovery_progress import RecoveryProgress
@@ -60,11 +61,13 @@ from turbopump.broker.stored import Stored, open_stored
 from turbopump.broker.tables import SAVE_AGAIN_S, Tables
 from turbopump.clock import Clock, SystemClock
 from turbopump.config.broker_config import BROKER_KEYS, BrokerConfig, check_together
+from turbopump.config.metrics import MetricsExporterType
 from turbopump.config.running import RunningConfiguration
 from turbopump.disk.disk import Disk
 from turbopump.disk.system_disk import SystemDisk
 from turbopump.errors import NotStartedError
 from turbopump.remoting.health_port import HealthPort
+from turbopump.remoting.metrics_port import MetricsPort
 from turbopump.remoting.router import Authorise, Router
 from turbopump.store.message_store import MessageStore
 
@@ -128,6 +131,8 @@ class Broker:
         self.readiness = Readiness(config, RecoveryProgress(self.clock.monotonic))
         self._health = HealthPort(config, self.readiness.reasons)
         self._parts: Parts | None = None
+        self.metrics_port: MetricsPort | None = None
+        """Port of `/metrics` of the started broker. It may be closed."""
         self.host = config.bind_address
         self.port = config.listen_port
         self.address = ""
@@ -241,7 +246,21 @@ class Broker:
             yield delivering.timers.start, delivering.timers.stop
             yield delivering.delays.start, delivering.delays.stop
         yield copying.cleaning.check_space, copying.cleaning.close
+        yield partial(self._begin_metrics, parts), self._end_metrics
         yield self._begin_repeating, self._timetable.close
+
+    async def _begin_metrics(self, parts: Parts) -> None:
+        may_read = None
+        if self.access is not None:
+            may_read = self.access.control.may_read_metrics
+        turns = parts.stored.turns
+        self.metrics_port = MetricsPort(self.config, metrics_of(parts), may_read, turns)
+        if self.config.metrics_exporter_type is MetricsExporterType.PROM:
+            await self.metrics_port.open(self.config.metrics_prom_exporter_port)
+
+    def _end_metrics(self) -> None:
+        if self.metrics_port is not None:
+            self.metrics_port.close()
 
     def _fetch_damaged(self) -> None:
         """Request the damaged parts of the log from another broker. The recovery has found these

@@ -3,6 +3,7 @@ files."""
 
 import asyncio
 import dataclasses
+import logging
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -19,9 +20,14 @@ from turbopump.config.addresses import LOOPBACK, join_address
 from turbopump.config.broker_config import VIP_OFFSET, BrokerConfig, load_broker_config
 from turbopump.config.namesrv_config import NamesrvConfig, load_namesrv_config
 from turbopump.config.system import require_unix
+from turbopump.errors import ConfigError
 
 if TYPE_CHECKING:
     from turbopump.broker.broker import Broker
+    from turbopump.namesrv.server import NameServer
+    from turbopump.remoting.metrics_port import MetricsPort
+
+log = logging.getLogger(__name__)
 
 # A production broker's first message takes 1 GiB of commit log and 6 MB per queue.
 SMALL_FILES: Final[Mapping[str, object]] = {
@@ -126,10 +132,28 @@ async def _running(
         stack.push_async_callback(broker.close)
         await broker.start()
         serving.log_effective(config)
+        await open_metrics(
+            server.metrics_port, namesrv.listen_port and namesrv.namesrv_metrics_port
+        )
+        assert broker.metrics_port is not None
+        await open_metrics(
+            broker.metrics_port, config.listen_port and config.metrics_prom_exporter_port
+        )
         namesrv_address = serving.reachable(bound, config.advertised_host)
-        _print_banner(namesrv_address, config, broker, kept=data is not None)
+        _print_banner(namesrv_address, config, broker, server, kept=data is not None)
         click.echo(f"ready namesrv={namesrv_address} broker={broker.address}")
         yield
+
+
+async def open_metrics(port: "MetricsPort", number: int) -> None:
+    """Open a port with metrics: a free one if the server's own port is a free one.
+
+    A busy port is only a warning, because a developer may run two clusters.
+    """
+    try:
+        await port.open(number)
+    except ConfigError as error:
+        log.warning("no metrics page: %s", error)
 
 
 def _refuse_directory_in_use(directory: Path) -> None:
@@ -145,7 +169,9 @@ def _refuse_directory_in_use(directory: Path) -> None:
         SystemDisk().lock(lock).release()
 
 
-def _print_banner(namesrv: str, config: BrokerConfig, broker: "Broker", *, kept: bool) -> None:
+def _print_banner(
+    namesrv: str, config: BrokerConfig, broker: "Broker", server: "NameServer", *, kept: bool
+) -> None:
     note = ""
     if not kept:
         note = "  (temporary, removed at the end; --data DIR keeps it)"
@@ -154,5 +180,8 @@ def _print_banner(namesrv: str, config: BrokerConfig, broker: "Broker", *, kept:
     click.echo(
         f"  broker       {join_address(broker.host, broker.port)}  advertised as {broker.address}"
     )
+    for name, page in (("broker", broker.metrics_port), ("name server", server.metrics_port)):
+        if page is not None and page.address is not None:
+            click.echo(f"  metrics      http://{join_address(*page.address)}/metrics  ({name})")
     click.echo(f"  data         {config.store_path_root_dir}{note}")
     click.echo("  Ctrl-C stops it")

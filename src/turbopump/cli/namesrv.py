@@ -41,6 +41,7 @@ def command(file: Path | None, show: bool, insecure: bool, **given: Any) -> None
     serving.refuse_open_bind(
         config.bind_address, insecure=insecure, authentication=config.authentication_enabled
     )
+    serving.refuse_open_metrics(config, insecure=insecure)
     service = ServiceManager()
     serving.serve(_running(config, file, service), service)
 

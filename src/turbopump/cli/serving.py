@@ -22,6 +22,7 @@ import click
 from turbopump.cli.log_output import log_options
 from turbopump.cli.service_manager import ServiceManager
 from turbopump.config import addresses
+from turbopump.config.metrics import MetricsConfig, MetricsExporterType
 from turbopump.config.properties import decode, encode
 from turbopump.config.setting import HIDDEN, SettingsClass, effective, settings_of
 from turbopump.config.tls import TlsConfig, tls_file
@@ -248,6 +249,27 @@ def refuse_open_bind(host: str, *, insecure: bool, authentication: bool = False)
             f"({page_url('docs/guide/access-control.md')}), bind {addresses.LOOPBACK}, or add "
             "--insecure"
         )
+
+
+def refuse_open_metrics(config: MetricsConfig, *, insecure: bool) -> None:
+    """Raise ConfigError if strangers could read the metrics of a server.
+
+    ``insecure`` allows this.
+    """
+    host = config.metrics_host
+    if (
+        insecure
+        or config.metrics_exporter_type is not MetricsExporterType.PROM
+        or addresses.is_loopback(host)
+        or (config.authentication_enabled and config.server_tls.certificate)
+    ):
+        return
+    raise ConfigError(
+        f"metricsPromExporterHost={host} can be reached from other machines, and everyone there "
+        "could read the names of topics and groups: set authenticationEnabled=true and "
+        f"tls.server.certPath ({page_url('docs/guide/monitoring.md')}), use {addresses.LOOPBACK}, "
+        "or add --insecure"
+    )
 
 
 def refuse_unmeant_directory(data: str | None) -> None:

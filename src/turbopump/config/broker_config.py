@@ -27,8 +27,8 @@ from turbopump.config.addresses import (
     parse_addresses,
 )
 from turbopump.config.delay_levels import DEFAULT_LEVELS, parse_delay_levels
-from turbopump.config.health import HealthConfig
 from turbopump.config.keys import key_table
+from turbopump.config.metrics import MetricsConfig
 from turbopump.config.properties import read_properties
 from turbopump.config.setting import LONG_MAX, below_home, build, effective, setting, unserved
 from turbopump.config.tls import TlsMode, with_tls_file
@@ -95,11 +95,15 @@ def default_store_path() -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig(HealthConfig):
+class BrokerConfig(MetricsConfig):
     """Complete configuration of one broker.
 
     Times are in the unit of Apache's key, sizes in bytes.
     """
+
+    metrics_prom_exporter_port: int = setting(
+        5557, "port of `/metrics`, 0 for a free one", high=65535
+    )
 
     broker_name: str = setting(
         default_broker_name,
@@ -816,6 +820,7 @@ def check_together(config: BrokerConfig) -> None:
         if host:
             check_host(host, what=key)
     config.check_access()
+    config.check_metrics()
     _ = config.delete_hours, config.delay_levels_ms
     _ = config.server_tls, config.client_tls
     _ = config.commit_log_directories, config.read_only_commit_log_directories

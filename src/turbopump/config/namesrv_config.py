@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from turbopump.config.addresses import LOOPBACK, check_host
-from turbopump.config.health import HealthConfig
 from turbopump.config.keys import key_table
+from turbopump.config.metrics import MetricsConfig
 from turbopump.config.properties import read_properties
 from turbopump.config.setting import LONG_MAX, below_home, build, setting, unserved
 from turbopump.config.tls import with_tls_file
@@ -20,11 +20,19 @@ def default_kv_config_path() -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NamesrvConfig(HealthConfig):
+class NamesrvConfig(MetricsConfig):
     """Complete configuration of one name server.
 
     Times are in the unit of Apache's key.
     """
+
+    namesrv_metrics_port: int = setting(
+        5558,
+        "port of `/metrics`, 0 for a free one; a broker on the same machine has "
+        "metricsPromExporterPort",
+        high=65535,
+        own=True,
+    )
 
     bind_address: str = setting(
         LOOPBACK, "interface to listen on; Apache's default is 0.0.0.0", group="server"
@@ -99,6 +107,7 @@ def load_namesrv_config(
         texts = read_properties(path, NAMESRV_KEYS)
     config = build(NamesrvConfig, with_tls_file(texts), overrides or {})
     config.check_access()
+    config.check_metrics()
     if config.bind_address:
         check_host(config.bind_address, what="bindAddress")
     _ = config.server_tls

@@ -12,16 +12,19 @@ from typing import Final
 
 from turbopump.auth.server_access import LOOK_INTERVAL_S, NoAccessControl, ServerAccess
 from turbopump.clock import Clock, SystemClock
+from turbopump.config.metrics import MetricsExporterType
 from turbopump.config.namesrv_config import NAMESRV_KEYS, NamesrvConfig
 from turbopump.config.running import RunningConfiguration
 from turbopump.disk.disk import Disk
 from turbopump.disk.json_table import JsonTable
 from turbopump.namesrv.kv_table import KvTable
+from turbopump.namesrv.metrics import metrics_of
 from turbopump.namesrv.operator_handlers import OperatorHandlers
 from turbopump.namesrv.registration_handlers import RegistrationHandlers
 from turbopump.namesrv.route_handlers import RouteHandlers
 from turbopump.namesrv.route_table import RouteTable
 from turbopump.remoting.health_port import HealthPort
+from turbopump.remoting.metrics_port import MetricsPort
 from turbopump.remoting.router import Authorise, Router
 from turbopump.remoting.server import RemotingServer
 from turbopump.remoting.wire import Wire
@@ -91,6 +94,10 @@ class NameServer:
         self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
         self._unready = "the name server is starting"
         self._health = HealthPort(self.config, self.unready_reasons)
+        may_read = None
+        if self.access is not None:
+            may_read = self.access.control.may_read_metrics
+        self.metrics_port = MetricsPort(self.config, metrics_of(self.config, self.table), may_read)
 
     async def start(self, host: str | None = None, port: int | None = None) -> tuple[str, int]:
         """Open the port of the name server, and return its host and port.
@@ -112,6 +119,8 @@ class NameServer:
         self._repeat(LIST_KV_S, self._list_kv)
         if self.access is not None:
             self._repeat(LOOK_INTERVAL_S, self.access.check_file)
+        if self.config.metrics_exporter_type is MetricsExporterType.PROM:
+            await self.metrics_port.open(self.config.namesrv_metrics_port)
         self._unready = ""
         log.info("name server ready address=%s:%d", *bound)
         return bound
@@ -124,6 +133,7 @@ class NameServer:
         self._unready = "the name server is stopping"
         for timer in self._timers.values():
             timer.cancel()
+        self.metrics_port.close()
         await self._server.close()
         self._health.pages.close()
 

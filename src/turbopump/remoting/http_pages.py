@@ -1,9 +1,10 @@
 """Small HTTP server for pages that probes and monitors fetch: GET and HEAD, one request on a
 connection.
 
-A page is a function of the request. The event loop runs the function, which must be short. The size
-of a request, the time of a connection and the number of connections are bounded. At the maximum
-number, a new connection takes the place of the oldest. The content of pages is unknown here.
+A page is a function of the request. The event loop runs the function, which must be short, or must
+return the page in pieces. The size of a request, the time of a connection and the number of
+connections are bounded. At the maximum number, a new connection takes the place of the oldest. The
+content of pages is unknown here.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from http import HTTPStatus
 from typing import Final, NamedTuple, cast
 from urllib.parse import parse_qsl, urlsplit
 
-from turbopump.remoting.listening_port import ListeningPort, bound_sockets
+from turbopump.config.tls import ServerTls
+from turbopump.remoting.listening_port import FirstByte, ListeningPort, bound_sockets
+from turbopump.remoting.turns import Turns
 from turbopump.repeated_line import RepeatedLine
 
 log = logging.getLogger(__name__)
@@ -29,6 +32,8 @@ _page_failed = RepeatedLine(log, logging.ERROR, "page failed path=%s cause=%r")
 REQUEST_SIZE_MAX: Final = 8 * 1024
 CONNECTION_S: Final = 5.0
 """Seconds after which a connection ends, answered or not."""
+PIECES_S: Final = 30.0
+"""Seconds after which a page in pieces ends, complete or not."""
 CONNECTIONS_MAX: Final = 64
 END: Final = b"\r\n\r\n"
 TEXT: Final = "text/plain; charset=utf-8"
@@ -36,19 +41,25 @@ JSON: Final = "application/json"
 
 
 class PageRequest(NamedTuple):
-    """Request of a page. The names of ``headers`` are in lower case."""
+    """Request of a page. The names of ``headers`` are in lower case. ``host`` is the peer's."""
 
     path: str
     query: Mapping[str, str]
     headers: Mapping[str, str]
+    host: str = ""
 
 
 class Page(NamedTuple):
-    """Answer to the request of a page."""
+    """Answer to the request of a page.
+
+    - ``body``: the text, or its pieces. A piece takes at most a millisecond to make.
+    - ``headers``: more headers of the answer.
+    """
 
     status: HTTPStatus
-    body: str
+    body: str | Iterator[str]
     content_type: str = TEXT
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 Pages = Mapping[str, Callable[[PageRequest], Page]]
@@ -56,20 +67,27 @@ Pages = Mapping[str, Callable[[PageRequest], Page]]
 
 
 class HttpPages:
-    """Server of pages on one port. ``listen`` opens the port, and ``close`` closes it."""
+    """Server of pages on one port. ``listen`` opens the port, and ``close`` closes it.
 
-    def __init__(self, pages: Pages) -> None:
+    - ``turns``: shares the event loop among pages in pieces and other long work.
+    """
+
+    def __init__(self, pages: Pages, turns: Turns | None = None) -> None:
         self.pages = pages
+        self._turns = turns or Turns()
         self._sockets: list[socket.socket] = []
         self._answering: Answering | None = None
 
-    async def listen(self, host: str, port: int) -> tuple[str, int]:
+    async def listen(self, host: str, port: int, tls: ServerTls | None = None) -> tuple[str, int]:
         """Listen on ``host`` and ``port``, and return the bound address. Port 0 picks a free port.
+
+        - ``tls``: the TLS settings, or None for plain text.
 
         Raises ConfigError if the system refuses the address.
         """
+        first_byte = None if tls is None else FirstByte(tls)
         self._sockets = await bound_sockets(host, port)
-        self._answering = Answering(self.pages, self._sockets)
+        self._answering = Answering(self.pages, self._sockets, self._turns, first_byte)
         address = self._sockets[0].getsockname()
         return str(address[0]), int(address[1])
 
@@ -100,7 +118,7 @@ class HttpPages:
             thread.join()
 
     async def _answer_until(self, over: Future[None]) -> None:
-        answering = Answering(self.pages, [one.dup() for one in self._sockets])
+        answering = Answering(self.pages, [one.dup() for one in self._sockets], Turns())
         await asyncio.wrap_future(over)
         answering.close()
 
@@ -109,14 +127,21 @@ class Answering:
     """Answers requests of pages in the running event loop. Closes the listening sockets at its
     end."""
 
-    def __init__(self, pages: Pages, sockets: Sequence[socket.socket]) -> None:
+    def __init__(
+        self,
+        pages: Pages,
+        sockets: Sequence[socket.socket],
+        turns: Turns,
+        tls: FirstByte | None = None,
+    ) -> None:
         self._pages = pages
+        self._turns = turns
         self._connections: dict[_Connection, None] = {}
         """Open connections, oldest first."""
         self._ports: list[ListeningPort] = []
         for one in sockets:
             self._ports.append(
-                ListeningPort(one, self._connection, None, _never, _always, self._ports)
+                ListeningPort(one, self._connection, tls, _never, _always, self._ports)
             )
 
     def close(self) -> None:
@@ -126,7 +151,7 @@ class Answering:
             connection.close()
 
     def _connection(self) -> _Connection:
-        return _Connection(self._pages, self._connections)
+        return _Connection(self._pages, self._connections, self._turns)
 
 
 def _never() -> bool:
@@ -140,22 +165,34 @@ def _always(_host: str) -> bool:
 class _Connection(asyncio.Protocol):
     """Connection that gets one answer, and lasts until the peer closes it or its time is over."""
 
-    def __init__(self, pages: Pages, connections: dict[_Connection, None]) -> None:
+    def __init__(self, pages: Pages, connections: dict[_Connection, None], turns: Turns) -> None:
         self._pages = pages
         self._connections = connections
+        self._turns = turns
         self._received = b""
         self._answered = False
+        self._writing: asyncio.Task[None] | None = None
+        self._may_write = asyncio.Event()
+        self._may_write.set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         if len(self._connections) >= CONNECTIONS_MAX:
             next(iter(self._connections)).abort()
         self._connections[self] = None
-        self._end = asyncio.get_running_loop().call_later(CONNECTION_S, self._transport.abort)
+        self._end_after(CONNECTION_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end.cancel()
+        if self._writing is not None:
+            self._writing.cancel()
         self._connections.pop(self, None)
+
+    def pause_writing(self) -> None:
+        self._may_write.clear()
+
+    def resume_writing(self) -> None:
+        self._may_write.set()
 
     def close(self) -> None:
         self._transport.close()
@@ -173,15 +210,56 @@ class _Connection(asyncio.Protocol):
             return
         self._answered = True
         self._received = b""
-        self._transport.write(answer_to(head + end, self._pages))
+        peer = self._transport.get_extra_info("peername")
+        answer = answer_to(head + end, self._pages, peer[0] if peer else "")
+        self._transport.write(answer.head)
+        if answer.pieces is None:
+            self._end_writing()
+            return
+        self._end.cancel()
+        self._end_after(PIECES_S)
+        self._writing = asyncio.get_running_loop().create_task(
+            self._write(answer.path, answer.pieces)
+        )
+
+    async def _write(self, path: str, pieces: Iterator[bytes]) -> None:
+        """Write the pieces of a page. A peer that does not read stops it."""
+        try:
+            for piece in pieces:
+                if piece:
+                    self._transport.write(piece)
+                await self._turns.pause()
+                await self._may_write.wait()
+        except Exception as error:
+            # Without the last piece the peer knows that the page is not complete.
+            _page_failed(path, error, kind=path, exc_info=True)
+            self._transport.abort()
+            return
+        self._end_writing()
+
+    def _end_after(self, seconds: float) -> None:
+        self._end = asyncio.get_running_loop().call_later(seconds, self._transport.abort)
+
+    def _end_writing(self) -> None:
         if self._transport.can_write_eof():
             self._transport.write_eof()
         else:
             self._transport.close()
 
 
-def answer_to(head: bytes, pages: Pages) -> bytes:
-    """Return the answer to the head of a request, as the bytes of HTTP/1.1."""
+class Answer(NamedTuple):
+    """Answer as the bytes of HTTP/1.1: all of it, or its head and the pieces of its body."""
+
+    head: bytes
+    pieces: Iterator[bytes] | None = None
+    path: str = ""
+
+
+def answer_to(head: bytes, pages: Pages, host: str = "") -> Answer:
+    """Return the answer to the head of a request.
+
+    - ``host``: that of the peer.
+    """
     if len(head) > REQUEST_SIZE_MAX:
         return _encode(
             Page(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the request is too long\n")
@@ -197,15 +275,22 @@ def answer_to(head: bytes, pages: Pages) -> bytes:
     if not version.startswith("HTTP/1."):
         return _encode(Page(HTTPStatus.BAD_REQUEST, "this is not a request of HTTP/1.1\n"))
     if method not in ("GET", "HEAD"):
-        refused = Page(HTTPStatus.METHOD_NOT_ALLOWED, "pages are read with GET or HEAD\n")
-        return _encode(refused, "Allow: GET, HEAD\r\n")
+        return _encode(
+            Page(
+                HTTPStatus.METHOD_NOT_ALLOWED,
+                "pages are read with GET or HEAD\n",
+                headers=(("Allow", "GET, HEAD"),),
+            )
+        )
     page = pages.get(address.path)
     if page is None:
         there = "".join(f"{path}\n" for path in pages)
         made = Page(HTTPStatus.NOT_FOUND, f"there is no such page; there are:\n{there}")
     else:
-        made = _made(page, PageRequest(address.path, dict(parse_qsl(address.query)), headers))
-    return _encode(made, with_body=method == "GET")
+        request = PageRequest(address.path, dict(parse_qsl(address.query)), headers, host)
+        made = _made(page, request)
+    answer = _encode(made, with_body=method == "GET", chunked=version != "HTTP/1.0")
+    return answer._replace(path=address.path)
 
 
 def _field(line: str) -> tuple[str, str, str]:
@@ -225,13 +310,32 @@ def _made(page: Callable[[PageRequest], Page], request: PageRequest) -> Page:
         return Page(HTTPStatus.INTERNAL_SERVER_ERROR, said)
 
 
-def _encode(page: Page, more: str = "", *, with_body: bool = True) -> bytes:
-    body = page.body.encode()
-    head = (
-        f"HTTP/1.1 {page.status} {page.status.phrase}\r\n"
-        f"Date: {time.strftime('%a, %d %b %Y %H:%M:%S GMT', time.gmtime())}\r\n"
-        f"Content-Type: {page.content_type}\r\n"
-        f"Content-Length: {len(body)}\r\n"
-        f"Cache-Control: no-store\r\n{more}Connection: close\r\n\r\n"
-    )
-    return head.encode() + (body if with_body else b"")
+def _encode(page: Page, *, with_body: bool = True, chunked: bool = True) -> Answer:
+    """Encode a page. HTTP/1.0 has no chunks: a page in pieces ends with the connection there."""
+    fields = [
+        ("Date", time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime())),
+        ("Content-Type", page.content_type),
+        ("Cache-Control", "no-store"),
+        *page.headers,
+        ("Connection", "close"),
+    ]
+    body = b""
+    pieces = None
+    if isinstance(page.body, str):
+        body = page.body.encode()
+        fields.append(("Content-Length", str(len(body))))
+    elif with_body:
+        pieces = _chunks(page.body) if chunked else (piece.encode() for piece in page.body)
+        if chunked:
+            fields.append(("Transfer-Encoding", "chunked"))
+    head = f"HTTP/1.1 {page.status} {page.status.phrase}\r\n"
+    head += "".join(f"{name}: {value}\r\n" for name, value in fields)
+    return Answer(head.encode() + b"\r\n" + (body if with_body else b""), pieces)
+
+
+def _chunks(pieces: Iterator[str]) -> Iterator[bytes]:
+    """Encode pieces as chunks (RFC 9112, section 7.1)."""
+    for piece in pieces:
+        data = piece.encode()
+        yield b"%x\r\n%s\r\n" % (len(data), data) if data else b""
+    yield b"0\r\n\r\n"

@@ -5,11 +5,18 @@ import re
 import signal
 import socket
 import subprocess
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.loops import in_loop
+
+from turbopump.cli.dev import open_metrics
+from turbopump.config.namesrv_config import NamesrvConfig
+from turbopump.metrics.family import Metrics
+from turbopump.remoting.metrics_port import MetricsPort
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 Start = Callable[..., Any]
@@ -30,6 +37,29 @@ def test_a_banner_names_the_addresses_and_the_directory_and_ready_ends_it(
     assert "advertised as localhost:80" in banner
     assert str(tmp_path / "data") in banner
     assert dev.stop() == (0, "")
+
+
+def test_both_servers_show_their_metrics(start: Start) -> None:
+    dev = start("dev", *FREE_PORTS)
+    dev.wait_for(READY)
+    pages = re.findall(r"metrics +(http://\S+)", "\n".join(dev.lines))
+    texts = [urllib.request.urlopen(page, timeout=60).read().decode() for page in pages]
+    assert len(pages) == 2
+    assert 'rocketmq_broker_permission{cluster="DefaultCluster",node_type="broker"' in texts[0]
+    assert 'turbopump_namesrv_brokers{node_type="namesrv"} 1' in texts[1]
+    assert dev.stop() == (0, "")
+
+
+@in_loop
+async def test_a_busy_port_of_metrics_is_only_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = MetricsPort(NamesrvConfig(), Metrics())
+        await open_metrics(port, taken.getsockname()[1])
+        assert port.address is None
+        assert re.search("no metrics page: .*in use", caplog.text)
+        await open_metrics(port, 0)
+        assert port.address is not None
+        port.close()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -106,6 +106,24 @@ def test_the_file_that_apaches_broker_prints_starts_this_one_if_others_may_reach
     assert code == 0
 
 
+@pytest.mark.parametrize("server", ["broker", "namesrv"])
+def test_metrics_that_strangers_could_read_are_refused(
+    run: Run, start: Start, tmp_path: Path, server: str
+) -> None:
+    conf = tmp_path / "server.conf"
+    conf.write_text(
+        f"metricsExporterType=PROM\nmetricsPromExporterHost=0.0.0.0\nkvConfigPath={tmp_path}/kv\n"
+        f"metricsPromExporterPort=0\nnamesrvMetricsPort=0\nstorePathRootDir={tmp_path}/store\n"
+    )
+    command = (server, "-c", str(conf), "--port", "0")
+    refused = run(*command)
+    assert refused.returncode == 2
+    assert "turbopump: metricsPromExporterHost=0.0.0.0 can be reached" in refused.stderr
+    opened = start(*command, "--insecure", "--log-level", "error")
+    opened.wait_for("^ready")
+    assert opened.stop()[0] == 0
+
+
 def test_options_win_over_the_file_of_a_broker(run: Run, tmp_path: Path) -> None:
     conf = tmp_path / "broker.conf"
     conf.write_text(

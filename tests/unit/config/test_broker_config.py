@@ -440,7 +440,7 @@ def test_a_host_that_clients_are_told_is_one_that_they_can_look_up(host: str) ->
         "enableSlaveActingMaster=true",
         "enableLmq=true",
         "enableMultiDispatch=true",
-        "metricsExporterType=PROM",
+        "metricsInDelta=true",
     ],
 )
 def test_a_feature_that_is_not_there_is_warned_of(

@@ -18,7 +18,7 @@ REASONS = ["the disk is full", "no name server: ö"]
 def page(path: str, reasons: list[str], *, accept: str = "*/*", query: str = "") -> Page:
     health = HealthPort(NamesrvConfig(), lambda: reasons)
     request = f"GET {path}{query} HTTP/1.1\r\nAccept: {accept}\r\n\r\n"
-    head, _, body = answer_to(request.encode(), health.pages.pages).partition(b"\r\n\r\n")
+    head, _, body = answer_to(request.encode(), health.pages.pages).head.partition(b"\r\n\r\n")
     status, *fields = head.decode().split("\r\n")
     kinds = dict(field.split(": ") for field in fields)
     return Page(HTTPStatus(int(status.split(" ")[1])), body.decode(), kinds["Content-Type"])

@@ -40,7 +40,9 @@ PAGES = {"/echo": echo, "/broken": raises(ValueError("secret"))}
 
 def answer(request: str) -> tuple[str, str]:
     """Status line and body of the answer to a request without its last empty line."""
-    head, _, body = answer_to(f"{request}\r\n\r\n".encode("latin-1"), PAGES).partition(b"\r\n\r\n")
+    head, _, body = answer_to(f"{request}\r\n\r\n".encode("latin-1"), PAGES).head.partition(
+        b"\r\n\r\n"
+    )
     return head.decode().split("\r\n")[0].removeprefix("HTTP/1.1 "), body.decode()
 
 

@@ -1,0 +1,1 @@
+"""Metrics of a broker under Apache's names, one module for each subject."""

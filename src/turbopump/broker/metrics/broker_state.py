@@ -1,0 +1,27 @@
+"""Metrics of a broker's permission and of the sizes of its tables."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from turbopump.broker.stored import Stored
+from turbopump.metrics.family import Family, Kind, Metrics
+
+PERMISSION: Final = Family(
+    "rocketmq_broker_permission",
+    Kind.GAUGE,
+    "Permission of the broker: 2 writable, 4 readable, 6 both.",
+)
+TOPICS: Final = Family("rocketmq_topic_number", Kind.GAUGE, "Topics of the broker.")
+GROUPS: Final = Family(
+    "rocketmq_consumer_group_number", Kind.GAUGE, "Consumer groups of the broker."
+)
+
+
+def add_broker_state(metrics: Metrics, stored: Stored) -> None:
+    """Add the metrics of the broker's permission, topics and groups."""
+    config = stored.config
+    tables = stored.tables
+    metrics.add_value(PERMISSION, lambda: config.broker_permission)
+    metrics.add_value(TOPICS, lambda: tables.topics.count)
+    metrics.add_value(GROUPS, lambda: tables.groups.count)

@@ -1,0 +1,75 @@
+"""Text that Prometheus reads, written in pieces so that the event loop is never blocked for long.
+
+The client library of Prometheus writes the whole text at once, which takes half a second for
+50,000 series.
+
+Source: https://prometheus.io/docs/instrumenting/exposition_formats (text format 0.0.4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
+from typing import Final
+
+from turbopump.metrics.family import Distribution, Family, Metrics, Sample
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+SAMPLES_A_PIECE: Final = 64
+"""Maximum number of samples in a piece of text. They take 0.2 ms."""
+
+
+def text_pieces(metrics: Metrics) -> Iterator[str]:
+    """Yield the text of all metrics in pieces. A piece may be empty; it is a step then."""
+    common = _pairs(metrics.labels)
+    for family, reads in metrics.families():
+        lines = [f"# HELP {family.name} {_escaped_help(family.help)}\n"]
+        lines.append(f"# TYPE {family.name} {family.kind}\n")
+        for read in reads:
+            for sample in read():
+                if sample is not None:
+                    lines += _sample_lines(family, common, sample)
+                if sample is None or len(lines) >= SAMPLES_A_PIECE:
+                    yield "".join(lines)
+                    lines.clear()
+        yield "".join(lines)
+
+
+def _sample_lines(family: Family, common: str, sample: Sample) -> Iterator[str]:
+    values, value = sample
+    own = [f'{name}="{_escaped(text)}"' for name, text in zip(family.labels, values, strict=True)]
+    labels = ",".join(([common] if common else []) + own)
+    name = family.name
+    if not isinstance(value, Distribution):
+        braces = f"{{{labels}}}" if labels else ""
+        yield f"{name}{braces} {_number(value)}\n"
+        return
+    before = f"{labels}," if labels else ""
+    bounds = [*map(_number, family.bounds), "+Inf"]
+    total = 0
+    for bound, total in zip(bounds, accumulate(value.counts), strict=True):
+        yield f'{name}_bucket{{{before}le="{bound}"}} {total}\n'
+    yield f"{name}_sum{{{labels}}} {_number(value.total)}\n"
+    yield f"{name}_count{{{labels}}} {total}\n"
+
+
+def _pairs(labels: Mapping[str, str]) -> str:
+    return ",".join(f'{name}="{_escaped(text)}"' for name, text in labels.items())
+
+
+def _number(value: float) -> str:
+    if isinstance(value, int):
+        return str(int(value))  # True and False are numbers too
+    if value != value:
+        return "NaN"
+    if value in (float("inf"), float("-inf")):
+        return "+Inf" if value > 0 else "-Inf"
+    return repr(value)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _escaped_help(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n")
