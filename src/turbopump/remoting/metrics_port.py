@@ -57,9 +57,9 @@ class MetricsPort:
     async def open(self, port: int) -> None:
         """Open the port, 0 for a free one. Raises ConfigError if that is impossible."""
         config = self._config
-        tls = None if is_loopback(config.metrics_host) else config.server_tls
-        if tls is not None:
-            tls = dataclasses.replace(tls, mode=TlsMode.ENFORCING)
+        tls = None
+        if not is_loopback(config.metrics_host) and config.server_tls.certificate:
+            tls = dataclasses.replace(config.server_tls, mode=TlsMode.ENFORCING)
         self.address = await self._pages.listen(config.metrics_host, port, tls)
         log.info("metrics page ready address=%s path=%s", join_address(*self.address), PATH)
 
