@@ -10,9 +10,9 @@ from typing import Any, Final
 import click
 import msgspec
 
-from turbopump.cli.frame import time_text
 from turbopump.cli.json_lines import body_fields, body_or_stored
 from turbopump.cli.message import message_lines, shown
+from turbopump.cli.values import time_text
 from turbopump.client.dead_letters import DeadGroup, DeadLetter, ResendReport
 from turbopump.config.addresses import join_address
 from turbopump.message import properties as names

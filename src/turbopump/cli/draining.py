@@ -44,7 +44,7 @@ async def command(
     permission until `--undo`, or until its master stops.
     """
     broker = await find_broker(servers, name)
-    text = output == "text"
+    text = output == "table"
     failed = await set_write_permission(servers, broker, wiped=not undo)
     for address, cause in failed.items():
         complain(f"name server {address}: {cause}")

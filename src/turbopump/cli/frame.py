@@ -6,12 +6,13 @@ not know single commands.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 import os
+import sys
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, nullcontext
-from datetime import UTC, datetime
 from typing import Any, Final, TypedDict, TypeVar
 
 import click
@@ -22,40 +23,66 @@ from turbopump.auth.signatures import Credentials
 from turbopump.cli.entry import complain
 from turbopump.cli.log_output import log_options
 from turbopump.cli.serving import run_client
+from turbopump.cli.tables import Table
 from turbopump.config.addresses import parse_addresses
 from turbopump.config.tls import ClientTls, tls_of
-from turbopump.errors import ConfigError, MessageNotFoundError
+from turbopump.errors import ConfigError, MessageNotFoundError, MissingExtraError
 from turbopump.message.rules import is_unicode
 
 T = TypeVar("T")
+FORMS: Final = ("table", "json", "yaml", "csv")
+"""Forms of an answer. JSON and YAML have everything, a table and CSV what people compare."""
 INCOMPLETE: Final = 1
 """Exit code if a broker could not be asked, or the work could not be completed."""
 NOT_FOUND: Final = 3
 """Exit code if the thing that was asked for does not exist."""
 
 
-def show(output: str, value: object, lines: Iterable[str]) -> None:
-    """Print an answer as JSON if ``output`` is ``json``. Otherwise print it as lines of text.
+def show(output: str, value: object, parts: Iterable[str | Table]) -> None:
+    """Print an answer in one of the forms of the option --output.
 
-    Structs and dataclasses within ``value`` become JSON objects.
+    - ``value``: the answer for ``json`` and ``yaml``. Structs and dataclasses within it become
+      objects.
+    - ``parts``: lines and tables for ``table``. The form ``csv`` is that of the first table.
+
+    Raises UsageError if the answer has no table and the form is ``csv``, and MissingExtraError if
+    the form is ``yaml`` and PyYAML is not installed.
     """
-    if output != "json":
-        for line in lines:
-            click.echo(line)
+    if output == "table":
+        for part in parts:
+            if isinstance(part, str):
+                click.echo(part)
+            elif sys.stdout.isatty():
+                part.show_on_terminal()
+            else:
+                for line in part.lines():
+                    click.echo(line)
+        return
+    if output == "csv":
+        found = next((part for part in parts if not isinstance(part, str)), None)
+        if found is None:
+            raise click.UsageError("this answer is no table, so it has no form csv: use json")
+        click.echo(found.csv(), nl=False)
         return
     plain = msgspec.to_builtins(value)
+    if output == "yaml":
+        click.echo(_yaml(plain), nl=False)
+        return
     text = json.dumps(plain, ensure_ascii=False)
     if not is_unicode(text):  # a file name from elsewhere may contain bytes that are not UTF-8
         text = json.dumps(plain)
     click.echo(text.encode())  # JSON is UTF-8, whatever the terminal or pipe is
 
 
-def time_text(ms: int) -> str:
-    """Convert a time in ms since 1970 to readable text. A time out of range stays a number."""
-    if not 0 < ms < 1 << 43:
-        return str(ms)
-    moment = datetime.fromtimestamp(ms / 1000, UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}Z"
+def _yaml(plain: object) -> bytes:
+    try:
+        import yaml
+    except ModuleNotFoundError:
+        raise MissingExtraError(
+            "--output yaml needs PyYAML: pip install 'turbopump[cli]', or use --output json"
+        ) from None
+    text: bytes = yaml.safe_dump(plain, allow_unicode=True, sort_keys=False, encoding="utf-8")
+    return text
 
 
 def hex_lines(data: bytes) -> Iterator[tuple[int, str]]:
@@ -67,21 +94,20 @@ def hex_lines(data: bytes) -> Iterator[tuple[int, str]]:
 
 
 def output_option(
-    about: str = "Form of the answer.", default: str = "text"
+    about: str = "Form of the answer.", default: str = "table"
 ) -> Callable[[Callable[..., T]], Callable[..., T]]:
     """Return a decorator that adds the option --output to a command.
 
     ``about`` is the help text of the option.
     """
-    return click.option(
-        "--output", type=click.Choice(["text", "json"]), default=default, help=about
-    )
+    return click.option("--output", type=click.Choice(FORMS), default=default, help=about)
 
 
 _LAST: Final = {
     name: place
     for place, name in enumerate(
         (
+            "watch",
             "output",
             "credentials",
             "tls",
@@ -104,6 +130,7 @@ def client_command(
     *,
     short_help: str | None = None,
     has_output: bool = True,
+    watch: bool = False,
 ) -> Callable[[Callable[..., Coroutine[Any, Any, int | None]]], click.Command]:
     """Return a decorator that turns a coroutine function into a command of the group ``parent``.
 
@@ -113,14 +140,18 @@ def client_command(
     - ``connect``: makes the connections from the name servers and ``who_and_how()``. The default
       is ``Servers``; ``without_connections`` passes only the name servers.
     - ``has_output``: add the option --output, if the function does not add its own.
+    - ``watch``: add the option --watch, which repeats the command until Ctrl-C.
     """
 
     def decorate(work: Callable[..., Coroutine[Any, Any, int | None]]) -> click.Command:
         async def connected(name_servers: list[str], given: dict[str, Any]) -> int:
             from turbopump.admin.cluster import Servers  # a probe does without
 
+            seconds = given.pop("watch", None)
             async with (connect or Servers)(name_servers, **who_and_how()) as connections:
                 try:
+                    if seconds is not None:
+                        await _repeat(seconds, work, connections, given)
                     return await work(connections, **given) or 0
                 except MessageNotFoundError as error:
                     complain(str(error))
@@ -131,6 +162,8 @@ def client_command(
         def run(namesrv: list[str], **given: Any) -> None:
             click.get_current_context().exit(run_client(connected(namesrv, given)))
 
+        if watch:
+            run = watch_option(run)
         if has_output:
             run = output_option()(run)
         command = click.command(name=name, short_help=short_help)(
@@ -142,6 +175,29 @@ def client_command(
         return command
 
     return decorate
+
+
+watch_option = click.option(
+    "--watch",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0.1),
+    help="Repeat the command after this time, until Ctrl-C.",
+)
+
+
+async def _repeat(
+    seconds: float,
+    work: Callable[..., Coroutine[Any, Any, int | None]],
+    connections: object,
+    given: dict[str, Any],
+) -> None:
+    """Repeat a command until it is cancelled. On a terminal each answer replaces the last one."""
+    while True:
+        if sys.stdout.isatty():
+            click.clear()
+        await work(connections, **given)
+        sys.stdout.flush()
+        await asyncio.sleep(seconds)
 
 
 def without_connections(
@@ -159,13 +215,13 @@ class WhoAndHow(TypedDict):
     tls: ClientTls | bool
 
 
-def who_and_how() -> WhoAndHow:
-    """Return the credentials and the TLS settings of the running command.
+def who_and_how(context: click.Context | None = None) -> WhoAndHow:
+    """Return the credentials and the TLS settings of a command, by default of the running one.
 
     They come from `--credentials` and `--tls…`, or from the environment. Raises ConfigError if they
     are invalid.
     """
-    given = click.get_current_context().find_root().meta.get(_WHO_AND_HOW, {})
+    given = (context or click.get_current_context()).find_root().meta.get(_WHO_AND_HOW, {})
     secrets = dict.fromkeys(SECRET_FIELDS) | {"credentials_file": given.get("credentials")}
     return {
         "credentials": credentials_of(secrets, os.environ),
@@ -229,15 +285,24 @@ def _parse(_context: click.Context, _parameter: click.Parameter, text: str) -> l
     return addresses
 
 
+def default_name_servers() -> list[str]:
+    """Return the name servers of a command without `-n`. Raises ConfigError if they are invalid."""
+    text = os.environ.get(NAMESRV_VARIABLE) or DEFAULT_NAMESRV
+    return parse_addresses(text, what="name server address")
+
+
+NAMESRV_VARIABLE: Final = "NAMESRV_ADDR"
+DEFAULT_NAMESRV: Final = "127.0.0.1:9876"
+
 # Name servers come from the option, else from the variable, else from `turbopump dev`.
 name_server_option = click.option(
     "-n",
     "--namesrv",
     "namesrv",
     metavar="ADDRS",
-    envvar="NAMESRV_ADDR",
+    envvar=NAMESRV_VARIABLE,
     show_envvar=True,
-    default="127.0.0.1:9876",
+    default=DEFAULT_NAMESRV,
     callback=_parse,
     help="Name servers, HOST:PORT;HOST:PORT.",
 )

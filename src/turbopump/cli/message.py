@@ -14,16 +14,9 @@ from typing import Any, Final
 import click
 
 from turbopump.cli.entry import command_group, complain
-from turbopump.cli.frame import (
-    INCOMPLETE,
-    NOT_FOUND,
-    client_command,
-    hex_lines,
-    output_option,
-    time_text,
-)
+from turbopump.cli.frame import INCOMPLETE, NOT_FOUND, client_command, hex_lines, output_option
 from turbopump.cli.json_lines import write_message
-from turbopump.cli.values import TimeOption
+from turbopump.cli.values import TimeOption, time_text
 from turbopump.client.message_finder import FoundMessages, MessageFinder
 from turbopump.config.addresses import join_address
 from turbopump.errors import StoredMessageError

@@ -8,6 +8,8 @@ from turbopump.admin.cluster import Servers, ask_each
 from turbopump.admin.groups import group_names, group_offsets
 from turbopump.cli.entry import command_group, complain
 from turbopump.cli.frame import NOT_FOUND, client_command, show
+from turbopump.cli.names import group_subject, topic_option
+from turbopump.cli.tables import TIME, Column, Table
 from turbopump.cli.values import TimeOption, checked_address
 from turbopump.errors import RemotingError
 from turbopump.message.rules import did_you_mean
@@ -15,24 +17,33 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.offsets import CloneGroupOffset, ResetOffset, ResetOffsetBody
 
 END = -1
+OFFSETS = (
+    Column("topic"),
+    Column("broker"),
+    Column("queue"),
+    Column("offset"),
+    Column("end"),
+    Column("behind", unit="messages"),
+    Column("last_timestamp", "last consumed", TIME),
+)
 
 
 command = command_group("offset", "Show, reset and clone the offsets of consumer groups.")
 
 
-@client_command(command, "show", short_help="Offsets of a group in each queue.")
-@click.argument("group")
-@click.option("--topic", metavar="NAME", help="Only in this topic.")
+@client_command(command, "show", short_help="Offsets of a group in each queue.", watch=True)
+@group_subject()
+@topic_option("Only in this topic.")
 async def show_offsets(servers: Servers, group: str, topic: str | None, output: str) -> int:
     """Show the offset and the lag of a group in each queue. Exit code 3 if the group has no
     offset."""
     addresses = await servers.masters()
     rows = await group_offsets(servers, addresses, group, topic)
     behind = sum(row["behind"] for row in rows)
-    lines = [f"{_line(row)}  end {row['end']}  behind {row['behind']}" for row in rows]
+    parts: list[str | Table] = [Table(OFFSETS, rows)]
     if rows:
-        lines.append(f"behind by {behind} in all")
-    show(output, {"group": group, "behind": behind, "queues": rows}, lines)
+        parts.append(f"behind by {behind} in all")
+    show(output, {"group": group, "behind": behind, "queues": rows}, parts)
     return 0 if rows else await _complain_of_no_offset(servers, addresses, group, topic)
 
 

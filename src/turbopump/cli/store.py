@@ -19,9 +19,10 @@ from typing import Any, Final
 import click
 
 from turbopump.cli.entry import cause, command_group, complain
-from turbopump.cli.frame import hex_lines, output_option, show, time_text
+from turbopump.cli.frame import hex_lines, output_option, show
 from turbopump.cli.json_lines import body_or_stored, write_message
 from turbopump.cli.log_output import log_options
+from turbopump.cli.values import time_text
 from turbopump.config.system import require_unix
 from turbopump.disk.read_only_disk import ReadOnlyDisk
 from turbopump.errors import StoreError

@@ -7,7 +7,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import click
@@ -16,7 +16,7 @@ from turbopump.clock import SystemClock
 from turbopump.config.addresses import parse_address
 from turbopump.errors import ConfigError
 from turbopump.message.message import MessageQueue
-from turbopump.message.rules import topic_fault
+from turbopump.message.rules import group_fault, topic_fault
 
 
 def checked_topic(
@@ -30,6 +30,20 @@ def checked_topic(
     if fault is not None:
         raise click.BadParameter(fault)
     return topic
+
+
+def checked_group(
+    _context: click.Context, _parameter: click.Parameter, group: str | None
+) -> str | None:
+    """Check the consumer group that an option names, and return it. Return None if the option is
+    not given.
+
+    Raises BadParameter for an invalid name.
+    """
+    fault = None if group is None else group_fault(group)
+    if fault is not None:
+        raise click.BadParameter(fault)
+    return group
 
 
 def checked_address(
@@ -66,6 +80,14 @@ def time_ms(text: str) -> int | None:
         return int(datetime.fromisoformat(text).timestamp() * 1000)
     except (ValueError, OverflowError):
         return None
+
+
+def time_text(ms: int) -> str:
+    """Convert a time in ms since 1970 to readable text. A time out of range stays a number."""
+    if not 0 < ms < 1 << 43:
+        return str(ms)
+    moment = datetime.fromtimestamp(ms / 1000, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}Z"
 
 
 class TimeOption(click.ParamType):  # type: ignore[type-arg]

@@ -36,7 +36,7 @@ def completed(
         ("turbopump cons", ["consume", "consumer"]),
         ("turbopump offset ", ["show", "reset", "clone"]),
         ("turbopump consume T --fr", ["--from"]),
-        ("turbopump topic list --output ", ["text", "json"]),
+        ("turbopump topic list --output ", ["table", "json", "yaml", "csv"]),
     ],
 )
 def test_commands_options_and_their_values_are_completed(

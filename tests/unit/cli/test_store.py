@@ -201,7 +201,7 @@ def test_damaged_messages_are_passed_over_and_said(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with changed(first_segment(root), flip(60)):
-        assert main(["store", "dump", "--output", "text", str(root)]) == 1
+        assert main(["store", "dump", "--output", "table", str(root)]) == 1
     out, err = capsys.readouterr()
     assert len(out.splitlines()) == COUNT - 1
     assert "T/1 0 2023-11-14T22:13:20.000Z ID000001 tags=tag1 keys=k1 both b'body-1'" in out
@@ -213,7 +213,7 @@ def test_one_entry_is_shown_in_hex(root: Path, capsys: pytest.CaptureFixture[str
     assert main(["store", "dump", "--hex", "0", str(root)]) == 0
     (shown,) = objects(capsys)
     assert (shown["hex"], shown["size"], shown["fault"]) == (entry.hex(), len(entry), None)
-    assert main(["store", "dump", "--hex", "0", "--output", "text", str(root)]) == 0
+    assert main(["store", "dump", "--hex", "0", "--output", "table", str(root)]) == 0
     shown_lines = lines(capsys)
     assert len(shown_lines) == -(-len(entry) // 16)
     assert shown_lines[0].startswith(f"{0:020}  {entry[:16].hex(' ')}")

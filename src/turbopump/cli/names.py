@@ -1,0 +1,171 @@
+"""Names of topics, groups and brokers on the command line. A shell completes them.
+
+The subject of a command is its argument or, as with mqadmin, its option: `topic show orders` and
+`topic show -t orders` are the same. `-t` and `-g` mean the same in every command.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+import click
+
+from turbopump.cli.values import checked_group, checked_topic
+
+T = TypeVar("T")
+Decorator = Callable[[Callable[..., T]], Callable[..., T]]
+
+COMPLETION_S: Final = 2.0
+"""Maximum seconds that a shell waits for names."""
+
+
+def topic_subject(name: str = "topic") -> Decorator[Any]:
+    """Return a decorator for a command about one topic, the parameter ``name``."""
+    return _subject(name, "-t", "--topic", checked_topic, complete_topics)
+
+
+def group_subject(name: str = "group") -> Decorator[Any]:
+    """Return a decorator for a command about one group, the parameter ``name``."""
+    return _subject(name, "-g", "--group", checked_group, complete_groups)
+
+
+def broker_subject(name: str = "broker") -> Decorator[Any]:
+    """Return a decorator for a command about one broker, the parameter ``name``: a `brokerName`,
+    `brokerName:ID` or `HOST:PORT`."""
+    return _subject(name, "-b", "--broker", None, complete_brokers)
+
+
+def topic_option(about: str, *, required: bool = False) -> Decorator[Any]:
+    """Return a decorator that adds the option `-t`, which names a topic."""
+    return click.option(
+        "-t",
+        "--topic",
+        metavar="TOPIC",
+        required=required,
+        callback=checked_topic,
+        shell_complete=complete_topics,
+        help=about,
+    )
+
+
+def group_option(about: str, *, required: bool = False) -> Decorator[Any]:
+    """Return a decorator that adds the option `-g`, which names a consumer group."""
+    return click.option(
+        "-g",
+        "--group",
+        metavar="GROUP",
+        required=required,
+        callback=checked_group,
+        shell_complete=complete_groups,
+        help=about,
+    )
+
+
+def _subject(
+    name: str,
+    short: str,
+    long: str,
+    check: Callable[[click.Context, click.Parameter, str | None], str | None] | None,
+    complete: Callable[..., list[str]],
+) -> Decorator[Any]:
+    word = long.removeprefix("--").upper()
+
+    def given(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+        if check is not None:
+            value = check(context, parameter, value)
+        if value is not None:
+            if name in context.meta.setdefault(_SUBJECTS, {}):
+                raise click.UsageError(f"give {word} once: as an argument or as {short}")
+            context.meta[_SUBJECTS][name] = value
+        return value
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*arguments: Any, **options: Any) -> Any:
+            found = options.pop(f"{name}_option", None) or options[name]
+            if found is None:
+                raise click.UsageError(f"missing argument {word}")
+            options[name] = found
+            return function(*arguments, **options)
+
+        called.__doc__ = function.__doc__
+        called.__name__ = function.__name__
+        called.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
+        argument = click.argument(
+            name, metavar=word, required=False, callback=given, shell_complete=complete
+        )
+        option = click.option(
+            short,
+            long,
+            f"{name}_option",
+            metavar=word,
+            callback=given,
+            shell_complete=complete,
+            help=f"The same as the argument {word}.",
+        )
+        return argument(option(called))
+
+    return decorate
+
+
+_SUBJECTS: Final = "turbopump.subjects"
+
+
+# A shell calls these functions at each press of the tab key. A cluster that does not answer gives
+# no names, and no error.
+
+
+def complete_topics(
+    context: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[str]:
+    """Return the topics of users that begin with ``incomplete``."""
+
+    async def names(servers: Any) -> list[str]:
+        from turbopump.admin.topics import topic_names, users_topics
+
+        return users_topics(await topic_names(servers), await servers.brokers())
+
+    return _completed(context, incomplete, names)
+
+
+def complete_groups(
+    context: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[str]:
+    """Return the consumer groups that begin with ``incomplete``."""
+
+    async def names(servers: Any) -> list[str]:
+        from turbopump.admin.groups import group_names
+
+        return await group_names(servers, await servers.masters())
+
+    return _completed(context, incomplete, names)
+
+
+def complete_brokers(
+    context: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[str]:
+    """Return the names of brokers that begin with ``incomplete``."""
+
+    async def names(servers: Any) -> list[str]:
+        return sorted((await servers.brokers()).broker_addr_table)
+
+    return _completed(context, incomplete, names)
+
+
+def _completed(
+    context: click.Context, incomplete: str, names: Callable[[Any], Coroutine[Any, Any, list[str]]]
+) -> list[str]:
+    from turbopump.admin.cluster import Servers
+    from turbopump.cli.frame import default_name_servers, who_and_how
+    from turbopump.errors import TurbopumpError
+
+    async def ask() -> list[str]:
+        addresses = context.params.get("namesrv") or default_name_servers()
+        async with Servers(addresses, **who_and_how(context)) as servers:
+            return await asyncio.wait_for(names(servers), COMPLETION_S)
+
+    try:
+        return [name for name in asyncio.run(ask()) if name.startswith(incomplete)]
+    except (TurbopumpError, OSError, TimeoutError):
+        return []
