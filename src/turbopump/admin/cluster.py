@@ -12,6 +12,7 @@ from turbopump.auth.signatures import Credentials, RequestSigner
 from turbopump.client.routes import refuse_other_than_name_server
 from turbopump.config.tls import ClientTls, meant
 from turbopump.errors import ClientError, RemotingError, ResponseError
+from turbopump.message.rules import did_you_mean
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Command, reply_in
@@ -108,6 +109,28 @@ class Servers(RemotingClient):
                 "namesrvAddr"
             )
         return sorted(found)
+
+    async def brokers_at(self, broker: str | None = None, cluster: str | None = None) -> list[str]:
+        """Return the addresses of the brokers that an operation is meant for.
+
+        - ``broker``: the name of a broker, which means its master, or an address.
+        - ``cluster``: all masters of this cluster. Without both, all masters.
+
+        Raises ClientError if the broker or the cluster does not exist, and RemotingError.
+        """
+        if broker is None:
+            return await self.masters(cluster)
+        if ":" in broker:
+            return [broker]
+        table = (await self.brokers()).broker_addr_table
+        if broker not in table:
+            known = ", ".join(sorted(table)) or "none"
+            near = did_you_mean(broker, list(table))
+            raise ClientError(f"no broker {broker} is registered{near}; there are: {known}")
+        addresses = table[broker].broker_addrs
+        if MASTER_ID not in addresses:
+            raise ClientError(f"broker {broker} has no master now")
+        return [addresses[MASTER_ID]]
 
 
 def refuse_unknown_cluster(info: ClusterInfo, cluster: str) -> None:
