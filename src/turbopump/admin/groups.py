@@ -11,6 +11,12 @@ from turbopump.errors import BodyError, RemotingError, ResponseError
 from turbopump.message.message import MessageQueue
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.assignment import (
+    MessageRequestMode,
+    MessageRequestModeTable,
+    SetMessageRequestMode,
+    SetMessageRequestModeRequestBody,
+)
 from turbopump.protocol.requests.clients import (
     ConsumeFromWhere,
     ConsumeType,
@@ -34,6 +40,7 @@ from turbopump.protocol.requests.groups import (
     SubscriptionGroupConfig,
     SubscriptionGroupWrapper,
 )
+from turbopump.protocol.requests.replication import GetAllMessageRequestMode
 from turbopump.protocol.requests.statistics import ConsumeStats, QueryConsumeTimeSpanBody
 from turbopump.remoting.client import RemotingClient
 
@@ -349,4 +356,45 @@ class Groups:
         addresses = await self._servers.brokers_at(broker, cluster)
         for address in addresses:
             await self._servers.call(address, DeleteGroup(group_name=group, clean_offset=offsets))
+        return addresses
+
+    async def request_mode(
+        self, group: str, topic: str, *, broker: str
+    ) -> SetMessageRequestModeRequestBody | None:
+        """Return the mode in which a group reads a topic on one broker. None if it was never set.
+
+        Sends GET_ALL_MESSAGE_REQUEST_MODE (402). Raises RemotingError. Java:
+        ``getAllMessageRequestMode`` of the slave.
+        """
+        (address,) = await self._servers.brokers_at(broker)
+        tables = await ask_each(
+            self._servers, [address], GetAllMessageRequestMode(), MessageRequestModeTable
+        )
+        return tables[address].message_request_mode_map.get(topic, {}).get(group)
+
+    async def set_request_mode(
+        self,
+        group: str,
+        topic: str,
+        mode: MessageRequestMode,
+        *,
+        share: int = 0,
+        broker: str | None = None,
+        cluster: str | None = None,
+    ) -> list[str]:
+        """Set if a group pulls a topic or pops it. Return the addresses of the brokers.
+
+        Sends SET_MESSAGE_REQUEST_MODE (401) to each master. Consumers that let the broker assign
+        queues change with their next request for queues.
+
+        - ``share``: for POP, the number of other consumers that share the queues of one. 0 is all.
+
+        Raises RemotingError. Java: ``setMessageRequestMode``.
+        """
+        addresses = await self._servers.brokers_at(broker, cluster)
+        body = SetMessageRequestModeRequestBody(
+            topic=topic, consumer_group=group, mode=mode, pop_share_queue_num=share
+        )
+        for address in addresses:
+            await self._servers.call(address, SetMessageRequestMode(), fastjson.encode(body))
         return addresses

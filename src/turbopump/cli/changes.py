@@ -29,7 +29,7 @@ class Change:
     fault: str | None = None
 
 
-CHANGES: Final = (
+COLUMNS: Final = (
     Column("where"),
     Column("what"),
     Column("old"),
@@ -48,7 +48,7 @@ def show_changes(output: str, changes: Sequence[Change], *, dry_run: bool) -> in
     In JSON the changes are the list ``changes``, beside ``dry_run``.
     """
     failed = any(change.fault is not None for change in changes)
-    columns = CHANGES if failed else CHANGES[:-1]
+    columns = COLUMNS if failed else COLUMNS[:-1]
     rows = [
         {"where": one.where, "what": one.what, "old": one.old, "new": one.new, "fault": one.fault}
         for one in changes

@@ -15,7 +15,8 @@ from msgspec import structs
 
 from turbopump.admin.cluster import Servers
 from turbopump.admin.groups import GroupLag, Groups, group_names
-from turbopump.admin.topics import Topics
+from turbopump.admin.offsets import Offsets
+from turbopump.admin.topics import Topics, delete_topic_on_broker, delete_topic_route
 from turbopump.cli.changes import Change, dry_run_option, show_changes
 from turbopump.cli.entry import command_group, complain
 from turbopump.cli.frame import NOT_FOUND, client_command, show
@@ -79,7 +80,7 @@ async def list_groups(servers: Servers, cluster: str | None, every: bool, output
     rows = []
     for group in await facet.names(cluster):
         members = (await facet.members(group, cluster=cluster)).members
-        lag = await facet.offsets(group, cluster=cluster)
+        lag = await Offsets(servers).show(group, cluster=cluster)
         if every or members or lag.queues:
             rows.append({"group": group, "consumers": len(members), "behind": lag.messages})
     show(output, {"groups": rows}, [Table(GROUPS, rows)])
@@ -383,7 +384,7 @@ async def delete_group(
     consumers, because they would create it again; 2 without `--yes`; 3 if it does not exist."""
     facet = Groups(servers)
     existing = await facet.settings(group)
-    lag = await facet.offsets(group)
+    lag = await Offsets(servers).show(group)
     if not (existing or lag.queues):
         return await _complain_of_no_group(servers, group)
     members = (await facet.members(group)).members
@@ -430,7 +431,10 @@ async def _delete_topic(
     fault = None
     try:
         if yes:
-            await Topics(servers).delete(topic)
+            for address in await servers.masters():
+                await delete_topic_on_broker(servers, address, topic)
+            failures = (await delete_topic_route(servers, topic)).values()
+            fault = next(filter(None, failures), None)
     except TurbopumpError as error:
         fault = str(error)
     messages = {

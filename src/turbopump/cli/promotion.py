@@ -20,7 +20,7 @@ from turbopump.admin.promotion import (
     new_master,
     restart_broker,
 )
-from turbopump.cli.changes import CHANGES, dry_run_option
+from turbopump.cli.changes import COLUMNS, dry_run_option
 from turbopump.cli.entry import complain
 from turbopump.cli.frame import INCOMPLETE, client_command, show
 from turbopump.cli.names import broker_subject
@@ -113,7 +113,7 @@ async def command(
     parts: list[str | Table] = [Table(CHECKS, answer["checks"])]  # type: ignore[arg-type]
     parts += [f"  {one.name}: {one.fix}" for one in checks.checks if one.fix is not None]
     if may:
-        parts += ["", Table(CHANGES, answer["changes"])]  # type: ignore[arg-type]
+        parts += ["", Table(COLUMNS[:-1], answer["changes"])]  # type: ignore[arg-type]
     if dry_run:
         parts.append("dry run: nothing was changed")
     if copy is not None:
