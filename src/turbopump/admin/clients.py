@@ -5,9 +5,31 @@ Source of the requests: apache/rocketmq ``DefaultMQAdminExtImpl``.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from turbopump.admin.cluster import Servers
 from turbopump.admin.groups import RUNNING_TIMEOUT_S, GroupMembers, members_of
-from turbopump.protocol.requests.consumers import ConsumerRunningInfo, GetConsumerRunningInfo
+from turbopump.protocol.requests.consumers import (
+    ConsumerRunningInfo,
+    GetAllProducerInfo,
+    GetConsumerRunningInfo,
+)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ProducerMember:
+    """Connected producer.
+
+    - ``version``: ordinal of Apache's ``MQVersion``.
+    - ``last_heartbeat_ms``: time of its last heartbeat, in ms since 1970.
+    """
+
+    group: str
+    client_id: str
+    address: str
+    language: str
+    version: int
+    last_heartbeat_ms: int
 
 
 class Clients:
@@ -40,3 +62,29 @@ class Clients:
             consumer_group=group, client_id=client_id, jstack_enable=stack
         )
         return await self._servers.call(address, request, timeout=RUNNING_TIMEOUT_S)
+
+    async def producers(
+        self, group: str | None = None, *, broker: str | None = None, cluster: str | None = None
+    ) -> list[ProducerMember]:
+        """Return the connected producers, of all groups or of one, sorted by group and client id.
+
+        Sends GET_ALL_PRODUCER_INFO (328) to each master. A producer that is connected to several
+        brokers is once in the result. Raises RemotingError. Java: ``getAllProducerInfo``,
+        ``examineProducerConnectionInfo``.
+        """
+        addresses = await self._servers.brokers_at(broker, cluster)
+        found = {}
+        for address in addresses:
+            table = (await self._servers.call(address, GetAllProducerInfo())).data or {}
+            for name, members in table.items():
+                for one in members:
+                    client_id = one.client_id or ""
+                    found[name, client_id] = ProducerMember(
+                        name,
+                        client_id,
+                        one.remote_ip or "",
+                        one.language.name if one.language is not None else "",
+                        one.version,
+                        one.last_update_timestamp,
+                    )
+        return sorted(one for one in found.values() if group in (None, one.group))

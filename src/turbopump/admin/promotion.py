@@ -183,8 +183,8 @@ async def check_promotion(servers: Servers, file: SlaveFile, now_ms: int) -> Pro
         checks.append(_master_check(config.broker_name, address, found.masters[address], answer))
     if not found.masters:
         checks.append(Check("old master", Verdict.OK, "no name server lists a master"))
-    address = found.slaves.get(config.broker_id)
-    if address is None:
+    slaves_address = found.slaves.get(config.broker_id)
+    if slaves_address is None:
         checks.append(
             Check(
                 "slave",
@@ -194,25 +194,27 @@ async def check_promotion(servers: Servers, file: SlaveFile, now_ms: int) -> Pro
             )
         )
         return PromotionChecks(tuple(checks), None, None)
-    status = await _status(servers, address)
+    status = await _status(servers, slaves_address)
     slave = None
     if isinstance(status, HARuntimeInfo) and not status.master:
         slave = status.ha_client_runtime_info
     if slave is None:
-        finding = f"{address} does not answer: {status}"
+        finding = f"{slaves_address} does not answer: {status}"
         if isinstance(status, HARuntimeInfo):
-            finding = f"{address} is a master"
-        fix = f"check that {address} is the broker of {file.path}, and that it runs"
+            finding = f"{slaves_address} is a master"
+        fix = f"check that {slaves_address} is the broker of {file.path}, and that it runs"
         checks.append(Check("slave", Verdict.WRONG, finding, fix))
-        return PromotionChecks(tuple(checks), address, None)
-    checks.append(Check("slave", Verdict.OK, f"{address} runs, its log ends at {slave.max_offset}"))
+        return PromotionChecks(tuple(checks), slaves_address, None)
+    checks.append(
+        Check("slave", Verdict.OK, f"{slaves_address} runs, its log ends at {slave.max_offset}")
+    )
     if master is None:
         checks.append(_copy_check(slave.refusal, slave.copied_until, now_ms))
     else:
         checks.append(_sync_check(master, slave.max_offset))
     checks += [one async for one in _peer_checks(servers, found, config.broker_id, slave)]
-    checks += [one async for one in _account_checks(servers, found, config, address)]
-    return PromotionChecks(tuple(checks), address, slave.max_offset)
+    checks += [one async for one in _account_checks(servers, found, config, slaves_address)]
+    return PromotionChecks(tuple(checks), slaves_address, slave.max_offset)
 
 
 async def _find_replicas(servers: Servers, file: SlaveFile) -> _Replicas:

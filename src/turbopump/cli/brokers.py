@@ -185,6 +185,5 @@ async def clean(
                     await clean_of[kind](member.address)
             except TurbopumpError as error:
                 fault = str(error)
-            where = f"{member.name}:{member.id}"
-            changes.append(Change(where, CLEANINGS[kind], "there", "deleted", fault))
+            changes.append(Change(member.label, CLEANINGS[kind], "there", "deleted", fault))
     return show_changes(output, changes, dry_run=dry_run)

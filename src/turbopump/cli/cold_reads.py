@@ -32,6 +32,7 @@ async def list_reads(servers: Servers, broker: str, output: str) -> int:
     facet = Brokers(servers)
     found = await facet.cold_reads((await facet.find(broker)).address)
     default = found.cg_cold_read_threshold
+    limit_of_all = found.global_cold_read_threshold
     rows = []
     for group in sorted({*found.runtime_table, *found.config_table}):
         reading = found.runtime_table.get(group)
@@ -47,11 +48,11 @@ async def list_reads(servers: Servers, broker: str, output: str) -> int:
         "groups": rows,
         "default_limit": default,
         "read": found.global_acc,
-        "limit": found.global_cold_read_threshold,
+        "limit": limit_of_all,
     }
     parts: list[str | Table] = [
         Table(READS, rows),
-        f"all groups: {size_text(found.global_acc)} of {size_text(answer['limit'])} in 5 s; a "
+        f"all groups: {size_text(found.global_acc)} of {size_text(limit_of_all)} in 5 s; a "
         f"group without a limit of its own: {size_text(default)}",
     ]
     if output == "csv":
@@ -80,13 +81,13 @@ async def limit(
     if (size is not None) == is_default:
         raise click.UsageError("give --bytes or --default")
     facet = Brokers(servers)
-    address = (await facet.find(broker)).address
-    old = (await facet.cold_reads(address)).config_table.get(group)
+    member = await facet.find(broker)
+    old = (await facet.cold_reads(member.address)).config_table.get(group)
     if not dry_run and size is None:
-        await facet.remove_cold_read_limit(address, group)
+        await facet.remove_cold_read_limit(member.address, group)
     elif not dry_run and size is not None:
-        await facet.set_cold_read_limits(address, {group: size})
-    change = Change(address, f"bytes in 5 s of {group}", old, size)
+        await facet.set_cold_read_limits(member.address, {group: size})
+    change = Change(member.label, f"bytes in 5 s of {group}", old, size)
     return show_changes(output, [change], dry_run=dry_run)
 
 
@@ -94,15 +95,13 @@ async def limit(
 @broker_subject()
 @click.option("--on/--off", "is_on", required=True, help="Read ahead, or not.")
 @dry_run_option
-async def read_ahead(
-    servers: Servers, broker: str, is_on: bool, dry_run: bool, output: str
-) -> int:
+async def read_ahead(servers: Servers, broker: str, is_on: bool, dry_run: bool, output: str) -> int:
     """Set if the system of a broker reads ahead in the files of the log. Reading ahead makes reads
     of old messages faster, and takes memory from new messages. The broker does not tell the old
     value, and forgets the new one when it stops."""
     facet = Brokers(servers)
-    address = (await facet.find(broker)).address
+    member = await facet.find(broker)
     if not dry_run:
-        await facet.set_read_ahead(address, enabled=is_on)
-    change = Change(address, "read-ahead", "unknown", "on" if is_on else "off")
+        await facet.set_read_ahead(member.address, enabled=is_on)
+    change = Change(member.label, "read-ahead", "unknown", "on" if is_on else "off")
     return show_changes(output, [change], dry_run=dry_run)

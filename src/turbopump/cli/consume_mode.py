@@ -10,6 +10,7 @@ from turbopump.admin.cluster import Servers
 from turbopump.admin.groups import Groups
 from turbopump.cli.changes import Change, dry_run_option, show_changes
 from turbopump.cli.frame import client_command
+from turbopump.cli.group import broker_names
 from turbopump.cli.names import broker_option, group_option, topic_option
 from turbopump.errors import TurbopumpError
 from turbopump.protocol.requests.assignment import MessageRequestMode
@@ -45,6 +46,7 @@ async def command(
     consumers that let the broker assign queues change with their next request for queues, after 20
     s at most."""
     facet = Groups(servers)
+    names = await broker_names(servers)
     wanted = MessageRequestMode(mode.upper())
     changes = []
     for address in await servers.brokers_at(broker, cluster):
@@ -58,7 +60,7 @@ async def command(
         except TurbopumpError as error:
             fault = str(error)
         what = f"{group} reads {topic} by"
-        changes.append(Change(address, what, old, _words(wanted, share), fault))
+        changes.append(Change(names.get(address, address), what, old, _words(wanted, share), fault))
     return show_changes(output, changes, dry_run=dry_run)
 
 

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import click
 import msgspec
-from msgspec import structs
 
+from turbopump.admin.brokers import Brokers
 from turbopump.admin.cluster import Servers
 from turbopump.admin.groups import GroupLag, Groups, group_names
 from turbopump.admin.offsets import Offsets
@@ -28,11 +28,7 @@ from turbopump.message.rules import DLQ_PREFIX, RETRY_PREFIX, did_you_mean
 from turbopump.plural import counted
 from turbopump.protocol.requests.groups import SubscriptionGroupConfig
 
-GROUPS: Final = (
-    Column("group"),
-    Column("consumers"),
-    Column("behind", unit="messages"),
-)
+GROUPS: Final = (Column("group"), Column("consumers"), Column("behind", unit="messages"))
 SETTINGS: Final = (
     Column("broker"),
     Column("enabled"),
@@ -63,14 +59,11 @@ ASKED_WRONGLY: Final = 2
 """Exit code if `--yes` is missing."""
 
 command = command_group(
-    "group",
-    "Consumer groups: settings, members, lag. `turbopump consumer` asks running consumers.",
+    "group", "Consumer groups: settings, members, lag. `turbopump consumer` asks running consumers."
 )
 
 
-@client_command(
-    command, "list", short_help="Groups, their consumers, how far behind.", watch=True
-)
+@client_command(command, "list", short_help="Groups, their consumers, how far behind.", watch=True)
 @click.option("--cluster", metavar="NAME", help="Only the groups of this cluster.")
 @click.option("--all", "every", is_flag=True, help="Groups without consumers and offsets too.")
 async def list_groups(servers: Servers, cluster: str | None, every: bool, output: str) -> None:
@@ -121,11 +114,11 @@ async def show_group(servers: Servers, group: str, cluster: str | None, output: 
     }
     parts: list[str | Table] = [Table(SETTINGS, by_broker), ""]
     if members:
-        parts += [Table(MEMBERS, members), "", Table(SUBSCRIPTIONS, subscriptions), ""]
+        parts += [Table(MEMBERS, members), "", Table(SUBSCRIPTIONS, subscriptions)]
     else:
-        parts += [f"the group {group} has no consumers now", ""]
+        parts.append(f"the group {group} has no consumers now")
     if queues:
-        parts += [Table(QUEUES, queues), _behind_line(lag)]
+        parts += ["", Table(QUEUES, queues), _behind_line(lag)]
     if output == "csv":
         parts = [Table(QUEUES, queues)]
     show(output, answer, parts)
@@ -150,7 +143,7 @@ def queue_rows(lag: GroupLag) -> list[dict[str, Any]]:
             "end": one.end,
             "behind": one.behind,
             "behind_seconds": None if one.delay_ms is None else one.delay_ms / 1000,
-            "last_timestamp": one.last_consumed_ms,
+            "last_timestamp": one.last_consumed_ms or None,
         }
         for one in lag.queues
     ]
@@ -165,11 +158,7 @@ def _behind_line(lag: GroupLag) -> str:
 
 async def broker_names(servers: Servers) -> dict[str, str]:
     """Return the name of each broker by its address: `NAME` for a master, `NAME:ID` for a slave."""
-    return {
-        address: f"{name}:{number}" if number else name
-        for name, broker in (await servers.brokers()).broker_addr_table.items()
-        for number, address in broker.broker_addrs.items()
-    }
+    return {one.address: one.label for one in await Brokers(servers).list()}
 
 
 def _settings_row(broker: str, settings: SubscriptionGroupConfig) -> dict[str, Any]:
@@ -308,7 +297,11 @@ async def create_group(
             f"the group {group} exists on {there}: turbopump group alter {group} changes it"
         )
     return await _put(
-        servers, dict.fromkeys(await servers.brokers_at(broker, cluster), wanted), {}, dry_run, output
+        servers,
+        dict.fromkeys(await servers.brokers_at(broker, cluster), wanted),
+        {},
+        dry_run,
+        output,
     )
 
 
@@ -351,9 +344,7 @@ async def _put(
     changes: list[Change] = []
     for address, settings in wanted.items():
         old = _texts(existing[address]) if address in existing else {}
-        differing = {
-            key: value for key, value in _texts(settings).items() if old.get(key) != value
-        }
+        differing = {key: value for key, value in _texts(settings).items() if old.get(key) != value}
         fault = None
         try:
             if differing and not dry_run:

@@ -33,12 +33,7 @@ NAME_SERVERS: Final = (
     Column("topics"),
     Column("fault", "not asked because"),
 )
-BROKERS: Final = (
-    Column("cluster"),
-    Column("broker"),
-    Column("id"),
-    Column("address"),
-)
+BROKERS: Final = (Column("cluster"), Column("broker"), Column("id"), Column("address"))
 
 
 @client_command(None, "list", short_help="The name servers, and how many brokers each knows.")
@@ -110,7 +105,9 @@ async def wipe(servers: Servers, broker: str, dry_run: bool, output: str) -> int
     The permission comes back by `namesrv restore`, and when the broker starts again. To stop a
     broker, use `turbopump broker drain`.
     """
-    return await _change_permission(servers, broker, is_wanted=False, dry_run=dry_run, output=output)
+    return await _change_permission(
+        servers, broker, is_wanted=False, dry_run=dry_run, output=output
+    )
 
 
 @client_command(None, "restore", short_help="Let clients send to a broker again.")
@@ -153,9 +150,7 @@ async def _is_writable(servers: Servers, address: str, broker: str) -> bool:
     Each broker has a topic of its own name, whose route shows the permission.
     """
     route = await servers.call(address, GetRouteInfo(topic=broker))
-    return any(
-        one.perm & PERM_WRITE for one in route.queue_datas if one.broker_name == broker
-    )
+    return any(one.perm & PERM_WRITE for one in route.queue_datas if one.broker_name == broker)
 
 
 def _words(is_writable: bool) -> str:

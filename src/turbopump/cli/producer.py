@@ -8,7 +8,7 @@ import click
 
 from turbopump.admin.clients import Clients
 from turbopump.admin.cluster import Servers
-from turbopump.cli.entry import command_group
+from turbopump.cli.entry import command_group, complain
 from turbopump.cli.frame import client_command, show
 from turbopump.cli.names import broker_option
 from turbopump.cli.tables import TIME, Column, Table
@@ -47,4 +47,6 @@ async def list_producers(
         for one in found
     ]
     show(output, {"producers": rows}, [Table(PRODUCERS, rows)])
+    if not rows:
+        complain("no producer is connected")
     return 0

@@ -143,12 +143,7 @@ def _next_steps(slave: SlaveFile, servers: Servers) -> list[str]:
 
 
 async def _restart(
-    servers: Servers,
-    name: str,
-    restart: str,
-    timeout: float,
-    checks: PromotionChecks,
-    output: str,
+    servers: Servers, name: str, restart: str, timeout: float, checks: PromotionChecks, output: str
 ) -> int:
     """Restart the slave, wait until it serves as the master, and report it. Return the exit
     code."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import click
 
@@ -17,7 +16,7 @@ from turbopump.cli.frame import NOT_FOUND, client_command, show
 from turbopump.cli.names import broker_option
 from turbopump.cli.tables import Column, Table
 from turbopump.cli.values import checked_address, checked_pairs
-from turbopump.errors import TurbopumpError
+from turbopump.errors import ResponseError, TurbopumpError
 from turbopump.message.rules import did_you_mean
 
 SETTINGS = (Column("server"), Column("key"), Column("value"))
@@ -46,7 +45,7 @@ async def get_of_brokers(
     no broker has such a key."""
     facet = Brokers(servers)
     members = await facet.list(cluster) if broker is None else [await facet.find(broker)]
-    found = {one.address: await facet.settings(one.address) for one in members}
+    found = {one.label: await facet.settings(one.address) for one in members}
     return _show_settings(found, keys, output)
 
 
@@ -61,9 +60,7 @@ async def get_of_name_servers(
     return _show_settings(await NameServers(servers).settings(server), keys, output)
 
 
-def _show_settings(
-    found: Mapping[str, Mapping[str, str]], keys: Sequence[str], output: str
-) -> int:
+def _show_settings(found: Mapping[str, Mapping[str, str]], keys: Sequence[str], output: str) -> int:
     rows = [
         {"server": server, "key": key, "value": value}
         for server, settings in found.items()
@@ -101,15 +98,15 @@ async def set_on_brokers(
     facet = Brokers(servers)
     changes: list[Change] = []
     members = await facet.list(cluster) if broker is None else [await facet.find(broker)]
-    for address in (one.address for one in members):
-        before = await facet.settings(address)
+    for one in members:
+        before = await facet.settings(one.address)
         if dry_run:
-            changes += _planned(address, before, wanted)
+            changes += _planned(one.label, before, wanted)
             continue
         try:
-            changes += _made(await facet.change_settings(address, wanted))
+            changes += _made(one.label, await facet.change_settings(one.address, wanted))
         except TurbopumpError as error:
-            changes += _failed(address, before, wanted, error)
+            changes += _failed(one.label, before, wanted, error)
     return show_changes(output, changes, dry_run=dry_run)
 
 
@@ -133,15 +130,15 @@ async def set_on_name_servers(
             changes += _planned(address, before, wanted)
             continue
         try:
-            changes += _made(await facet.change_settings(wanted, address))
+            changes += _made(address, await facet.change_settings(wanted, address))
         except TurbopumpError as error:
             changes += _failed(address, before, wanted, error)
     return show_changes(output, changes, dry_run=dry_run)
 
 
-def _planned(address: str, before: Mapping[str, str], wanted: Mapping[str, str]) -> list[Change]:
+def _planned(where: str, before: Mapping[str, str], wanted: Mapping[str, str]) -> list[Change]:
     return [
-        Change(address, key, before.get(key), value, _unknown(key, before))
+        Change(where, key, before.get(key), value, _unknown(key, before))
         for key, value in wanted.items()
     ]
 
@@ -152,10 +149,10 @@ def _unknown(key: str, before: Mapping[str, str]) -> str | None:
     return f"it has no such key{did_you_mean(key, sorted(before))}"
 
 
-def _made(changes: Iterable[SettingChange]) -> list[Change]:
+def _made(where: str, changes: Iterable[SettingChange]) -> list[Change]:
     return [
         Change(
-            one.server,
+            where,
             one.key,
             one.old,
             one.new,
@@ -166,6 +163,10 @@ def _made(changes: Iterable[SettingChange]) -> list[Change]:
 
 
 def _failed(
-    address: str, before: Mapping[str, str], wanted: Mapping[str, str], error: Exception
+    where: str, before: Mapping[str, str], wanted: Mapping[str, str], error: Exception
 ) -> list[Change]:
-    return [Change(address, key, before.get(key), value, str(error)) for key, value in wanted.items()]
+    fault = error.remark if isinstance(error, ResponseError) else None
+    return [
+        Change(where, key, before.get(key), value, fault or str(error))
+        for key, value in wanted.items()
+    ]

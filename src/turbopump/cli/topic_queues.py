@@ -49,7 +49,9 @@ async def show_topic(servers: Servers, topic: str, cluster: str | None, output: 
     facet = Topics(servers)
     settings = await facet.settings(topic, cluster=cluster)
     if not settings:
-        near = did_you_mean(topic, users_topics(await topic_names(servers), await servers.brokers()))
+        near = did_you_mean(
+            topic, users_topics(await topic_names(servers), await servers.brokers())
+        )
         complain(f"unknown topic {topic}{near}; turbopump topic list shows all")
         return NOT_FOUND
     names = await broker_names(servers)
@@ -160,4 +162,6 @@ def _show_ordered(topics: dict[str, dict[str, int]], output: str) -> int:
         for broker, number in queues.items()
     ]
     show(output, {"topics": rows}, [Table(ORDERED, rows)])
+    if not rows:
+        complain("no topic is globally ordered")
     return 0
