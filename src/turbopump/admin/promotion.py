@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from turbopump.admin.access import ComparedAccounts, accounts_at, differing_accounts
 from turbopump.admin.cluster import Servers
+from turbopump.admin.name_servers import NameServers
 from turbopump.config import properties
 from turbopump.errors import ClientError, ConfigError, ProtocolError, RemotingError
 from turbopump.protocol.requests.namesrv import MASTER_ID, ClusterInfo, GetBrokerClusterInfo
@@ -412,8 +413,7 @@ async def restart_broker(command: str) -> None:
 
 
 async def new_master(servers: Servers, name: str, log_end: int) -> str:
-    """Wait until the name servers list a master of a broker, and the master answers. Return its
-    address.
+    """Wait until a broker has a master again that clients may send to. Return its address.
 
     - ``log_end``: the end of the slave's log before the restart.
 
@@ -425,7 +425,8 @@ async def new_master(servers: Servers, name: str, log_end: int) -> str:
             address = broker.broker_addrs.get(MASTER_ID) if broker is not None else None
             if address is not None:
                 status = await servers.call(address, GetBrokerHaStatus(), timeout=ANSWER_S)
-                if status.master:
+                writable = await NameServers(servers).is_writable(name, servers.name_servers[0])
+                if status.master and writable:
                     break
         except (RemotingError, ProtocolError):
             pass  # it is starting

@@ -21,9 +21,7 @@ from turbopump.protocol.requests.namesrv import (
     ClusterInfo,
     GetAllTopicList,
     GetBrokerClusterInfo,
-    GetRouteInfo,
 )
-from turbopump.protocol.requests.topics import PERM_WRITE
 
 NAME_SERVERS: Final = (
     Column("name_server"),
@@ -134,7 +132,7 @@ async def _change_permission(
         old: str | None = None
         fault = None
         try:
-            old = _words(await _is_writable(servers, address, broker))
+            old = _words(await facet.is_writable(broker, address))
             if not dry_run:
                 await change(broker, address)
         except TurbopumpError as error:
@@ -142,15 +140,6 @@ async def _change_permission(
         what = f"write permission of {broker}"
         changes.append(Change(address, what, old, _words(is_wanted), fault))
     return show_changes(output, changes, dry_run=dry_run)
-
-
-async def _is_writable(servers: Servers, address: str, broker: str) -> bool:
-    """Return True if clients of a name server may send to a broker.
-
-    Each broker has a topic of its own name, whose route shows the permission.
-    """
-    route = await servers.call(address, GetRouteInfo(topic=broker))
-    return any(one.perm & PERM_WRITE for one in route.queue_datas if one.broker_name == broker)
 
 
 def _words(is_writable: bool) -> str:
