@@ -262,7 +262,7 @@ def _with(settings: SubscriptionGroupConfig, wanted: Mapping[str, Any]) -> Subsc
             try:
                 value = msgspec.json.decode(value)
             except msgspec.DecodeError as error:
-                raise click.UsageError(f"--set {key}: {error}") from None
+                raise click.UsageError(f"--set {key}: {value!r} is no JSON: {error}") from None
         texts[key] = value
     try:
         return msgspec.convert(known | texts, SubscriptionGroupConfig, strict=False)

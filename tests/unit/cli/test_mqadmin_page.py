@@ -1,4 +1,4 @@
-"""The page that maps the commands of Apache's mqadmin to ours: it has all of them, and every command
+"""The page that maps the commands of Apache's mqadmin to ours: it has all of them, and each command
 of ours that it names exists with its options."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 from turbopump.cli.entry import turbopump
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "mqadmin.md"
-COMMANDS = """
+_COMMANDS = """
     updateTopic updateTopicList deleteTopic updateSubGroup updateSubGroupList setConsumeMode
     deleteSubGroup updateBrokerConfig updateTopicPerm topicRoute topicStatus topicClusterList
     addBroker removeBroker resetMasterFlushOffset brokerStatus queryMsgById queryMsgByKey
@@ -30,8 +30,9 @@ COMMANDS = """
     removeColdDataFlowCtrGroupConfig setCommitLogReadAheadMode createUser updateUser
     deleteUser getUser listUser copyUser createAcl updateAcl deleteAcl getAcl listAcl copyAcl
     rocksDBConfigToJson checkRocksdbCqWriteProgress
-""".split()
+"""
 """The commands that mqadmin 5.3.3 registers (MQAdminStartup), in its order."""
+COMMANDS = _COMMANDS.split()
 ROWS = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) ?\|$", PAGE.read_text(), re.MULTILINE)
 OURS = sorted(set(re.findall(r"`turbopump ([^`]+)`", PAGE.read_text())))
 
