@@ -6,21 +6,27 @@ display of answers, are unknown here.
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+import ipaddress
+from collections.abc import Iterable
+from typing import Any, Final, TypeVar
 
 from turbopump.auth.signatures import Credentials, RequestSigner
 from turbopump.client.routes import refuse_other_than_name_server
+from turbopump.config.addresses import bare_host
 from turbopump.config.tls import ClientTls, meant
 from turbopump.errors import ClientError, RemotingError, ResponseError
 from turbopump.message.rules import did_you_mean
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.command import Command, reply_in
+from turbopump.protocol.command import Body, Command, reply_in
 from turbopump.protocol.request import ReplyT, Request
 from turbopump.protocol.requests.namesrv import MASTER_ID, ClusterInfo, GetBrokerClusterInfo
-from turbopump.remoting.client import RemotingClient
+from turbopump.remoting.client import RemotingClient, refused_by
 
 BodyT = TypeVar("BodyT")
+
+ANSWER_S: Final = 5.0
+"""Seconds to wait for the answer of a server, as mqadmin does."""
 
 
 class Servers(RemotingClient):
@@ -113,24 +119,74 @@ class Servers(RemotingClient):
     async def brokers_at(self, broker: str | None = None, cluster: str | None = None) -> list[str]:
         """Return the addresses of the brokers that an operation is meant for.
 
-        - ``broker``: the name of a broker, which means its master, or an address.
+        - ``broker``: ``brokerName`` (its master), ``brokerName:ID``, or ``HOST:PORT``.
         - ``cluster``: all masters of this cluster. Without both, all masters.
 
-        Raises ClientError if the broker or the cluster does not exist, and RemotingError.
+        A name server is asked, unless ``broker`` is an IP address with a port. Raises ClientError
+        if the broker or the cluster does not exist, and RemotingError.
         """
         if broker is None:
             return await self.masters(cluster)
-        if ":" in broker:
+        name, colon, number = broker.rpartition(":")
+        if colon and _is_ip(name):
             return [broker]
         table = (await self.brokers()).broker_addr_table
-        if broker not in table:
+        if broker in table:
+            name, number = broker, str(MASTER_ID)
+        elif colon and name not in table:
+            return [broker]
+        if name not in table:
             known = ", ".join(sorted(table)) or "none"
             near = did_you_mean(broker, list(table))
             raise ClientError(f"no broker {broker} is registered{near}; there are: {known}")
-        addresses = table[broker].broker_addrs
-        if MASTER_ID not in addresses:
-            raise ClientError(f"broker {broker} has no master now")
-        return [addresses[MASTER_ID]]
+        addresses = table[name].broker_addrs
+        for broker_id, address in addresses.items():
+            if str(broker_id) == number:
+                return [address]
+        there = ", ".join(f"{name}:{one}" for one in sorted(addresses))
+        what = f"no {name}:{number}" if colon else "no master now"
+        raise ClientError(f"broker {name} has {what}; registered are: {there}")
+
+    async def ask(
+        self, address: str, request: Request[ReplyT], body: Body = b"", *, timeout: float = ANSWER_S
+    ) -> ReplyT:
+        """Send a request to one server and return the decoded reply.
+
+        Raises ResponseError if the server refuses, and RemotingError or BodyError for any other
+        failure. The error of a server that does not know the request says so.
+        """
+        answer = await self.exchange(address, request, body, timeout=timeout)
+        refuse_other_server(address, answer)
+        if answer.code != ResponseCode.SUCCESS:
+            raise refused_by(address, request, answer)
+        return reply_in(answer, request)
+
+    async def change_each(
+        self, addresses: Iterable[str], request: Request[Any], body: Body = b""
+    ) -> list[str]:
+        """Send the same change to each server in turn, and return the addresses.
+
+        Raises the error of the first server that fails. Further servers are not asked. A note of
+        the error names the servers that have made the change.
+        """
+        done: list[str] = []
+        for address in addresses:
+            try:
+                await self.ask(address, request, body)
+            except RemotingError as error:
+                if done:
+                    error.add_note(f"the change was made on {', '.join(done)}; repeat it later")
+                raise
+            done.append(address)
+        return done
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ipaddress.ip_address(bare_host(host))
+    except ValueError:
+        return False
+    return True
 
 
 def refuse_unknown_cluster(info: ClusterInfo, cluster: str) -> None:
@@ -151,7 +207,7 @@ async def ask_each(
 
     - ``without``: answer codes whose brokers are left out.
 
-    Raises RemotingError for any other failure.
+    Raises ResponseError for any other refusal, and RemotingError if a broker cannot be asked.
     """
     found: dict[str, BodyT] = {}
     for address in addresses:
@@ -160,7 +216,7 @@ async def ask_each(
         if answer.code == ResponseCode.SUCCESS:
             found[address] = fastjson.decode(answer.body, body)
         elif answer.code not in without:
-            raise RemotingError(f"broker {address}: {answer.remark or f'code {answer.code}'}")
+            raise refused_by(address, request, answer)
     return found
 
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from turbopump.admin.cluster import Servers
-from turbopump.admin.groups import group_members, group_names, group_offsets
+from turbopump.admin.group_lag import group_offsets
+from turbopump.admin.groups import group_members, group_names
 from turbopump.clock import Clock
 from turbopump.config import properties
 from turbopump.errors import ClientError, ConfigError, ProtocolError, RemotingError, ResponseError
