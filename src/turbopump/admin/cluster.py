@@ -6,15 +6,13 @@ display of answers, are unknown here.
 
 from __future__ import annotations
 
-import ipaddress
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 from turbopump.auth.signatures import Credentials, RequestSigner
 from turbopump.client.routes import refuse_other_than_name_server
-from turbopump.config.addresses import bare_host
 from turbopump.config.tls import ClientTls, meant
-from turbopump.errors import ClientError, RemotingError, ResponseError
+from turbopump.errors import ClientError, ProtocolError, RemotingError, ResponseError
 from turbopump.message.rules import did_you_mean
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
@@ -24,6 +22,10 @@ from turbopump.protocol.requests.namesrv import MASTER_ID, ClusterInfo, GetBroke
 from turbopump.remoting.client import RemotingClient, refused_by
 
 BodyT = TypeVar("BodyT")
+T = TypeVar("T")
+
+PORT_MIN: Final = 1024
+"""Lowest number that is a port behind a colon. A lower one is a brokerId."""
 
 ANSWER_S: Final = 5.0
 """Seconds to wait for the answer of a server, as mqadmin does."""
@@ -119,7 +121,8 @@ class Servers(RemotingClient):
     async def brokers_at(self, broker: str | None = None, cluster: str | None = None) -> list[str]:
         """Return the addresses of the brokers that an operation is meant for.
 
-        - ``broker``: ``brokerName`` (its master), ``brokerName:ID``, or ``HOST:PORT``.
+        - ``broker``: the name of a broker, which means its master; ``NAME:ID`` for a slave; or an
+          address.
         - ``cluster``: all masters of this cluster. Without both, all masters.
 
         A name server is asked, unless ``broker`` is an IP address with a port. Raises ClientError
@@ -128,24 +131,22 @@ class Servers(RemotingClient):
         if broker is None:
             return await self.masters(cluster)
         name, colon, number = broker.rpartition(":")
-        if colon and _is_ip(name):
+        if not colon:
+            name, number = broker, str(MASTER_ID)
+        elif not number.isdecimal() or int(number) >= PORT_MIN:
             return [broker]
         table = (await self.brokers()).broker_addr_table
-        if broker in table:
-            name, number = broker, str(MASTER_ID)
-        elif colon and name not in table:
-            return [broker]
         if name not in table:
             known = ", ".join(sorted(table)) or "none"
-            near = did_you_mean(broker, list(table))
-            raise ClientError(f"no broker {broker} is registered{near}; there are: {known}")
+            near = did_you_mean(name, list(table))
+            raise ClientError(f"no broker {name} is registered{near}; there are: {known}")
         addresses = table[name].broker_addrs
-        for broker_id, address in addresses.items():
-            if str(broker_id) == number:
-                return [address]
-        there = ", ".join(f"{name}:{one}" for one in sorted(addresses))
-        what = f"no {name}:{number}" if colon else "no master now"
-        raise ClientError(f"broker {name} has {what}; registered are: {there}")
+        if int(number) in addresses:
+            return [addresses[int(number)]]
+        if colon:
+            known = ", ".join(map(str, sorted(addresses)))
+            raise ClientError(f"broker {name} has no replica {number} now; there are: {known}")
+        raise ClientError(f"broker {name} has no master now")
 
     async def ask(
         self, address: str, request: Request[ReplyT], body: Body = b"", *, timeout: float = ANSWER_S
@@ -164,29 +165,12 @@ class Servers(RemotingClient):
     async def change_each(
         self, addresses: Iterable[str], request: Request[Any], body: Body = b""
     ) -> list[str]:
-        """Send the same change to each server in turn, and return the addresses.
+        """Send the same change to each server, and return the addresses.
 
-        Raises the error of the first server that fails. Further servers are not asked. A note of
-        the error names the servers that have made the change.
+        A failure does not keep the change from the other servers. Raises the errors of the function
+        ``change_each``.
         """
-        done: list[str] = []
-        for address in addresses:
-            try:
-                await self.ask(address, request, body)
-            except RemotingError as error:
-                if done:
-                    error.add_note(f"the change was made on {', '.join(done)}; repeat it later")
-                raise
-            done.append(address)
-        return done
-
-
-def _is_ip(host: str) -> bool:
-    try:
-        ipaddress.ip_address(bare_host(host))
-    except ValueError:
-        return False
-    return True
+        return list(await change_each(addresses, lambda at: self.ask(at, request, body)))
 
 
 def refuse_unknown_cluster(info: ClusterInfo, cluster: str) -> None:
@@ -218,6 +202,40 @@ async def ask_each(
         elif answer.code not in without:
             raise refused_by(address, request, answer)
     return found
+
+
+async def change_each(
+    addresses: Iterable[str], change: Callable[[str], Awaitable[T]]
+) -> dict[str, T]:
+    """Make the same change on each server, also after a failure. Return the results by address.
+
+    Raises the error of the server if there is only one, else ClientError, which lists all outcomes.
+    """
+    done: dict[str, T] = {}
+    faults: dict[str, RemotingError | ProtocolError] = {}
+    for address in addresses:
+        try:
+            done[address] = await change(address)
+        except (RemotingError, ProtocolError) as error:
+            faults[address] = error
+    if faults and not done and len(faults) == 1:
+        (fault,) = faults.values()
+        raise fault
+    changed_servers({**dict.fromkeys(done), **{at: str(one) for at, one in faults.items()}})
+    return done
+
+
+def changed_servers(faults: Mapping[str, str | None]) -> list[str]:
+    """Return the servers that made a change. Raise ClientError if one of them did not.
+
+    - ``faults``: the reason of each failure, or None, by address.
+    """
+    failed = {address: fault for address, fault in faults.items() if fault is not None}
+    done = [address for address in faults if address not in failed]
+    if failed:
+        reasons = "; ".join(f"{address}: {fault}" for address, fault in failed.items())
+        raise ClientError(f"not changed: {reasons}. Changed: {', '.join(done) or 'none'}")
+    return done
 
 
 def refuse_other_server(address: str, answer: Command) -> None:

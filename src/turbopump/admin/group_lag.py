@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +10,11 @@ from turbopump.admin.cluster import ask_each
 from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.consumers import GetConsumeStats, QueryConsumeTimeSpan
-from turbopump.protocol.requests.statistics import ConsumeStats, QueryConsumeTimeSpanBody
+from turbopump.protocol.requests.statistics import (
+    ConsumeStats,
+    OffsetWrapper,
+    QueryConsumeTimeSpanBody,
+)
 from turbopump.remoting.client import RemotingClient
 
 
@@ -72,18 +76,25 @@ async def group_lag(
     table = {
         queue: stands for body in answers.values() for queue, stands in body.offset_table.items()
     }
-    queues = [
-        QueueLag(
-            queue.topic,
-            queue.broker_name,
-            queue.queue_id,
-            stands.consumer_offset,
-            stands.broker_offset,
-            stands.last_timestamp,
-        )
-        for queue, stands in sorted(table.items())
-    ]
-    return GroupLag(group, queues)
+    return lag_of(group, table)
+
+
+def lag_of(group: str, table: Mapping[MessageQueue, OffsetWrapper]) -> GroupLag:
+    """Return the offsets of a group from answers, without the ages of messages."""
+    return GroupLag(
+        group,
+        [
+            QueueLag(
+                queue.topic,
+                queue.broker_name,
+                queue.queue_id,
+                stands.consumer_offset,
+                stands.broker_offset,
+                stands.last_timestamp,
+            )
+            for queue, stands in sorted(table.items())
+        ],
+    )
 
 
 async def lag_with_delays(

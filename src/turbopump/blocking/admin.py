@@ -113,23 +113,71 @@ class GroupDeadLetters(Facet[dead_letters.GroupDeadLetters]):
 class Brokers(Facet[brokers.Brokers]):
     """Brokers, as ``turbopump.admin.brokers.Brokers``."""
 
+    list = waits(brokers.Brokers.list)
+    figures = waits(brokers.Brokers.figures)
+    settings = waits(brokers.Brokers.settings)
+    change_settings = waits(brokers.Brokers.change_settings)
+    statistics = waits(brokers.Brokers.statistics)
+    consume_stats = waits(brokers.Brokers.consume_stats)
+    clean_expired_queues = waits(brokers.Brokers.clean_expired_queues)
+    clean_unused_topics = waits(brokers.Brokers.clean_unused_topics)
+    delete_expired_log = waits(brokers.Brokers.delete_expired_log)
+    cold_reads = waits(brokers.Brokers.cold_reads)
+    set_cold_read_limits = waits(brokers.Brokers.set_cold_read_limits)
+    remove_cold_read_limit = waits(brokers.Brokers.remove_cold_read_limit)
+    set_read_ahead = waits(brokers.Brokers.set_read_ahead)
+
 
 class NameServers(Facet[name_servers.NameServers]):
     """Name servers, as ``turbopump.admin.name_servers.NameServers``."""
+
+    @property
+    def addresses(self) -> list[str]:
+        """Addresses of all name servers, as given to this object."""
+        return self._ready().addresses
+
+    settings = waits(name_servers.NameServers.settings)
+    change_settings = waits(name_servers.NameServers.change_settings)
+    wipe_write_permission = waits(name_servers.NameServers.wipe_write_permission)
+    restore_write_permission = waits(name_servers.NameServers.restore_write_permission)
 
 
 class Kv(Facet[kv.Kv]):
     """Key-value configuration, as ``turbopump.admin.kv.Kv``."""
 
+    get = waits(kv.Kv.get)
+    list = waits(kv.Kv.list)
+    put = waits(kv.Kv.put)
+    delete = waits(kv.Kv.delete)
+    ordered_queues = waits(kv.Kv.ordered_queues)
+    set_ordered_queues = waits(kv.Kv.set_ordered_queues)
+    delete_ordered_queues = waits(kv.Kv.delete_ordered_queues)
+    ordered_topics = waits(kv.Kv.ordered_topics)
+
 
 class Users(Facet[users.Users]):
     """Users and policies, as ``turbopump.admin.users.Users``."""
+
+    list = waits(users.Users.list)
+    get = waits(users.Users.get)
+    policies = waits(users.Users.policies)
+    create = waits(users.Users.create)
+    change = waits(users.Users.change)
+    delete = waits(users.Users.delete)
+    add_policy = waits(users.Users.add_policy)
+    change_policy = waits(users.Users.change_policy)
+    delete_policy = waits(users.Users.delete_policy)
 
 
 class Replication(Facet[replication.Replication]):
     """Masters and slaves, as ``turbopump.admin.replication.Replication``."""
 
     states = waits(replication.Replication.states)
+    status = waits(replication.Replication.status)
+    slaves = waits(replication.Replication.slaves)
+    problems = waits(replication.Replication.problems)
+    differing_accounts = waits(replication.Replication.differing_accounts)
+    reset_master_flush_offset = waits(replication.Replication.reset_master_flush_offset)
 
 
 class Admin(OnLoopThread[admin.Admin]):
