@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from turbopump.admin.doctor.runtime_figures import RuntimeFigures
+from turbopump.admin.broker_figures import FigureTexts
 from turbopump.admin.exporter.broker_answers import BrokerAnswers, GroupFigures
 from turbopump.admin.exporter.runtime_metrics import RUNTIME_FAMILIES, runtime_samples
 from turbopump.message.rules import DLQ_PREFIX, RETRY_PREFIX
@@ -240,11 +240,11 @@ def _slave_samples(
 ) -> Iterator[tuple[Family, tuple[str, ...], float]]:
     ends: dict[tuple[str, str], float] = {}
     for broker in brokers:
-        end = RuntimeFigures(broker.figures).number("commitLogMaxOffset")
+        end = FigureTexts(broker.figures).number("commitLogMaxOffset")
         if broker.name.is_master and end is not None:
             ends[broker.name[:2]] = end
     for broker in brokers:
-        end = RuntimeFigures(broker.figures).number("commitLogMaxOffset")
+        end = FigureTexts(broker.figures).number("commitLogMaxOffset")
         if not broker.name.is_master and broker.name[:2] in ends and end is not None:
             cluster, name, _ = broker.name
             behind = ends[cluster, name] - end

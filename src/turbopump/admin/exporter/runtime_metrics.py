@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from turbopump.admin.doctor.runtime_figures import RuntimeFigures
+from turbopump.admin.broker_figures import FigureTexts
 from turbopump.admin.exporter.broker_answers import BrokerAnswers
 from turbopump.metrics.family import Family, Kind
 
@@ -127,38 +127,39 @@ _CAPACITY: Final = re.compile(r"Total : ([^,]+), Free : (.+?)\.?$")
 
 def runtime_samples(answers: BrokerAnswers) -> Iterator[tuple[Family, tuple[str, ...], float]]:
     """Yield family, label values and value of each runtime figure of a broker."""
-    figures = RuntimeFigures(answers.figures)
+    texts = answers.figures
     values = (
         answers.name.cluster,
         answers.address,
         answers.name.broker,
-        figures.text("brokerVersionDesc"),
-        figures.text("bootTimestamp"),
-        figures.text("brokerVersion"),
+        texts.get("brokerVersionDesc", ""),
+        texts.get("bootTimestamp", ""),
+        texts.get("brokerVersion", ""),
     )
-    for family, value in _values(figures):
+    for family, value in _values(texts):
         yield family, values, value
 
 
-def _values(figures: RuntimeFigures) -> Iterator[tuple[Family, float]]:
+def _values(texts: Mapping[str, str]) -> Iterator[tuple[Family, float]]:
+    figures = FigureTexts(texts)
     for family, figure in NUMBERS.items():
         number = figures.number(figure)
         if number is not None:
             yield family, number
-    if figures.text("remainHowManyDataToFlush"):
+    if "remainHowManyDataToFlush" in texts:
         yield UNFLUSHED, figures.size("remainHowManyDataToFlush")
-    capacity = _CAPACITY.search(figures.text("commitLogDirCapacity"))
+    capacity = _CAPACITY.search(texts.get("commitLogDirCapacity", ""))
     if capacity is not None:
-        sizes = RuntimeFigures({"total": capacity[1], "free": capacity[2]})
+        sizes = FigureTexts({"total": capacity[1], "free": capacity[2]})
         yield DISK_TOTAL, sizes.size("total")
         yield DISK_FREE, sizes.size("free")
     for figure, families in RATES.items():
-        text = figures.text(figure) or figures.text(OLD_SPELLING.get(figure, figure))
-        rates = RuntimeFigures(dict(zip(SPANS_S, text.split(), strict=False)))
+        text = texts.get(figure) or texts.get(OLD_SPELLING.get(figure, figure), "")
+        rates = FigureTexts(dict(zip(SPANS_S, text.split(), strict=False)))
         for seconds, family in zip(SPANS_S, families, strict=True):
             rate = rates.number(seconds)
             if rate is not None:
                 yield family, rate
-    for label, count in _COUNT.findall(figures.text("putMessageDistributeTime")):
+    for label, count in _COUNT.findall(texts.get("putMessageDistributeTime", "")):
         if label in SPREAD:
             yield SPREAD[label], int(count)
