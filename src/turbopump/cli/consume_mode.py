@@ -53,10 +53,10 @@ async def command(
         old: str | None = None
         fault = None
         try:
-            known = await facet.request_mode(group, topic, broker=address)
+            known = await facet.mode(group, topic, address)
             old = None if known is None else _words(known.mode, known.pop_share_queue_num)
             if not dry_run:
-                await facet.set_request_mode(group, topic, wanted, share=share, broker=address)
+                await facet.set_mode(group, topic, wanted, pop_share=share, broker=address)
         except TurbopumpError as error:
             fault = str(error)
         what = f"{group} reads {topic} by"

@@ -14,16 +14,17 @@ import msgspec
 
 from turbopump.admin.brokers import Brokers
 from turbopump.admin.cluster import Servers
-from turbopump.admin.groups import GroupLag, Groups, group_names
+from turbopump.admin.group_lag import GroupLag
+from turbopump.admin.groups import Groups, group_names
 from turbopump.admin.offsets import Offsets
-from turbopump.admin.topics import Topics, delete_topic_on_broker, delete_topic_route
+from turbopump.admin.topics import Topics
 from turbopump.cli.changes import Change, dry_run_option, show_changes
 from turbopump.cli.entry import command_group, complain
 from turbopump.cli.frame import NOT_FOUND, client_command, show
 from turbopump.cli.names import broker_option, group_subject
 from turbopump.cli.tables import TIME, Column, Table
 from turbopump.cli.values import checked_pairs
-from turbopump.errors import TurbopumpError
+from turbopump.errors import RouteNotFoundError, TurbopumpError
 from turbopump.message.rules import DLQ_PREFIX, RETRY_PREFIX, did_you_mean
 from turbopump.plural import counted
 from turbopump.protocol.requests.groups import SubscriptionGroupConfig
@@ -71,7 +72,7 @@ async def list_groups(servers: Servers, cluster: str | None, every: bool, output
     not consumed."""
     facet = Groups(servers)
     rows = []
-    for group in await facet.names(cluster):
+    for group in await facet.names(cluster, system=every):
         members = (await facet.members(group, cluster=cluster)).members
         lag = await Offsets(servers).show(group, cluster=cluster)
         if every or members or lag.queues:
@@ -416,16 +417,14 @@ async def _delete_topic(
     servers: Servers, topic: str, names: Mapping[str, str], *, yes: bool
 ) -> list[Change]:
     """Delete a topic of a group, and return the changes."""
-    queues = await Topics(servers).queues(topic)
-    if not queues:
+    try:
+        queues = await Topics(servers).queues(topic)
+    except RouteNotFoundError:
         return []
     fault = None
     try:
         if yes:
-            for address in await servers.masters():
-                await delete_topic_on_broker(servers, address, topic)
-            failures = (await delete_topic_route(servers, topic)).values()
-            fault = next(filter(None, failures), None)
+            await Topics(servers).delete(topic)
     except TurbopumpError as error:
         fault = str(error)
     messages = {

@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from turbopump.admin.clients import Clients
+from turbopump.admin.clients import Producer, producers_at
 from turbopump.admin.cluster import Servers
 from turbopump.cli.entry import command_group, complain
 from turbopump.cli.frame import client_command, show
@@ -34,17 +34,21 @@ async def list_producers(
 ) -> int:
     """List the producers that are connected to the masters. A producer that is connected to several
     brokers is listed once."""
-    found = await Clients(servers).producers(group, broker=broker, cluster=cluster)
+    found: dict[tuple[str, str], Producer] = {}
+    for address in await servers.brokers_at(broker, cluster):
+        for name, producers in (await producers_at(servers, address)).items():
+            if group in (None, name):
+                found |= {(name, one.client_id): one for one in producers}
     rows = [
         {
-            "group": one.group,
+            "group": name,
             "client_id": one.client_id,
             "address": one.address,
             "language": one.language,
             "version": one.version,
             "last_heartbeat_ms": one.last_heartbeat_ms,
         }
-        for one in found
+        for (name, _), one in sorted(found.items())
     ]
     show(output, {"producers": rows}, [Table(PRODUCERS, rows)])
     if not rows:
