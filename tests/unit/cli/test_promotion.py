@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import signal
 import subprocess
@@ -31,16 +30,13 @@ mappedFileSizeCommitLog=8388608
 diskFreeSpaceMin=67108864
 """
 RESTART = """
-import os, signal, socket, subprocess, sys
-pid, port, new_pid, *command = sys.argv[1:]
+import os, signal, subprocess, sys
+pid, new_pid, *command = sys.argv[1:]
 os.kill(int(pid), signal.SIGTERM)
-while True:
-    with socket.socket() as probe:
-        if probe.connect_ex(("127.0.0.1", int(port))):
-            break
-running = subprocess.Popen(
-    command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-)
+ready = False
+while not ready:  # the old process may still have the store
+    running = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    ready = any(line.startswith(b"ready ") for line in running.stdout)
 with open(new_pid, "w") as file:
     file.write(str(running.pid))
 """
@@ -74,9 +70,8 @@ class Pair:
         """A command that restarts the slave."""
         script = self.home / "restart.py"
         script.write_text(RESTART)
-        port = re.findall(r"^listenPort=(\d+)$", self.file.read_text(), re.MULTILINE)[0]
         started = [sys.executable, PATIENT, "broker", "-c", str(self.file)]
-        words = [str(script), str(self.slave.pid), port, str(self.home / "new.pid"), *started]
+        words = [str(script), str(self.slave.pid), str(self.home / "new.pid"), *started]
         return shlex.join([sys.executable, *words])
 
     def until_in_sync(self) -> None:
