@@ -80,7 +80,7 @@ class Admin(InContext):
         self.topics = Topics(self.servers)
         self.groups = Groups(self.servers)
         self.offsets = Offsets(self.servers)
-        self.clients = Clients(self.servers)
+        self.clients = Clients(self.servers, self._finder)
         self.messages = Messages(self.servers, self._finder)
         self.dead_letters = GroupDeadLetters(self._finder)
         self.brokers = Brokers(self.servers)

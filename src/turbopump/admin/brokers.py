@@ -13,7 +13,7 @@ from typing import Final
 
 from turbopump.admin.broker_figures import BrokerFigures
 from turbopump.admin.cluster import Servers, change_each, refuse_unknown_cluster
-from turbopump.admin.groups import GroupLag, lag_of
+from turbopump.admin.group_lag import GroupLag, lag_of
 from turbopump.admin.settings import SettingChange, change_settings, read_settings
 from turbopump.config import properties
 from turbopump.errors import ResponseError

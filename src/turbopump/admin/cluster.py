@@ -16,16 +16,19 @@ from turbopump.errors import ClientError, ProtocolError, RemotingError, Response
 from turbopump.message.rules import did_you_mean
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.command import Command, reply_in
+from turbopump.protocol.command import Body, Command, reply_in
 from turbopump.protocol.request import ReplyT, Request
 from turbopump.protocol.requests.namesrv import MASTER_ID, ClusterInfo, GetBrokerClusterInfo
-from turbopump.remoting.client import RemotingClient
+from turbopump.remoting.client import RemotingClient, refused_by
 
 BodyT = TypeVar("BodyT")
 T = TypeVar("T")
 
 PORT_MIN: Final = 1024
 """Lowest number that is a port behind a colon. A lower one is a brokerId."""
+
+ANSWER_S: Final = 5.0
+"""Seconds to wait for the answer of a server, as mqadmin does."""
 
 
 class Servers(RemotingClient):
@@ -122,7 +125,8 @@ class Servers(RemotingClient):
           address.
         - ``cluster``: all masters of this cluster. Without both, all masters.
 
-        Raises ClientError if the broker or the cluster does not exist, and RemotingError.
+        A name server is asked, unless ``broker`` is an IP address with a port. Raises ClientError
+        if the broker or the cluster does not exist, and RemotingError.
         """
         if broker is None:
             return await self.masters(cluster)
@@ -144,6 +148,30 @@ class Servers(RemotingClient):
             raise ClientError(f"broker {name} has no replica {number} now; there are: {known}")
         raise ClientError(f"broker {name} has no master now")
 
+    async def ask(
+        self, address: str, request: Request[ReplyT], body: Body = b"", *, timeout: float = ANSWER_S
+    ) -> ReplyT:
+        """Send a request to one server and return the decoded reply.
+
+        Raises ResponseError if the server refuses, and RemotingError or BodyError for any other
+        failure. The error of a server that does not know the request says so.
+        """
+        answer = await self.exchange(address, request, body, timeout=timeout)
+        refuse_other_server(address, answer)
+        if answer.code != ResponseCode.SUCCESS:
+            raise refused_by(address, request, answer)
+        return reply_in(answer, request)
+
+    async def change_each(
+        self, addresses: Iterable[str], request: Request[Any], body: Body = b""
+    ) -> list[str]:
+        """Send the same change to each server, and return the addresses.
+
+        A failure does not keep the change from the other servers. Raises the errors of the function
+        ``change_each``.
+        """
+        return list(await change_each(addresses, lambda at: self.ask(at, request, body)))
+
 
 def refuse_unknown_cluster(info: ClusterInfo, cluster: str) -> None:
     """Raise ClientError if a cluster does not exist. The error lists the known clusters."""
@@ -163,7 +191,7 @@ async def ask_each(
 
     - ``without``: answer codes whose brokers are left out.
 
-    Raises RemotingError for any other failure.
+    Raises ResponseError for any other refusal, and RemotingError if a broker cannot be asked.
     """
     found: dict[str, BodyT] = {}
     for address in addresses:
@@ -172,7 +200,7 @@ async def ask_each(
         if answer.code == ResponseCode.SUCCESS:
             found[address] = fastjson.decode(answer.body, body)
         elif answer.code not in without:
-            raise RemotingError(f"broker {address}: {answer.remark or f'code {answer.code}'}")
+            raise refused_by(address, request, answer)
     return found
 
 

@@ -17,7 +17,8 @@ from typing import Final
 
 from turbopump.admin.broker_figures import BrokerFigures
 from turbopump.admin.cluster import Servers
-from turbopump.admin.groups import group_members, group_names, group_offsets
+from turbopump.admin.group_lag import group_offsets
+from turbopump.admin.groups import group_members, group_names
 from turbopump.admin.name_servers import set_write_permission_at
 from turbopump.clock import Clock
 from turbopump.config import properties

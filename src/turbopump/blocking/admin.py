@@ -27,27 +27,50 @@ class Topics(Facet[topics.Topics]):
 
     names = waits(topics.Topics.names)
     settings = waits(topics.Topics.settings)
+    all_settings = waits(topics.Topics.all_settings)
     queues = waits(topics.Topics.queues)
+    route = waits(topics.Topics.route)
+    clusters = waits(topics.Topics.clusters)
+    groups = waits(topics.Topics.groups)
     create = waits(topics.Topics.create)
+    alter = waits(topics.Topics.alter)
+    hidden_by = waits(topics.Topics.hidden_by)
+    put_all = waits(topics.Topics.put_all)
+    delete = waits(topics.Topics.delete)
+    delete_on_broker = waits(topics.Topics.delete_on_broker)
+    delete_routes = waits(topics.Topics.delete_routes)
 
 
 class Groups(Facet[groups.Groups]):
     """Consumer groups, as ``turbopump.admin.groups.Groups``."""
 
     names = waits(groups.Groups.names)
-    members = waits(groups.Groups.members)
-    lag = waits(groups.Groups.lag)
     settings = waits(groups.Groups.settings)
-    put = waits(groups.Groups.put)
+    all_settings = waits(groups.Groups.all_settings)
+    create = waits(groups.Groups.create)
+    alter = waits(groups.Groups.alter)
+    put_all = waits(groups.Groups.put_all)
     delete = waits(groups.Groups.delete)
+    members = waits(groups.Groups.members)
+    subscription = waits(groups.Groups.subscription)
+    topics = waits(groups.Groups.topics)
+    lag = waits(groups.Groups.lag)
+    may_read = waits(groups.Groups.may_read)
+    allow_reading = waits(groups.Groups.allow_reading)
+    set_mode = waits(groups.Groups.set_mode)
 
 
 class Offsets(Facet[offsets.Offsets]):
     """Offsets of groups, as ``turbopump.admin.offsets.Offsets``."""
 
     show = waits(offsets.Offsets.show)
+    times = waits(offsets.Offsets.times)
+    bounds = waits(offsets.Offsets.bounds)
+    first_stored_ms = waits(offsets.Offsets.first_stored_ms)
+    at_time = waits(offsets.Offsets.at_time)
     reset = waits(offsets.Offsets.reset)
     reset_queue = waits(offsets.Offsets.reset_queue)
+    reset_silently = waits(offsets.Offsets.reset_silently)
     set = waits(offsets.Offsets.set)
     clone = waits(offsets.Offsets.clone)
 
@@ -56,16 +79,25 @@ class Clients(Facet[clients.Clients]):
     """Connected clients, as ``turbopump.admin.clients.Clients``."""
 
     consumers = waits(clients.Clients.consumers)
+    producers = waits(clients.Clients.producers)
+    all_producers = waits(clients.Clients.all_producers)
     running_info = waits(clients.Clients.running_info)
+    offsets = waits(clients.Clients.offsets)
+    consume_directly = waits(clients.Clients.consume_directly)
 
 
 class Messages(Facet[messages.Messages]):
     """Stored messages, as ``turbopump.admin.messages.Messages``."""
 
+    queues = waits(messages.Messages.queues)
     by_id = waits(messages.Messages.by_id)
     at = waits(messages.Messages.at)
     by_key = waits(messages.Messages.by_key)
     by_time = waits(messages.Messages.by_time)
+    tracks = waits(messages.Messages.tracks)
+    trace = waits(messages.Messages.trace)
+    resume_check = waits(messages.Messages.resume_check)
+    queue_units = waits(messages.Messages.queue_units)
 
 
 class GroupDeadLetters(Facet[dead_letters.GroupDeadLetters]):
@@ -73,6 +105,9 @@ class GroupDeadLetters(Facet[dead_letters.GroupDeadLetters]):
 
     groups = waits(dead_letters.GroupDeadLetters.groups)
     letters = waits(dead_letters.GroupDeadLetters.letters)
+    reason = waits(dead_letters.GroupDeadLetters.reason)
+    would_resend = waits(dead_letters.GroupDeadLetters.would_resend)
+    resend = waits(dead_letters.GroupDeadLetters.resend)
 
 
 class Brokers(Facet[brokers.Brokers]):
