@@ -7,6 +7,7 @@ differs from run to run (addresses, times, ids) is named by ``plain_value``.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -16,7 +17,7 @@ from enum import Enum
 from typing import Any, Final
 
 import msgspec
-from tests.interop.our_clients import patient_producer
+from tests.interop.our_clients import CALL_SECONDS
 
 from turbopump import ConsumeFrom, Message, MessageQueue, Producer, PullConsumer, PushConsumer
 from turbopump.admin.admin import Admin
@@ -26,7 +27,7 @@ from turbopump.errors import ResponseError, TurbopumpError
 BROKER: Final = "broker-a"
 CLUSTER: Final = "DefaultCluster"
 TOPIC: Final = "T"
-PULLERS, PUSHERS = "pullers", "pushers"
+PRODUCERS, PULLERS, PUSHERS = "producers", "pullers", "pushers"
 """Groups of the clients that run while cases run."""
 
 
@@ -35,17 +36,42 @@ class Side:
     """One cluster, its administrator, and clients that run meanwhile."""
 
     admin: Admin
+    namesrv: str
     broker: str
     names: Mapping[str, str]
     producer: Producer
     puller: PullConsumer
     pusher: PushConsumer | None = None
+    handler: asyncio.Task[None] | None = None
     kept: dict[str, Any] = field(default_factory=dict)
     """Results that later cases need, such as ids of messages."""
 
     @property
     def queue(self) -> MessageQueue:
         return MessageQueue(TOPIC, BROKER, 0)
+
+    @property
+    def pusher_id(self) -> str:
+        assert self.pusher is not None
+        return self.pusher.client_id
+
+    async def start_pusher(self) -> None:
+        """Start a push consumer of ``TOPIC``, which takes every message."""
+        self.pusher = PushConsumer(
+            self.namesrv, group=PUSHERS, topic=TOPIC, consume_from=ConsumeFrom.FIRST
+        )
+        await self.pusher.start()
+        self.handler = asyncio.create_task(self._handle(self.pusher))
+
+    async def _handle(self, pusher: PushConsumer) -> None:
+        async for message in pusher:
+            message.done()
+
+    async def stop_pusher(self) -> None:
+        if self.pusher is not None and self.handler is not None:
+            await self.pusher.close()
+            self.handler.cancel()
+            await asyncio.wait([self.handler])
 
 
 Run = Callable[[Side], Awaitable[object]]
@@ -95,14 +121,13 @@ async def side_of(
     names = {namesrv: "namesrv", broker: "broker", root: "root"}
     async with AsyncExitStack() as stack:
         admin = await stack.enter_async_context(Admin(namesrv, credentials=credentials))
-        producer = await stack.enter_async_context(patient_producer(namesrv))
+        producer = await stack.enter_async_context(Producer(namesrv, group=PRODUCERS))
         puller = await stack.enter_async_context(PullConsumer(namesrv, group=PULLERS))
-        side = Side(admin, broker, names, producer, puller)
+        side = Side(admin, namesrv, broker, names, producer, puller)
         try:
             yield side
         finally:
-            if side.pusher is not None:
-                await side.pusher.close()
+            await side.stop_pusher()
 
 
 async def prepare(side: Side) -> None:
@@ -116,10 +141,11 @@ async def prepare(side: Side) -> None:
     await side.puller.commit(queue, 1)
 
 
-async def start_pusher(side: Side, namesrv: str) -> None:
-    """Start a push consumer of ``TOPIC``, which takes every message."""
-    side.pusher = PushConsumer(namesrv, group=PUSHERS, topic=TOPIC, consume_from=ConsumeFrom.FIRST)
-    await side.pusher.start()
+async def eventual(question: Callable[[], Awaitable[bool]]) -> None:
+    """Wait until the answer is yes."""
+    async with asyncio.timeout(CALL_SECONDS):
+        while not await question():
+            await asyncio.sleep(0.05)
 
 
 async def refused(call: Awaitable[object]) -> object:

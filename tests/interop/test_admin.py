@@ -4,17 +4,20 @@ has the same result on both."""
 from __future__ import annotations
 
 import asyncio
+import difflib
 import re
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from pprint import pformat
 from typing import Final, NamedTuple
 
 import pytest
 from tests.interop.accounts import ADMIN, APACHES_ON, ON
 from tests.interop.admin_cases import Cases, prepare, side_of
+from tests.interop.admin_client_cases import CLIENTS
 from tests.interop.admin_server_cases import ACCOUNTS, SERVERS
 from tests.interop.apache import NEWEST, fetch_jars
 from tests.interop.foreign import found
@@ -44,6 +47,10 @@ WITHOUT_CASE: Final = {
     "createStaticTopic": "ours has no static topics, and refuses them in words",
 }
 """Operations of Apache without a case, and the reasons."""
+
+
+PLAIN: Final = Cases({**CLIENTS, **SERVERS})
+"""Cases for servers without access control."""
 
 
 class Outcomes(NamedTuple):
@@ -84,9 +91,9 @@ def both_outcomes(cases: Cases, directory: Path, *, accounts: bool = False) -> I
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory, summary: list[str]) -> Iterator[Outcomes]:
     started = time.monotonic()
-    with both_outcomes(SERVERS, tmp_path_factory.mktemp("admin")) as found:
+    with both_outcomes(PLAIN, tmp_path_factory.mktemp("admin")) as found:
         seconds = time.monotonic() - started
-        summary.append(f"Admin, {len(SERVERS)} cases on ours and on Apache's: {seconds:.1f} s")
+        summary.append(f"Admin, {len(PLAIN)} cases on ours and on Apache's: {seconds:.1f} s")
         yield found
 
 
@@ -96,7 +103,7 @@ def account_outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outco
         yield found
 
 
-@pytest.mark.parametrize("name", SERVERS)
+@pytest.mark.parametrize("name", PLAIN)
 def test_an_operation_has_the_same_result_on_apaches_servers(outcomes: Outcomes, name: str) -> None:
     check(outcomes, name)
 
@@ -112,12 +119,14 @@ def check(outcomes: Outcomes, name: str) -> None:
     for result in (outcomes.ours[name], outcomes.apache[name]):
         if isinstance(result, Exception):
             raise result
-    assert outcomes.ours[name] == outcomes.apache[name]
+    ours, apache = (pformat(found[name], width=100).splitlines() for found in outcomes)
+    difference = "\n".join(difflib.unified_diff(ours, apache, "ours", "apache", lineterm=""))
+    assert not difference, difference
 
 
 def test_every_operation_of_apache_has_a_case_or_a_reason() -> None:
     """The operations are those of Apache's jar, so none is forgotten."""
-    tried = SERVERS.operations | ACCOUNTS.operations
+    tried = PLAIN.operations | ACCOUNTS.operations
     operations = operations_of_apache()
     assert tried & set(WITHOUT_CASE) == set()
     assert operations - tried - set(WITHOUT_CASE) == set()
