@@ -19,7 +19,16 @@ from typing import Any, Final
 import msgspec
 from tests.interop.our_clients import CALL_SECONDS
 
-from turbopump import ConsumeFrom, Message, MessageQueue, Producer, PullConsumer, PushConsumer
+from turbopump import (
+    ConsumeFrom,
+    Message,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    TransactionProducer,
+    TransactionState,
+)
 from turbopump.admin.admin import Admin
 from turbopump.auth.signatures import Credentials
 from turbopump.errors import ResponseError, TurbopumpError
@@ -27,6 +36,12 @@ from turbopump.errors import ResponseError, TurbopumpError
 BROKER: Final = "broker-a"
 CLUSTER: Final = "DefaultCluster"
 TOPIC: Final = "T"
+GIVES_UP_SOON: Final = {
+    "transactionTimeOut": 1000,
+    "transactionCheckInterval": 1000,
+    "transactionCheckMax": 1,
+}
+"""Settings of a broker that gives up a transaction after some seconds."""
 PRODUCERS, PULLERS, PUSHERS = "producers", "pullers", "pushers"
 """Groups of the clients that run while cases run."""
 
@@ -66,6 +81,17 @@ class Side:
     async def _handle(self, pusher: PushConsumer) -> None:
         async for message in pusher:
             message.done()
+
+    async def send_half(self, message: Message) -> None:
+        """Send a half message whose transaction is never decided."""
+
+        def undecided(*_: object) -> TransactionState:
+            return TransactionState.UNKNOWN
+
+        async with TransactionProducer(
+            self.namesrv, group="undecided", executor=undecided, checker=undecided
+        ) as producer:
+            await producer.send_in_transaction(message)
 
     async def stop_pusher(self) -> None:
         if self.pusher is not None and self.handler is not None:

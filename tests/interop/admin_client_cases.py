@@ -18,13 +18,15 @@ from tests.interop.admin_cases import (
     refused,
 )
 
-from turbopump import MessageQueue
+from turbopump import Message, MessageQueue
 from turbopump.protocol.requests.assignment import MessageRequestMode
 from turbopump.protocol.requests.groups import SubscriptionGroupConfig
 from turbopump.protocol.requests.topics import PERM_READ, TopicConfig
 
 CLIENTS: Final = Cases()
 """For servers without access control."""
+GIVEN_UP: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+"""Topic of transactions that are no longer checked."""
 
 
 # --- topics
@@ -222,8 +224,27 @@ async def shows_units_of_a_queue(side: Side) -> object:
 
 
 @CLIENTS.case("resumeCheckHalfMessage")
-async def refuses_to_resume_a_check_of_no_transaction(side: Side) -> object:
-    return await refused(side.admin.messages.resume_check(TOPIC, side.kept["id0"]))
+async def resumes_the_checks_of_a_transaction(side: Side) -> object:
+    messages = side.admin.messages
+    await side.send_half(Message(TOPIC, "half", keys=["half"]))
+
+    async def is_given_up() -> bool:
+        return bool(await with_messages())
+
+    async def with_messages() -> list[MessageQueue]:
+        if not await side.admin.topics.settings(GIVEN_UP):
+            return []
+        return [
+            MessageQueue(GIVEN_UP, queue.broker, queue.queue_id)
+            for queue in await side.admin.topics.queues(GIVEN_UP)
+            if queue.messages
+        ]
+
+    await eventual(is_given_up)
+    (queue,) = await with_messages()
+    half = await messages.at(queue, 0)
+    await messages.resume_check(GIVEN_UP, half.offset_msg_id)
+    return half.body
 
 
 # --- offsets without running consumers
@@ -263,7 +284,7 @@ async def shows_the_times_of_a_group(side: Side) -> object:
     lag = await side.admin.groups.lag(PULLERS)
     assert lag.seconds is not None
     return (
-        [(one.queue, one.first_ms > 0, one.last_ms > 0, one.group_ms > 0) for one in times],
+        [(one.queue, one.first_ms > 0, one.last_ms > 0, one.consumed_ms > 0) for one in times],
         lag.messages,
         0 < lag.seconds < 3600,
     )
@@ -303,9 +324,10 @@ async def resets_the_offset_of_a_queue(side: Side) -> object:
 async def resets_offsets_silently(side: Side) -> object:
     offsets = side.admin.offsets
     return (
-        await offsets.reset_silently("silent", TOPIC, "end"),
-        await offsets.reset_silently("silent", TOPIC, "begin", only_back=True),
-        await refused(offsets.reset_silently("silent", "nope", "end")),
+        await offsets.reset_silently("made", TOPIC, "end"),
+        await offsets.reset_silently("made", TOPIC, "begin", only_back=True),
+        await refused(offsets.reset_silently("made", "nope", "end")),
+        await refused(offsets.reset_silently("nope", TOPIC, "end")),
     )
 
 

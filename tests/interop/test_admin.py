@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 import pytest
 from tests.interop.accounts import ADMIN, APACHES_ON, ON
-from tests.interop.admin_cases import Cases, prepare, side_of
+from tests.interop.admin_cases import GIVES_UP_SOON, Cases, prepare, side_of
 from tests.interop.admin_client_cases import CLIENTS
 from tests.interop.admin_server_cases import ACCOUNTS, SERVERS
 from tests.interop.apache import NEWEST, fetch_jars
@@ -74,9 +74,13 @@ def both_outcomes(cases: Cases, directory: Path, *, accounts: bool = False) -> I
     credentials = ADMIN if accounts else None
     with ExitStack() as stack:
         stack.enter_context(skipping_without_tools())
-        ours = stack.enter_context(patient_turbopump(directory / "ours", ON if accounts else None))
+        ours = stack.enter_context(
+            patient_turbopump(directory / "ours", ON if accounts else GIVES_UP_SOON)
+        )
         theirs = stack.enter_context(
-            patient_apache(NEWEST, directory / "apache", **(APACHES_ON if accounts else {}))
+            patient_apache(
+                NEWEST, directory / "apache", **(APACHES_ON if accounts else GIVES_UP_SOON)
+            )
         )
         yield Outcomes(
             *(

@@ -190,7 +190,9 @@ class Brokers:
                 for stats in by_topic:
                     tables[group].update(stats.offset_table)
         groups = [lag_of(group, table) for group, table in sorted(tables.items())]
-        return BrokerConsumeStats(found.total_diff, found.total_inflight_diff, groups)
+        # RocketMQ: the figure is negative after offsets were set
+        in_flight = max(found.total_inflight_diff, 0)
+        return BrokerConsumeStats(found.total_diff, in_flight, groups)
 
     # --- cleaning
 
