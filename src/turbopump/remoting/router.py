@@ -173,7 +173,7 @@ class RequestContext(msgspec.Struct, gc=False):
             if self.arrived or self.flag & FLAG_ONEWAY:
                 self._send_encoded(outcome)
             else:
-                self.served.times.turn[self.code] += 1
+                self.served.note_answer(self.code)
                 self.peer.send_frame(outcome)
         elif outcome is HELD:
             self._leave_turn()
@@ -207,11 +207,10 @@ class RequestContext(msgspec.Struct, gc=False):
             suspended=self.suspended,
             failed=self.peer.closed,
         )
-        times = self.served.times
         if self.arrived:
-            times.count(key, self.arrived, self.peer.now())
+            self.served.times.count(key, self.arrived, self.peer.now())
         else:
-            times.turn[key] += 1
+            self.served.note_answer(key)
 
     async def settle_awaited(self, outcome: Awaitable[Ready[Any]]) -> None:
         """Await the answer of a handler and send it. If the handler fails, send its error."""
@@ -441,7 +440,7 @@ class Router:
                 return
         oneway = bool(head.flag & FLAG_ONEWAY)
         key = answer_key(head.code, ResponseCode.SYSTEM_BUSY, oneway=oneway)
-        connection.times.turn[key] += 1
+        connection.times.turn.append(key)
         if not oneway:
             connection.wire.send_frame(answer(head.opaque))
 

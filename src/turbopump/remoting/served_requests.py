@@ -84,6 +84,8 @@ class ServedRequests:
     - ``times``: the server's times of answers.
     - ``on_open``, ``on_close``: functions called with the wire when it is connected and when it
       ends.
+
+    ``note_answer`` notes an answer in the turn of its request, by its key (``answer_key``).
     """
 
     __slots__ = (
@@ -101,6 +103,7 @@ class ServedRequests:
         "_tasks",
         "in_line",
         "interrupted",
+        "note_answer",
         "router",
         "times",
         "turns",
@@ -120,6 +123,7 @@ class ServedRequests:
         times: AnswerTimes | None = None,
     ) -> None:
         self.times = times if times is not None else AnswerTimes()
+        self.note_answer = self.times.turn.append
         self.wire = Wire(
             self,
             on_open=on_open,
@@ -186,7 +190,7 @@ class ServedRequests:
                     backlog.wait_all(self, rest, now)
         elif frames:
             backlog.take_in_turns(self, frames, size, now)
-        if times.turn:
+        if len(times.turn) > times.begun:
             times.end_turn(wire.now())
         if wire.closed:
             return

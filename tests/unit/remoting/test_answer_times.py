@@ -11,7 +11,7 @@ from tests.unit.remoting.test_backlog import Stage
 
 from turbopump.metrics.family import Distribution
 from turbopump.protocol.requests.offsets import GetMaxOffset
-from turbopump.remoting.answer_times import BOUNDS_MS, AnswerKind, AnswerTimes, answer_key
+from turbopump.remoting.answer_times import BOUNDS_MS, KEPT_MAX, AnswerKind, AnswerTimes, answer_key
 from turbopump.remoting.backlog import BacklogLimits
 
 SEND = 310
@@ -24,17 +24,28 @@ def kinds(times: AnswerTimes) -> dict[AnswerKind, Distribution]:
 def test_all_answers_of_a_turn_have_its_time() -> None:
     times = AnswerTimes()
     times.begin_turn(100.0, 100.0)
-    times.turn[SEND] += 1
-    times.turn[SEND] += 1
-    times.turn[answer_key(11, 19)] += 1
+    times.turn.append(SEND)
+    times.turn.append(SEND)
+    times.turn.append(answer_key(11, 19))
     times.begin_turn(100.004, 100.006)
-    times.turn[SEND] += 1
+    times.turn.append(SEND)
     times.end_turn(100.0045)
     found = kinds(times)
     sent = AnswerKind(SEND, 0, False, False, False)
     assert found[sent].counts == (1, 0, 0, 2, 0, 0, 0, 0, 0, 0), "two after 6 ms, one at once"
     assert found[sent].total == 12
     assert found[AnswerKind(11, 19, False, False, False)].total == 6
+
+
+def test_answers_at_once_are_counted_also_when_there_are_many() -> None:
+    times = AnswerTimes()
+    for number in range(KEPT_MAX + 10):
+        times.begin_turn(float(number), float(number))
+        times.turn.append(SEND + number % 2)
+        times.end_turn(number + 0.0009)
+    assert len(times.turn) < 10
+    assert [sum(one.counts) for one in kinds(times).values()] == [(KEPT_MAX + 10) // 2] * 2
+    assert [one.counts[0] for one in kinds(times).values()] == [(KEPT_MAX + 10) // 2] * 2
 
 
 @given(st.integers(0, 5000))
