@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from turbopump.metrics.family import Family, Kind, Metrics, Sample
@@ -88,25 +89,31 @@ _VIRTUAL_SIZE: Final = 20
 _RESIDENT_PAGES: Final = 21
 
 
-def _resident() -> Iterator[Sample]:
-    return _of_stat(_RESIDENT_PAGES, lambda pages: pages * os.sysconf("SC_PAGE_SIZE"))
+def _resident() -> list[Sample]:
+    if sys.platform == "win32":
+        return []
+    return [((), pages * os.sysconf("SC_PAGE_SIZE")) for pages in _of_stat(_RESIDENT_PAGES)]
 
 
-def _virtual() -> Iterator[Sample]:
-    return _of_stat(_VIRTUAL_SIZE, int)
+def _virtual() -> list[Sample]:
+    return [((), size) for size in _of_stat(_VIRTUAL_SIZE)]
 
 
-def _started() -> Iterator[Sample]:
-    return _of_stat(_START_TIME, lambda ticks: _boot_time() + ticks / os.sysconf("SC_CLK_TCK"))
+def _started() -> list[Sample]:
+    if sys.platform == "win32":
+        return []
+    ticks_a_second = os.sysconf("SC_CLK_TCK")
+    return [((), _boot_time() + ticks / ticks_a_second) for ticks in _of_stat(_START_TIME)]
 
 
-def _of_stat(field: int, value: Callable[[int], float]) -> Iterator[Sample]:
+def _of_stat(field: int) -> list[int]:
+    """Return a field of /proc/self/stat, in a list. The list is empty on other systems."""
     try:
         with open("/proc/self/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
-        yield (), value(int(fields[field]))
+        return [int(fields[field])]
     except (OSError, IndexError, ValueError):
-        return
+        return []
 
 
 def _boot_time() -> int:
@@ -132,10 +139,10 @@ def _open_fds() -> Iterator[Sample | None]:
     yield (), count - 1  # without the one that counts
 
 
-def _max_fds() -> Iterator[Sample]:
-    try:
-        import resource
-    except ImportError:  # Windows
-        return
+def _max_fds() -> list[Sample]:
+    if sys.platform == "win32":
+        return []
+    import resource  # Windows has none
+
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    yield (), float("inf") if limit == resource.RLIM_INFINITY else limit
+    return [((), float("inf") if limit == resource.RLIM_INFINITY else limit)]

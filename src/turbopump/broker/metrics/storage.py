@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from turbopump.broker.metrics.timer_counts import LOCAL_DISK
 from turbopump.broker.stored import Stored
 from turbopump.metrics.family import Family, Kind, Metrics, Sample
 from turbopump.metrics.tables import HistogramTable
@@ -17,6 +16,8 @@ from turbopump.store.log.cold_reads import ReadState
 from turbopump.store.queues.lookup import StoredEntry
 
 _STORAGE: Final = ("storage_type", "storage_medium")
+LOCAL_DISK: Final = ("local", "disk")
+"""Values of the labels ``storage_type`` and ``storage_medium``."""
 SIZE: Final = Family(
     "rocketmq_storage_size_bytes",
     Kind.GAUGE,

@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from turbopump.broker.metrics.timer_counts import DELAY_LATENCY, LOCAL_DISK
+from turbopump.broker.metrics.storage import LOCAL_DISK
+from turbopump.broker.schedule.timer_counts import DELAY_LATENCY
 from turbopump.broker.schedule.timers import Timers
 from turbopump.broker.topics import TopicTable
 from turbopump.clock import Clock
@@ -146,9 +147,9 @@ class _TimerReads:
         return self._by_topic(self._timers.counts.left)
 
     def delays(self) -> Iterator[Sample]:
-        for values, distribution in self._timers.counts.delays.read():
-            if self._is_there(values[-1]):
-                yield values, distribution
+        for (topic,), distribution in self._timers.counts.delays.read():
+            if self._is_there(topic):
+                yield (*LOCAL_DISK, topic), distribution
 
     def _by_topic(self, counts: Mapping[str, int]) -> Iterator[Sample]:
         for topic, count in list(counts.items()):

@@ -19,7 +19,7 @@ import msgspec
 
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.interceptors import Destination
-from turbopump.broker.metrics.pop_counts import ACKNOWLEDGEMENT, CHECKPOINT, PopCounts
+from turbopump.broker.pop.record_counts import ACKNOWLEDGEMENT, CHECKPOINT, PopCounts
 from turbopump.broker.schedule.destinations import by_way_of_timer
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig

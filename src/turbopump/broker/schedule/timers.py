@@ -19,8 +19,8 @@ from typing import Final
 
 from turbopump.broker.background import RetryingTask, wait_for
 from turbopump.broker.forwarding import Forwarding
-from turbopump.broker.metrics.timer_counts import TimerCounts
 from turbopump.broker.reading import ask, read_units
+from turbopump.broker.schedule.timer_counts import TimerCounts
 from turbopump.broker.schedule.timer_messages import (
     NEVER_WAITED,
     Recalls,

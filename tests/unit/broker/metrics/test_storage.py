@@ -13,12 +13,12 @@ from turbopump.broker.metrics.storage import (
     DISK_USED,
     DISPATCH_BEHIND,
     FLUSH_BEHIND,
+    LOCAL_DISK,
     RESERVE_TIME,
     SIZE,
     SYNC_SECONDS,
     WRITABLE,
 )
-from turbopump.broker.metrics.timer_counts import LOCAL_DISK
 
 
 @in_loop(in_virtual_time)

@@ -1,6 +1,6 @@
 """Counters of timer messages by topic, for the metrics.
 
-The timers add to them when a message has moved. ``timers.py`` beside this module reads them.
+The timers add to them when a message has moved. ``broker/metrics/timers.py`` reads them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ DELAY_LATENCY: Final = Family(
     "rocketmq_delay_message_latency",
     "seconds",
 )
-LOCAL_DISK: Final = ("local", "disk")
-"""Values of the labels ``storage_type`` and ``storage_medium``."""
 
 
 class TimerCounts:
@@ -31,6 +29,7 @@ class TimerCounts:
     - ``left``: messages that were delivered, or moved on to a later slot.
     - ``waiting``: messages that were put into slots, less those that left them. Messages that
       waited before the start are not included, so a number may be negative.
+    - ``delays``: the seconds from the birth of a message to its time.
     """
 
     def __init__(self) -> None:
@@ -49,7 +48,7 @@ class TimerCounts:
         All times are in ms since 1970.
         """
         self.entered[topic] += 1
-        self.delays.observe((*LOCAL_DISK, topic), max(due_ms - born_ms, 0) // 1000)
+        self.delays.observe((topic,), max(due_ms - born_ms, 0) // 1000)
         self.taken_at_ms = now_ms
         self.taken_stored_ms = stored_ms
 
@@ -57,4 +56,4 @@ class TimerCounts:
         """Delete the counters of a deleted topic."""
         for counts in (self.entered, self.left, self.waiting):
             counts.pop(topic, None)
-        self.delays.forget(lambda values: values[-1] == topic)
+        self.delays.forget((topic,).__eq__)

@@ -1,6 +1,6 @@
 """Counters of the records of POP, for the metrics.
 
-The parts of POP add to them. ``pop.py`` beside this module reads them. Source: apache/rocketmq
+The parts of POP add to them. ``broker/metrics/pop.py`` reads them. Source: apache/rocketmq
 ``PopMetricsManager``.
 """
 
