@@ -141,7 +141,7 @@ class Clients:
             try:
                 answer = await self._servers.ask(address, request, timeout=RUNNING_TIMEOUT_S)
             except ResponseError as error:
-                if error.code != ResponseCode.CONSUMER_NOT_ONLINE:
+                if not error.remark.startswith("No Any Consumer online"):
                     raise
                 continue
             for client, table in answer.consumer_table.items():
