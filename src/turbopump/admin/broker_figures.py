@@ -96,7 +96,7 @@ class BrokerFigures:
     @classmethod
     def read(cls, table: Mapping[str, str]) -> BrokerFigures:
         """Read the figures of a broker. A text that is not readable counts as absent."""
-        texts = _Texts(table)
+        texts = FigureTexts(table)
         earliest = texts.whole("earliestMessageTimeStamp")
         put = texts.whole("msgPutTotalTodayNow") or 0
         got = texts.whole("msgGetTotalTodayNow") or 0
@@ -136,7 +136,7 @@ class BrokerFigures:
         )
 
 
-class _Texts:
+class FigureTexts:
     """Figures as a broker reports them, by name. The texts are read as numbers."""
 
     def __init__(self, table: Mapping[str, str]) -> None:
