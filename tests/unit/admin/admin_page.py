@@ -41,8 +41,7 @@ The third column has the counterpart in Apache's `DefaultMQAdminExt`, the fourth
 [command](cli.md) of ours.
 """
 
-MQ_ADMIN_EXT: Final = frozenset(
-    """
+_OPERATIONS: Final = """
     addBrokerToContainer addWritePermOfBroker checkRocksdbCqWriteProgress
     cleanControllerBrokerData cleanExpiredConsumerQueue cleanExpiredConsumerQueueByAddr
     cleanUnusedTopic cleanUnusedTopicByAddr cloneGroupOffset consumeMessageDirectly createAcl
@@ -72,8 +71,8 @@ MQ_ADMIN_EXT: Final = frozenset(
     updateAndGetGroupReadForbidden updateBrokerConfig updateColdDataFlowCtrGroupConfig
     updateConsumeOffset updateControllerConfig updateNameServerConfig updateUser
     viewBrokerStatsData viewMessage wipeWritePermOfBroker
-    """.split()
-)
+"""
+MQ_ADMIN_EXT: Final = frozenset(_OPERATIONS.split())
 """Operations of Apache's 5.3.3 ``MQAdminExt``, by name."""
 
 COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
@@ -101,7 +100,15 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
         "dead_letters.reason": "dlq show",
         "dead_letters.would_resend": "dlq resend",
         "dead_letters.resend": "dlq resend",
-        "users.list": "auth list",
+        "name_servers.wipe_write_permission": "broker drain",
+        "name_servers.restore_write_permission": "broker drain",
+        "users.list": "auth user list",
+        "users.policies": "auth policy list",
+        "users.create": "auth user create",
+        "users.change": "auth user alter",
+        "users.delete": "auth user delete",
+        "users.add_policy": "auth policy add",
+        "users.delete_policy": "auth policy delete",
         "replication.states": "cluster ha",
         "replication.problems": "doctor",
     }

@@ -37,7 +37,7 @@ def test_the_page_has_every_operation() -> None:
 
 def test_every_command_on_the_page_exists() -> None:
     assert set(COMMANDS) <= {f"{subject}.{name}" for subject, name, _ in operations()}
-    assert set(COMMANDS.values()) <= set(named_commands())
+    assert {command for command in COMMANDS.values() if command not in named_commands()} == set()
 
 
 def test_every_operation_of_apache_s_class_has_a_method_or_a_reason() -> None:
@@ -50,15 +50,6 @@ def test_every_operation_of_apache_s_class_has_a_method_or_a_reason() -> None:
     }
     assert not served & WITHOUT.keys()
     assert len(MQ_ADMIN_EXT) > 100
-
-
-def test_every_operation_says_what_it_raises() -> None:
-    silent = [
-        f"{subject}.{name}"
-        for subject, name, method in operations()
-        if inspect.iscoroutinefunction(method) and "aise" not in (method.__doc__ or "")
-    ]
-    assert silent == []
 
 
 @pytest.mark.parametrize("subject", sorted(parts()))
@@ -87,8 +78,13 @@ def test_an_operation_without_a_loop() -> None:
 async def test_servers_that_cannot_be_asked_are_named() -> None:
     with pytest.raises(ConfigError):
         Admin("nowhere")
-    async with turbopump.Admin(["127.0.0.1:1", "127.0.0.1:2"]) as admin:
+    admin = turbopump.Admin(["127.0.0.1:1", "127.0.0.1:2"])
+    with pytest.raises(NotStartedError, match=r"`async with Admin\(...\)` or `await admin.start"):
+        await admin.topics.names()
+    async with admin:
         with pytest.raises(RemotingError, match=r"127\.0\.0\.1:1.*127\.0\.0\.1:2"):
             await admin.topics.names()
-        with pytest.raises(ConnectError, match=r"127\.0\.0\.1:3"):
-            await admin.topics.settings("orders", broker="127.0.0.1:3")
+        with pytest.raises(ConnectError, match=r"127\.0\.0\.1:2000"):
+            await admin.topics.settings("orders", broker="127.0.0.1:2000")
+    with pytest.raises(NotStartedError, match="this Admin is closed"):
+        await admin.topics.names()
