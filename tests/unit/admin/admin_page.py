@@ -19,6 +19,8 @@ is up to date.
 `turbopump.Admin` has every operation on a cluster, ours or Apache's, by subject:
 
 ```python
+from turbopump import Admin
+
 async with Admin("127.0.0.1:9876") as admin:
     await admin.topics.create("orders", read_queues=8, write_queues=8)
     lag = await admin.groups.lag("billing")
