@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from turbopump.admin.broker_figures import BrokerFigures
-from turbopump.admin.cluster import Servers, change_each, refuse_unknown_cluster
+from turbopump.admin.cluster import Servers, refuse_unknown_cluster
 from turbopump.admin.group_lag import GroupLag, lag_of
 from turbopump.admin.settings import SettingChange, change_settings, read_settings
 from turbopump.config import properties
@@ -39,9 +38,6 @@ from turbopump.protocol.requests.statistics import (
     UpdateColdFlow,
     ViewBrokerStatsData,
 )
-
-CLEANING_S: Final = 10.0
-"""Seconds to wait for a broker that cleans its files. Ours answers after at most 2 s."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -194,7 +190,9 @@ class Brokers:
                 for stats in by_topic:
                     tables[group].update(stats.offset_table)
         groups = [lag_of(group, table) for group, table in sorted(tables.items())]
-        return BrokerConsumeStats(found.total_diff, found.total_inflight_diff, groups)
+        # RocketMQ: the figure is negative after offsets were set
+        in_flight = max(found.total_inflight_diff, 0)
+        return BrokerConsumeStats(found.total_diff, in_flight, groups)
 
     # --- cleaning
 
@@ -240,10 +238,7 @@ class Brokers:
         else:
             addresses = [one.address for one in await self.list(cluster)]
 
-        async def clean(address: str) -> None:
-            await self._servers.call(address, request, timeout=CLEANING_S)
-
-        return tuple(await change_each(addresses, clean))
+        return tuple(await self._servers.change_each(addresses, request))
 
     # --- reads of old messages
 
@@ -285,7 +280,7 @@ class Brokers:
         await self._call(broker, SetCommitLogReadMode(mode="0" if enabled else "1"))
 
     async def _call(self, broker: str, request: Request[ReplyT], body: bytes = b"") -> ReplyT:
-        return await self._servers.call(await self._address(broker), request, body)
+        return await self._servers.ask(await self._address(broker), request, body)
 
     async def _address(self, broker: str) -> str:
         (address,) = await self._servers.brokers_at(broker)

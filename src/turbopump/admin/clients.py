@@ -8,7 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from turbopump.admin.cluster import Servers, ask_each
-from turbopump.admin.groups import RUNNING_TIMEOUT_S, GroupMembers, Member, member_of, members_of
+from turbopump.admin.groups import (
+    RUNNING_TIMEOUT_S,
+    GroupMembers,
+    Member,
+    group_members,
+    member_of,
+    members_of,
+)
 from turbopump.client.message_finder import MessageFinder
 from turbopump.errors import ClientError, ResponseError
 from turbopump.message.message import MessageQueue
@@ -89,7 +96,9 @@ class Clients:
             group: [
                 Producer(
                     one.client_id or "",
-                    one.remote_ip or "",
+                    (one.remote_ip or "").removeprefix(
+                        "/"
+                    ),  # RocketMQ: an address as Java shows it
                     one.language.name if one.language is not None else "",
                     one.version,
                     one.last_update_timestamp,
@@ -128,8 +137,9 @@ class Clients:
     ) -> dict[str, dict[MessageQueue, int]]:
         """Ask the consumers of a group for the offsets that they know in a topic, by client id.
 
-        Sends INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223) to each master. The broker asks its
-        consumers. Those that do not answer are not in the result.
+        Sends GET_CONSUMER_CONNECTION_LIST (203) to each master, and
+        INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223) to those with consumers of the group. The broker
+        asks them. Those that do not answer are not in the result.
 
         - ``client_id``: only this consumer.
 
@@ -137,13 +147,10 @@ class Clients:
         """
         request = GetConsumerStatus(topic=topic, group=group, client_addr=client_id)
         found: dict[str, dict[MessageQueue, int]] = {}
-        for address in await self._servers.brokers_at(broker):
-            try:
-                answer = await self._servers.ask(address, request, timeout=RUNNING_TIMEOUT_S)
-            except ResponseError as error:
-                if not error.remark.startswith("No Any Consumer online"):
-                    raise
-                continue
+        # RocketMQ: a broker without consumers of the group answers with a NullPointerException.
+        addresses = await self._servers.brokers_at(broker)
+        for address in await group_members(self._servers, addresses, group):
+            answer = await self._servers.ask(address, request, timeout=RUNNING_TIMEOUT_S)
             for client, table in answer.consumer_table.items():
                 found.setdefault(client, {}).update(table)
         return found

@@ -43,7 +43,6 @@ from turbopump.protocol.requests.groups import (
     CreateGroupList,
     DeleteGroup,
     GetAllGroups,
-    GetGroup,
     GroupRetryPolicy,
     SubscriptionGroupConfig,
     SubscriptionGroupList,
@@ -213,8 +212,8 @@ class Groups:
     ) -> dict[str, SubscriptionGroupConfig]:
         """Return the settings of a group on each broker that has it, by address.
 
-        Sends GET_SUBSCRIPTIONGROUP_CONFIG (352) to each broker. Raises RemotingError. Java:
-        ``examineSubscriptionGroupConfig``.
+        Sends GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201) to each broker. The answer has 500 bytes for
+        each group. Raises RemotingError. Java: ``examineSubscriptionGroupConfig``.
         """
         addresses = await self._servers.brokers_at(broker, cluster)
         return await self._settings(addresses, group)
@@ -248,10 +247,10 @@ class Groups:
     ) -> dict[str, SubscriptionGroupConfig]:
         """Create a group where it does not exist. Return its settings on each broker, by address.
 
-        An existing group is not changed. Sends GET_SUBSCRIPTIONGROUP_CONFIG (352) to each broker,
-        and UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200) where the group is missing. ``settings`` are
-        the keywords of ``GroupSettings``. Raises ResponseError if a broker refuses, and
-        RemotingError. Java: ``createAndUpdateSubscriptionGroupConfig``.
+        An existing group is not changed. Sends GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201) to each
+        broker, and UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200) where the group is missing.
+        ``settings`` are the keywords of ``GroupSettings``. Raises ResponseError if a broker
+        refuses, and RemotingError. Java: ``createAndUpdateSubscriptionGroupConfig``.
         """
         addresses = await self._servers.brokers_at(broker, cluster)
         found = await self._settings(addresses, group)
@@ -270,7 +269,7 @@ class Groups:
     ) -> dict[str, SubscriptionGroupConfig]:
         """Change settings of an existing group, and return the new settings by address.
 
-        Settings that are not given stay. Sends GET_SUBSCRIPTIONGROUP_CONFIG (352) and
+        Settings that are not given stay. Sends GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201) and
         UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200) to each broker. Raises ClientError if no broker
         knows the group, ResponseError if a broker refuses, and RemotingError. Java:
         ``createAndUpdateSubscriptionGroupConfig``.
@@ -430,13 +429,13 @@ class Groups:
     async def _settings(
         self, addresses: list[str], group: str
     ) -> dict[str, SubscriptionGroupConfig]:
-        return await ask_each(
-            self._servers,
-            addresses,
-            GetGroup(group=group),
-            SubscriptionGroupConfig,
-            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-        )
+        # RocketMQ: a broker asked for one group by GET_SUBSCRIPTIONGROUP_CONFIG (352) creates it.
+        tables = await ask_each(self._servers, addresses, GetAllGroups(), SubscriptionGroupWrapper)
+        return {
+            address: table.subscription_group_table[group]
+            for address, table in tables.items()
+            if group in table.subscription_group_table
+        }
 
     async def _readable(
         self, group: str, topic: str, readable: bool | None, broker: str | None

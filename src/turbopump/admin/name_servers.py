@@ -7,7 +7,6 @@ fails.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
 from turbopump.admin.cluster import Servers, change_each
 from turbopump.admin.settings import SettingChange, change_settings, read_settings
@@ -17,8 +16,6 @@ from turbopump.protocol.requests.namesrv import (
     UpdateNamesrvConfig,
     WipeWritePerm,
 )
-
-ANSWER_S: Final = 5.0
 
 
 class NameServers:
@@ -122,6 +119,6 @@ async def set_write_permission_at(
     """
     if wiped:
         wipe = WipeWritePerm(broker_name=broker)
-        return (await servers.call(address, wipe, timeout=ANSWER_S)).wipe_topic_count
+        return (await servers.ask(address, wipe)).wipe_topic_count
     add = AddWritePerm(broker_name=broker)
-    return (await servers.call(address, add, timeout=ANSWER_S)).add_topic_count
+    return (await servers.ask(address, add)).add_topic_count

@@ -217,15 +217,14 @@ class Offsets:
     ) -> dict[MessageQueue, int]:
         """Store the offsets of a group in a topic, and return them. No consumer is notified.
 
-        Use it for a group without running consumers, also for one that was created just now: its
-        first consumer begins there. Sends GET_CONSUME_STATS (208) to each master of the topic, and
-        for each queue SEARCH_OFFSET_BY_TIMESTAMP (29) or GET_MAX_OFFSET (30), and
-        UPDATE_CONSUMER_OFFSET (15).
+        Use it for a group without running consumers, whose next consumer begins there. Sends
+        GET_CONSUME_STATS (208) to each master of the topic, and for each queue
+        SEARCH_OFFSET_BY_TIMESTAMP (29) or GET_MAX_OFFSET (30), and UPDATE_CONSUMER_OFFSET (15).
 
         - ``to``, ``only_back``: as in ``reset``.
 
-        Raises RouteNotFoundError for an unknown topic, ResponseError if a broker does not know
-        the group, and RemotingError. Java: ``resetOffsetByTimestampOld``.
+        Raises RouteNotFoundError if no broker has the topic, ResponseError if a broker does not
+        know the group, and RemotingError. Java: ``resetOffsetByTimestampOld``.
         """
         time_ms = _time_of_reset(to)
         now = {
