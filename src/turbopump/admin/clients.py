@@ -42,6 +42,27 @@ class Producer(Member):
     last_heartbeat_ms: int
 
 
+async def producers_at(servers: Servers, address: str) -> dict[str, list[Producer]]:
+    """Ask one broker for all producers that are connected to it. Return them by group.
+
+    Raises RemotingError.
+    """
+    table = (await servers.ask(address, GetAllProducerInfo())).data or {}
+    return {
+        group: [
+            Producer(
+                one.client_id or "",
+                (one.remote_ip or "").removeprefix("/"),  # RocketMQ: as Java shows an address
+                one.language.name if one.language is not None else "",
+                one.version,
+                one.last_update_timestamp,
+            )
+            for one in sorted(producers, key=lambda one: one.client_id or "")
+        ]
+        for group, producers in sorted(table.items())
+    }
+
+
 class Clients:
     """Connected producers and consumers, and what they report about themselves.
 
@@ -91,22 +112,7 @@ class Clients:
         RemotingError. Java: ``getAllProducerInfo``.
         """
         (address,) = await self._servers.brokers_at(broker)
-        table = (await self._servers.ask(address, GetAllProducerInfo())).data or {}
-        return {
-            group: [
-                Producer(
-                    one.client_id or "",
-                    (one.remote_ip or "").removeprefix(
-                        "/"
-                    ),  # RocketMQ: an address as Java shows it
-                    one.language.name if one.language is not None else "",
-                    one.version,
-                    one.last_update_timestamp,
-                )
-                for one in sorted(producers, key=lambda one: one.client_id or "")
-            ]
-            for group, producers in sorted(table.items())
-        }
+        return await producers_at(self._servers, address)
 
     async def running_info(
         self, group: str, client_id: str, *, stack: bool = False, broker: str | None = None
