@@ -1,4 +1,4 @@
-"""Names for OpenTelemetry: each gives the name on the page, by the rule of its Prometheus exporter."""
+"""Names for OpenTelemetry: each gives the name on the page, by OpenTelemetry's own rule."""
 
 from __future__ import annotations
 
