@@ -7,6 +7,11 @@ Source of names, types and labels: apache/rocketmq ``BrokerMetricsConstant`` and
 from __future__ import annotations
 
 from turbopump.broker.metrics.broker_state import add_broker_state
+from turbopump.broker.metrics.connections import add_connections
+from turbopump.broker.metrics.consumer_lag import ConsumerLag
+from turbopump.broker.metrics.messages_in import add_messages_in
+from turbopump.broker.metrics.messages_out import add_messages_out
+from turbopump.broker.metrics.transactions import add_transactions
 from turbopump.broker.parts import Parts
 from turbopump.metrics.family import Metrics
 
@@ -23,5 +28,14 @@ def metrics_of(parts: Parts) -> Metrics:
             **config.metrics_labels,
         }
     )
-    add_broker_state(metrics, parts.stored)
+    stored = parts.stored
+    events = stored.statistics.events
+    add_broker_state(metrics, stored)
+    add_messages_in(metrics, events.messages_in, stored.statistics.count_puts)
+    add_messages_out(metrics, stored.statistics)
+    add_connections(metrics, stored.clients)
+    ConsumerLag(stored, parts.delivering.pop).add_to(metrics)
+    events.dead_letters.add_to(metrics)
+    add_transactions(metrics, events.transactions)
+    events.creations.add_to(metrics)
     return metrics

@@ -90,7 +90,13 @@ class Pop:
             topics.put(plain_topic(topic, queues))
         else:
             queues = known.read_queue_nums
-        redelivery = Redelivery(self.view, tables.groups, forwarding, self.held.wake_line)
+        redelivery = Redelivery(
+            self.view,
+            tables.groups,
+            forwarding,
+            self.held.wake_line,
+            stored.statistics.events.dead_letters,
+        )
         self.reviving = [
             Reviving(number, store, self.offsets, timers, redelivery, self.revive_log, clock)
             for number in range(queues)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from turbopump.broker.dead_letters import dead_letter_topic
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.groups import GroupTable
+from turbopump.broker.metrics.dead_letters import DeadLetterCounts
 from turbopump.broker.pop import records
 from turbopump.broker.pop.group_queue import GroupQueue, TopicGroup
 from turbopump.broker.pop.open_checkpoints import OpenCheckpoint
@@ -50,6 +51,7 @@ class Redelivery:
     groups: GroupTable
     forwarding: Forwarding
     wake_line: Callable[[TopicGroup], None]
+    dead_letters: DeadLetterCounts
 
     async def redeliver(self, entry: OpenCheckpoint) -> list[int]:
         """Store a copy of each unacknowledged message of a checkpoint. Return the queue offsets of
@@ -113,6 +115,7 @@ class Redelivery:
         properties.setdefault(ORIGIN_MESSAGE_ID, message.offset_msg_id)
         if 0 <= attempts_max <= message.reconsume_times:
             topic = dead_letter_topic(self.view.topics, key.group)
+            self.dead_letters.count(key.group, original_topic(key.topic, key.group))
             properties[RETRY_TOPIC] = original_topic(key.topic, key.group)
             properties[DELAY_TIME_LEVEL] = "0"
         else:
