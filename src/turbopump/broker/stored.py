@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from turbopump.broker.client_table import ClientTable
 from turbopump.broker.groups import RequestModes
 from turbopump.broker.metrics.counted_events import CountedEvents
+from turbopump.broker.metrics.labels import SystemLabel
 from turbopump.broker.recovery_progress import RecoveryProgress
 from turbopump.broker.runtime_info import RuntimeInfo
 from turbopump.broker.send_queue import SendQueue
@@ -108,7 +109,9 @@ def open_stored(
             clock,
             config.broker_cluster_name,
             detail=config.enable_detail_stat,
-            events=CountedEvents(is_slave=config.is_slave),
+            events=CountedEvents(
+                SystemLabel(lambda: tables.topics.system), is_slave=config.is_slave
+            ),
         )
         runtime_info = RuntimeInfo(config, settings.paths, store, statistics, sends, clock)
         undo.pop_all()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from turbopump.broker.client_table import ClientTable, Member
-from turbopump.broker.metrics.labels import is_system
+from turbopump.broker.metrics.labels import SystemLabel
 from turbopump.metrics.family import Family, Kind, Metrics, Sample
 from turbopump.protocol.codes import LanguageCode, version_name
 from turbopump.protocol.requests.clients import ConsumeType
@@ -33,7 +33,7 @@ _MODES: Final = {
 _REMOTING: Final = "remoting"
 
 
-def add_connections(metrics: Metrics, clients: ClientTable[Wire]) -> None:
+def add_connections(metrics: Metrics, clients: ClientTable[Wire], is_system: SystemLabel) -> None:
     """Add the metrics of connected clients."""
 
     def read_producers() -> Iterator[Sample | None]:

@@ -18,7 +18,6 @@ from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from turbopump.broker.client_table import ConsumerGroup
-from turbopump.broker.metrics.labels import is_system
 from turbopump.broker.pop.group_queue import ANY_QUEUE, GroupQueue, TopicGroup
 from turbopump.broker.pop.pop import Pop
 from turbopump.broker.reading import ask
@@ -41,7 +40,7 @@ _LABELS: Final = ("consumer_group", "topic", "is_retry", "is_system")
 LAG: Final = Family(
     "rocketmq_consumer_lag_messages",
     Kind.GAUGE,
-    "Messages that the group has not consumed.",
+    "Messages that the group has not consumed: those in flight and those that are ready.",
     _LABELS,
 )
 LAG_LATENCY: Final = Family(
@@ -55,19 +54,22 @@ LAG_LATENCY: Final = Family(
 INFLIGHT: Final = Family(
     "rocketmq_consumer_inflight_messages",
     Kind.GAUGE,
-    "Messages that the group has got but not consumed.",
+    "Messages that were delivered to the group and are not consumed.",
     _LABELS,
 )
 QUEUEING: Final = Family(
     "rocketmq_consumer_queueing_latency_milliseconds",
     Kind.GAUGE,
-    "Milliseconds since the oldest message that the group has not got was stored.",
+    "Milliseconds since the oldest message that waits for delivery to the group was stored.",
     _LABELS,
     instrument="rocketmq_consumer_queueing_latency",
     unit="milliseconds",
 )
 READY: Final = Family(
-    "rocketmq_consumer_ready_messages", Kind.GAUGE, "Messages that the group has not got.", _LABELS
+    "rocketmq_consumer_ready_messages",
+    Kind.GAUGE,
+    "Messages that wait for delivery to the group.",
+    _LABELS,
 )
 FAMILIES: Final = (LAG, LAG_LATENCY, INFLIGHT, QUEUEING, READY)
 
@@ -235,7 +237,8 @@ class ConsumerLag:
             oldest_ready = min(oldest_ready, self._store_time(queue, at.got))
         now = self._stored.clock.now_ms()
         values = (lag, _age(oldest, now), inflight, _age(oldest_ready, now), ready)
-        return _Row((name, topic, is_retry, is_system(topic, name)), values)
+        system = self._stored.statistics.events.is_system(topic, name)
+        return _Row((name, topic, is_retry, system), values)
 
     # --- store times
 

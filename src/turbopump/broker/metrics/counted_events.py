@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from turbopump.broker.metrics.creations import Creations
 from turbopump.broker.metrics.dead_letters import DeadLetterCounts
+from turbopump.broker.metrics.labels import SystemLabel
 from turbopump.broker.metrics.messages_in import MessagesIn
 from turbopump.broker.metrics.transactions import TransactionCounts
 
@@ -28,15 +29,17 @@ class DelayedTotal:
 class CountedEvents:
     """Counters of one broker since its start.
 
+    - ``is_system``: the label of topics and groups of the system.
     - ``is_slave``: True if the queues grow without sends.
     """
 
-    def __init__(self, *, is_slave: bool = False) -> None:
-        self.messages_in = MessagesIn(walked=not is_slave)
+    def __init__(self, is_system: SystemLabel | None = None, *, is_slave: bool = False) -> None:
+        self.is_system = is_system or SystemLabel()
+        self.messages_in = MessagesIn(self.is_system, walked=not is_slave)
         self.delayed = DelayedTotal()
-        self.dead_letters = DeadLetterCounts()
+        self.dead_letters = DeadLetterCounts(self.is_system)
         self.transactions = TransactionCounts()
-        self.creations = Creations()
+        self.creations = Creations(self.is_system)
 
     def forget_topic(self, topic: str) -> None:
         """Delete the counters of a deleted topic."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from turbopump.broker.metrics.labels import is_system
+from turbopump.broker.metrics.labels import SystemLabel, flag
 from turbopump.metrics.family import Family, Kind, Metrics
 from turbopump.metrics.tables import HistogramTable
 from turbopump.protocol.codes import ResponseCode
@@ -36,18 +36,19 @@ GROUPS: Final = Family(
 class Creations:
     """Durations of requests to create topics and groups."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_system: SystemLabel) -> None:
+        self._is_system = is_system
         self._topics = HistogramTable(TOPICS)
         self._groups = HistogramTable(GROUPS)
 
     def count_topics(self, names: Iterable[str], answer: Response[Any], seconds: float) -> None:
         """Count a request to create topics, with its answer and its duration."""
-        system = "true" if "true" in map(is_system, names) else "false"
+        system = flag("true" in map(self._is_system, names))
         self._topics.observe((_status(answer), system), int(seconds * 1000))
 
     def count_groups(self, names: Iterable[str], answer: Response[Any], seconds: float) -> None:
         """Count a request to create consumer groups, with its answer and its duration."""
-        system = "true" if any(is_system("", name) == "true" for name in names) else "false"
+        system = flag(any(self._is_system("", name) == "true" for name in names))
         self._groups.observe((_status(answer), system), int(seconds * 1000))
 
     def add_to(self, metrics: Metrics) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from turbopump.broker.metrics.labels import is_system
+from turbopump.broker.metrics.labels import SystemLabel
 from turbopump.metrics.family import Family, Kind, Metrics
 from turbopump.metrics.tables import CounterTable
 
@@ -19,7 +19,8 @@ DEAD_LETTERS: Final = Family(
 class DeadLetterCounts:
     """Numbers of dead letters, by group and by the topic of the message."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_system: SystemLabel) -> None:
+        self._is_system = is_system
         self._table = CounterTable(DEAD_LETTERS)
 
     def count(self, group: str, topic: str) -> None:
@@ -27,7 +28,7 @@ class DeadLetterCounts:
 
         RocketMQ: a message that the consumer itself sends to its retry topic counts there.
         """
-        self._table.add((group, topic, is_system(topic, group)))
+        self._table.add((group, topic, self._is_system(topic, group)))
 
     def forget(self, group: str = "", topic: str = "") -> None:
         """Delete the numbers of a deleted group or topic."""

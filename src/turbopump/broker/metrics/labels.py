@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from typing import Final
 
 from turbopump.message.rules import is_system_topic
@@ -14,9 +15,17 @@ def flag(value: bool) -> str:
     return "true" if value else "false"
 
 
-def is_system(topic: str, group: str = "") -> str:
-    """Return the label ``is_system``: true if the topic or the group belongs to the system.
+class SystemLabel:
+    """Label ``is_system``: true if the topic or the group belongs to the system.
 
-    RocketMQ: ``BrokerMetricsManager.isSystem``.
+    ``topics`` returns the broker's own topics, such as that of its cluster. RocketMQ:
+    ``BrokerMetricsManager.isSystem``.
     """
-    return flag(is_system_topic(topic) or group.upper().startswith(SYSTEM_GROUP_PREFIX))
+
+    def __init__(self, topics: Callable[[], Collection[str]] = frozenset) -> None:
+        self._topics = topics
+
+    def __call__(self, topic: str, group: str = "") -> str:
+        """Return the label of a topic, a group, or both. An empty name does not count."""
+        own = is_system_topic(topic) or topic in self._topics()
+        return flag(own or group.upper().startswith(SYSTEM_GROUP_PREFIX))

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from turbopump.broker.metrics.labels import is_system
+from turbopump.broker.metrics.labels import SystemLabel
 from turbopump.message import properties as names
 from turbopump.message.properties import decode_properties
 from turbopump.message.rules import DLQ_PREFIX, RETRY_PREFIX, is_brokers_own
@@ -111,7 +111,8 @@ class MessagesIn:
     - ``walked``: False at a slave, whose queues grow without sends.
     """
 
-    def __init__(self, *, walked: bool = True) -> None:
+    def __init__(self, is_system: SystemLabel | None = None, *, walked: bool = True) -> None:
+        self._is_system = is_system or SystemLabel()
         self.counts_walks = walked
         self._walked: dict[str, _Flow] = {}
         self._events: dict[str, dict[str, _Flow]] = {}
@@ -158,11 +159,11 @@ class MessagesIn:
             normal = self._normal.setdefault(topic, _Flow())
             normal.raise_to(walked, self._events.get(topic, {}).values())
             if normal.count:
-                yield (topic, NORMAL, is_system(topic)), normal
+                yield (topic, NORMAL, self._is_system(topic)), normal
         for topic, kinds in list(self._events.items()):
             for kind, flow in list(kinds.items()):
                 if kind != NOT_SENT:
-                    yield (topic, kind, is_system(topic)), flow
+                    yield (topic, kind, self._is_system(topic)), flow
 
     def _add(self, topic: str, kind: str, size: int) -> None:
         kinds = self._events.get(topic)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from turbopump.broker.metrics.labels import flag, is_system
+from turbopump.broker.metrics.labels import flag
 from turbopump.broker.statistics import Statistics
 from turbopump.message.delivery_time import SCHEDULE_TOPIC
 from turbopump.message.rules import DLQ_PREFIX, RETRY_PREFIX
@@ -20,12 +20,15 @@ from turbopump.metrics.family import Family, Kind, Metrics, Sample
 
 _LABELS: Final = ("topic", "consumer_group", "is_system", "is_retry")
 MESSAGES: Final = Family(
-    "rocketmq_messages_out_total", Kind.COUNTER, "Messages that consumers got.", _LABELS
+    "rocketmq_messages_out_total",
+    Kind.COUNTER,
+    "Messages that were delivered to consumers.",
+    _LABELS,
 )
 BYTES: Final = Family(
     "rocketmq_throughput_out_total",
     Kind.COUNTER,
-    "Bytes of the messages that consumers got, as stored.",
+    "Bytes of the messages that were delivered to consumers, as stored.",
     _LABELS,
 )
 SCHEDULE_GROUP: Final = "SCHEDULE_CONSUMER"
@@ -43,7 +46,7 @@ def add_messages_out(metrics: Metrics, statistics: Statistics) -> None:
                 continue
             else:
                 topic, is_retry = got.topic, ""
-            system = is_system(topic, got.group)
+            system = statistics.events.is_system(topic, got.group)
             yield (topic, got.group, system, is_retry), got.messages, got.size
         delayed = statistics.events.delayed
         if delayed.count:
