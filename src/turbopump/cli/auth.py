@@ -19,14 +19,17 @@ from turbopump.admin.access import (
     OFF,
     ChangeOutcome,
     ServerAccounts,
+    account_servers,
+    acl_of,
     change_all,
     import_all,
     list_accounts,
+    policy_type,
 )
 from turbopump.admin.cluster import Servers
 from turbopump.auth import plain_acl
 from turbopump.auth.accounts import DISABLED, ENABLED, NORMAL, SUBJECT, SUPER, Accounts
-from turbopump.auth.policies import Action, Policies, Resource, actions_of, one_of
+from turbopump.auth.policies import Action, Policies, Resource, one_of
 from turbopump.auth.server_access import Change, change_file, open_to_others
 from turbopump.cli.entry import command_group, complain
 from turbopump.cli.frame import INCOMPLETE, client_command, show
@@ -38,13 +41,10 @@ from turbopump.errors import ClientError, ConfigError, RemotingError
 from turbopump.protocol.command import Body
 from turbopump.protocol.request import Request
 from turbopump.protocol.requests.access import (
-    AclInfo,
     CreateAcl,
     CreateUser,
     DeleteAcl,
     DeleteUser,
-    PolicyEntryInfo,
-    PolicyInfo,
     UpdateUser,
     UserInfo,
 )
@@ -86,14 +86,10 @@ class Place:
     file: Path | None
 
     async def addresses(self) -> list[str]:
-        """Return the addresses to change: first the name servers, then the masters, then the
-        slaves.
-
-        In another order a slave could copy an older state over its change.
-        """
+        """Return the addresses to change, in the order for a change."""
         if self.server is not None:
             return [self.server]
-        return [*self.servers.name_servers, *await self.servers.members()]
+        return await account_servers(self.servers)
 
     async def read_accounts(self, name: str) -> tuple[list[ServerAccounts], int]:
         """Read the accounts from each server. Return the accounts, and an exit code.
@@ -422,17 +418,7 @@ async def add_policy(
     \b
     turbopump auth policy add billing --resource Topic:orders --resource Group:billing --action Sub
     """
-    entries = [
-        PolicyEntryInfo(
-            resource=str(Resource.parse(resource)),
-            actions=sorted(actions_of(actions)),
-            source_ips=list(sources) or None,
-            decision="Deny" if deny else "Allow",
-        )
-        for resource in resources
-    ]
-    policies = [PolicyInfo(policy_type=_policy_type(is_default), entries=entries)]
-    acl = AclInfo(subject=SUBJECT + name, policies=policies)
+    acl = acl_of(name, resources, actions, deny, sources, is_default)
     change = _edit(Accounts.with_acl, acl)
     request = CreateAcl(subject=acl.subject)
     return await place.change_accounts(output, "added", change, request, acl)
@@ -451,14 +437,10 @@ async def delete_policy(
     """Delete the policies of a user for one resource, or for all."""
     type_ = None
     if resource:
-        type_ = _policy_type(is_default)
+        type_ = policy_type(is_default)
     change = _edit(Accounts.without_acl, SUBJECT + name, type_, resource)
     request = DeleteAcl(subject=SUBJECT + name, policy_type=type_, resource=resource)
     return await place.change_accounts(output, "deleted", change, request)
-
-
-def _policy_type(is_default: bool) -> str:
-    return "Default" if is_default else "Custom"
 
 
 # --- which rule decides

@@ -10,7 +10,8 @@ from typing import Any
 import click
 
 from turbopump.admin.cluster import Servers
-from turbopump.admin.groups import group_members, group_names, group_offsets, running_info
+from turbopump.admin.group_lag import group_offsets
+from turbopump.admin.groups import group_members, group_names, running_info
 from turbopump.broker.client_table import Member, MemberInfo, member_info
 from turbopump.broker.conflicts import find_conflicts
 from turbopump.cli.entry import command_group, complain

@@ -30,6 +30,7 @@ COMMANDS: Final = {
     "dev": "A name server and a broker in one process, for development.",
     "namesrv": "A name server.",
     "broker": "A broker.",
+    "exporter": "Metrics of a whole cluster for Prometheus.",
     "produce": "Send messages from JSON lines on standard input.",
     "consume": "Write messages as JSON lines to standard output.",
     "doctor": "Find problems of a cluster and show the fixes.",

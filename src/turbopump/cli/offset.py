@@ -5,7 +5,8 @@ from typing import Any
 import click
 
 from turbopump.admin.cluster import Servers, ask_each
-from turbopump.admin.groups import group_names, group_offsets
+from turbopump.admin.group_lag import group_offsets
+from turbopump.admin.groups import group_names
 from turbopump.cli.entry import command_group, complain
 from turbopump.cli.frame import NOT_FOUND, client_command, show
 from turbopump.cli.names import group_subject, topic_option

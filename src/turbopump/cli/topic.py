@@ -12,15 +12,13 @@ import click
 from msgspec import structs
 
 from turbopump.admin.cluster import Servers, refuse_unknown_cluster
+from turbopump.admin.topic_contents import QueueContent, queue_contents, unread_ids
 from turbopump.admin.topics import (
-    QueueContent,
     delete_topic_on_broker,
     delete_topic_route,
     find_topic,
     put_topic,
-    queue_contents,
     topic_names,
-    unread_ids,
     users_topics,
 )
 from turbopump.cli.entry import command_group, complain
