@@ -34,7 +34,7 @@ def metrics_of(parts: Parts) -> Metrics:
     add_messages_in(metrics, events.messages_in, stored.statistics.count_puts)
     add_messages_out(metrics, stored.statistics)
     add_connections(metrics, stored.clients, events.is_system)
-    ConsumerLag(stored, parts.delivering.pop).add_to(metrics)
+    ConsumerLag(stored, parts.delivering.pop.positions).add_to(metrics)
     events.dead_letters.add_to(metrics)
     add_transactions(metrics, events.transactions)
     events.creations.add_to(metrics)

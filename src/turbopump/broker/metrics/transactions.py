@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from turbopump.broker.transactions.half_messages import HalfMessage
 from turbopump.metrics.family import Family, Kind, Metrics, Sample
 from turbopump.metrics.tables import CounterTable, HistogramTable
 
@@ -54,23 +53,25 @@ class TransactionCounts:
         for topic in topics:
             self.count_begun(topic)
 
-    def count_commit(self, half: HalfMessage, now_ms: int) -> None:
-        """Count a commit."""
+    def count_commit(self, topic: str, offset: int, took_ms: int) -> None:
+        """Count a commit, ``took_ms`` after the birth of the message.
+
+        ``offset`` is that of the half message in its queue.
+        """
+        self.commits.add((topic,))
         # RocketMQ: whole seconds, although the unit of the name is milliseconds
-        seconds = max(now_ms - half.message.born_timestamp, 0) // 1000
-        self.commits.add((half.topic,))
-        self.latency.observe((half.topic,), seconds)
-        self.count_closed(half)
+        self.latency.observe((topic,), max(took_ms, 0) // 1000)
+        self.count_closed(topic, offset)
 
-    def count_rollback(self, half: HalfMessage) -> None:
+    def count_rollback(self, topic: str, offset: int) -> None:
         """Count a roll-back."""
-        self.rollbacks.add((half.topic,))
-        self.count_closed(half)
+        self.rollbacks.add((topic,))
+        self.count_closed(topic, offset)
 
-    def count_closed(self, half: HalfMessage) -> None:
+    def count_closed(self, topic: str, offset: int) -> None:
         """Note that a transaction is no longer open, for example because it was given up."""
-        if half.offset >= self.counted_from:
-            self.halves.add((half.topic,), -1)
+        if offset >= self.counted_from:
+            self.halves.add((topic,), -1)
 
     def forget_topic(self, topic: str) -> None:
         """Delete the numbers of a deleted topic."""

@@ -78,9 +78,10 @@ class Endings:
                 await self.forwarding.confirmed(stored)
             self.note_ended(half.offset, half.origin)
             if outcome is TransactionOutcome.COMMIT:
-                self.counts.count_commit(half, self.clock.now_ms())
+                took_ms = self.clock.now_ms() - half.message.born_timestamp
+                self.counts.count_commit(half.topic, half.offset, took_ms)
             else:
-                self.counts.count_rollback(half)
+                self.counts.count_rollback(half.topic, half.offset)
         finally:
             del self._under_way[half.origin]
             done.set_result(None)
