@@ -10,18 +10,21 @@ import json
 import re
 import subprocess
 import sys
+import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from tests.interop.apache import NEWEST
 from tests.interop.foreign import DEADLINE_SECONDS, java_client
-from tests.interop.our_clients import make_topics
+from tests.interop.our_clients import make_groups, make_topics
 from tests.interop.our_servers import patient_turbopump
 from tests.interop.patient_apache import patient_apache
 from tests.ports import free_ports
+
+from turbopump.protocol.requests.groups import SubscriptionGroupConfig
 
 PREFIX: Final = "measured"
 COUNT: Final = 120
@@ -39,8 +42,6 @@ TOPICS: Final = (
     "asked",
 )
 Labels = frozenset[tuple[str, str]]
-Page = Mapping[str, Mapping[Labels, float]]
-"""Values of each series, by the name of the metric and its labels."""
 
 _SERIES: Final = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)(?: \d+)?$")
 _LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -63,6 +64,24 @@ class Scrape:
                 found = frozenset(_LABEL.findall(labels or ""))
                 self.series.setdefault(name, {})[found] = float(value)
 
+    def names_of(self, name: str) -> list[str]:
+        """Names of the series of a metric: its own, or the three of a histogram."""
+        parts = (name, *(f"{name}_{part}" for part in ("bucket", "sum", "count")))
+        return [part for part in parts if part in self.series]
+
+    def keys_of(self, name: str) -> set[str]:
+        """Keys of all labels of a metric."""
+        return {
+            key for part in self.names_of(name) for labels in self.series[part] for key, _ in labels
+        }
+
+    def type_of(self, name: str) -> str | None:
+        """Type of a metric. Apache's exporter writes it without the unit."""
+        for text in (name, name.removesuffix("_" + name.rpartition("_")[2])):
+            if text in self.types:
+                return self.types[text]
+        return None
+
 
 def read_page(port: int, host: str = "127.0.0.1") -> Scrape:
     with urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=60) as answer:
@@ -76,6 +95,7 @@ SETTINGS: Final[dict[str, str | int | bool]] = {
     "enablePropertyFilter": True,
     "transactionCheckInterval": 3_600_000,
     "brokerClusterName": "DefaultCluster",
+    "enabledAppendPropCRC": False,
 }
 
 
@@ -99,6 +119,7 @@ def metrics_after_the_work(who: str, directory: Path) -> Scrape:
     command = java_client(NEWEST, program="Measured")
     with measured_broker(who, directory / "servers") as (namesrv, broker, port):
         asyncio.run(make_topics(namesrv, broker, *(f"{PREFIX}-{name}" for name in TOPICS)))
+        asyncio.run(make_groups(broker, SubscriptionGroupConfig(group_name=f"{PREFIX}-made")))
         home = directory / "java"
         home.mkdir(parents=True)
         with (home / "errors").open("w") as errors:
@@ -128,25 +149,16 @@ def metrics_after_the_work(who: str, directory: Path) -> Scrape:
 
 
 def settled(port: int) -> Scrape:
-    """Return the page once two scrapes agree in the counters of messages, and offsets are
-    committed."""
-    import time
-
-    last: object = None
+    """The page once all consumers but one have committed what they got."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
     while True:
         page = read_page(port)
-        now = [
-            page.series.get(name)
-            for name in (
-                "rocketmq_messages_in_total",
-                "rocketmq_messages_out_total",
-                "rocketmq_consumer_lag_messages",
-            )
-        ]
-        if now == last:
+        lags = page.series.get("rocketmq_consumer_lag_messages", {})
+        behind = {dict(labels)["consumer_group"] for labels, value in lags.items() if value}
+        if len(lags) > len(TOPICS) and behind == {f"{PREFIX}-plain-behind"}:
             return page
-        last = now
-        time.sleep(6)  # the clients commit their offsets every 5 s
+        assert time.monotonic() < deadline, lags
+        time.sleep(1)
 
 
 def main() -> None:
