@@ -128,8 +128,7 @@ class GroupsHandler:
         loop = asyncio.get_running_loop()
         begun = loop.time()
         answer = await self._put_groups(configs, context)
-        names = [config.group_name or "" for config in configs]
-        self.statistics.events.creations.count_groups(names, answer, loop.time() - begun)
+        self.statistics.events.creations.count_groups(answer, loop.time() - begun)
         return answer
 
     async def _put_groups(

@@ -12,12 +12,11 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.remoting.response import Response
 
 _BOUNDS: Final = (10, 100, 1000, 3000, 5000)
-_LABELS: Final = ("invocation_status", "is_system")
 TOPICS: Final = Family(
     "rocketmq_topic_create_execution_time_milliseconds",
     Kind.HISTOGRAM,
     "Milliseconds that requests to create topics took.",
-    _LABELS,
+    ("invocation_status", "is_system"),
     bounds=_BOUNDS,
     instrument="rocketmq_topic_create_execution_time",
     unit="milliseconds",
@@ -26,7 +25,7 @@ GROUPS: Final = Family(
     "rocketmq_consumer_group_create_execution_time_milliseconds",
     Kind.HISTOGRAM,
     "Milliseconds that requests to create consumer groups took.",
-    _LABELS,
+    ("invocation_status",),
     bounds=_BOUNDS,
     instrument="rocketmq_consumer_group_create_execution_time",
     unit="milliseconds",
@@ -46,10 +45,9 @@ class Creations:
         system = flag("true" in map(self._is_system, names))
         self._topics.observe((_status(answer), system), int(seconds * 1000))
 
-    def count_groups(self, names: Iterable[str], answer: Response[Any], seconds: float) -> None:
+    def count_groups(self, answer: Response[Any], seconds: float) -> None:
         """Count a request to create consumer groups, with its answer and its duration."""
-        system = flag(any(self._is_system("", name) == "true" for name in names))
-        self._groups.observe((_status(answer), system), int(seconds * 1000))
+        self._groups.observe((_status(answer),), int(seconds * 1000))
 
     def add_to(self, metrics: Metrics) -> None:
         """Add the two metrics."""
