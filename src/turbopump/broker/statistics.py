@@ -368,7 +368,7 @@ class Statistics:
         size = sum(sizes)
         self._put += count
         self._put_size += size
-        self.events.messages_in.add_walked(topic, sizes)
+        self.events.messages_in.add_walked(topic, sizes, size)
         self.add(TOPIC_PUT_NUMS, topic, count, count)
         self.add(TOPIC_PUT_SIZE, topic, size, count)
         self.add(BROKER_PUT_NUMS, self._cluster, count, count)
@@ -409,7 +409,7 @@ class Statistics:
 def sizes_in_units(units: bytes) -> array[int]:
     """Return the message sizes in units of a queue, without units that have no message.
 
-    The call takes about 5 ns per unit.
+    The call takes about 18 ns per unit.
     """
     words = array("I", units)
     if sys.byteorder == "little":

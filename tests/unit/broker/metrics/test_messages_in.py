@@ -44,23 +44,36 @@ def test_plain_messages_are_what_the_walk_finds_without_the_others() -> None:
     messages.count_sent("T", FIFO, 200)
     messages.count_sent("T", NORMAL, 100)
     messages.count_own("T", 50)
-    messages.add_walked("T", [100, 200, 50])
+    messages.add_walked("T", [100, 200, 50], 350)
     assert series(messages) == {"T normal": (1, 100), "T fifo": (1, 200)}
 
 
 def test_a_count_never_falls_while_the_walk_is_behind() -> None:
     messages = MessagesIn()
-    messages.add_walked("T", [100, 100])
+    messages.add_walked("T", [100, 100], 200)
     assert series(messages) == {"T normal": (2, 200)}
     messages.count_sent("T", FIFO, 200)
     assert series(messages) == {"T normal": (2, 200), "T fifo": (1, 200)}
-    messages.add_walked("T", [200, 100])
+    messages.add_walked("T", [200, 100], 300)
     assert series(messages) == {"T normal": (3, 300), "T fifo": (1, 200)}
+
+
+def test_the_walk_puts_each_size_into_its_bucket() -> None:
+    messages = MessagesIn()
+    sizes = [1, 1024, 1025, 4096, 5000, 600_000, 4_194_304, 4_194_305]
+    messages.add_walked("T", sizes, sum(sizes))
+    ((_, flow),) = messages.flows()
+    assert flow.buckets == [2, 2, 1, 1, 0, 1, 1]
+    one_by_one = MessagesIn()
+    for size in sizes:
+        one_by_one.count_sent("T", FIFO, size)
+    ((_, same),) = one_by_one.flows()
+    assert (same.count, same.size, same.buckets) == (flow.count, flow.size, flow.buckets)
 
 
 def test_a_slave_counts_nothing_that_it_copies() -> None:
     messages = MessagesIn(walked=False)
-    messages.add_walked("T", [100])
+    messages.add_walked("T", [100], 100)
     assert series(messages) == {}
 
 
