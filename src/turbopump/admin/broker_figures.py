@@ -61,7 +61,7 @@ class BrokerFigures:
     - ``unflushed_bytes``: part of the log that is not on the disk yet.
     - ``log_disk_used``, ``queue_disk_used``: used share of the disk, from 0 to 1.
     - ``send_queue_size``, ``send_wait_ms``: number of waiting sends, and the wait of the first.
-    - ``delayed``: number of messages that wait at each delay level.
+    - ``delayed``: number of messages that wait at each delay level; levels without are left out.
     - ``transactions_pending``: number of transactions without an end. Only ours reports it.
     - ``texts``: all figures as the broker reports them.
     """
@@ -184,5 +184,5 @@ class FigureTexts:
             delivered, _, end = text.partition(",")
             level = name.removeprefix(_DELAY_LEVEL)
             if name != level and level.isdecimal() and end.isdecimal():
-                found[int(level)] = max(int(end) - int(delivered or 0), 0)
-        return dict(sorted(found.items()))
+                found[int(level)] = int(end) - int(delivered or 0)
+        return {level: count for level, count in sorted(found.items()) if count > 0}

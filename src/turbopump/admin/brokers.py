@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from turbopump.admin.broker_figures import BrokerFigures
-from turbopump.admin.cluster import Servers, change_each, refuse_unknown_cluster
+from turbopump.admin.cluster import Servers, refuse_unknown_cluster
 from turbopump.admin.group_lag import GroupLag, lag_of
 from turbopump.admin.settings import SettingChange, change_settings, read_settings
 from turbopump.config import properties
@@ -40,9 +39,6 @@ from turbopump.protocol.requests.statistics import (
     ViewBrokerStatsData,
 )
 
-CLEANING_S: Final = 10.0
-"""Seconds to wait for a broker that cleans its files. Ours answers after at most 2 s."""
-
 
 @dataclass(frozen=True, slots=True, order=True)
 class BrokerMember:
@@ -59,6 +55,13 @@ class BrokerMember:
     @property
     def is_master(self) -> bool:
         return self.id == MASTER_ID
+
+    @property
+    def label(self) -> str:
+        """Name for people: ``NAME`` of a master, ``NAME:ID`` of a slave, else the address."""
+        if not self.name:
+            return self.address
+        return self.name if self.is_master else f"{self.name}:{self.id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +126,17 @@ class Brokers:
             if cluster in (None, broker.cluster)
         )
         return tuple(sorted(found))
+
+    async def find(self, broker: str) -> BrokerMember:
+        """Return the member that a name means. A broker that is not registered has no name in it.
+
+        Sends GET_BROKER_CLUSTER_INFO (106) to a name server. Raises RemotingError, and ClientError
+        for an unknown name.
+        """
+        (address,) = await self._servers.brokers_at(broker)
+        members = await self.list()
+        unknown = BrokerMember("", "", MASTER_ID, address)
+        return next((one for one in members if one.address == address), unknown)
 
     async def figures(self, broker: str) -> BrokerFigures:
         """Return the runtime figures of a broker: version, rates, log, disk, waiting messages.
@@ -194,7 +208,9 @@ class Brokers:
                 for stats in by_topic:
                     tables[group].update(stats.offset_table)
         groups = [lag_of(group, table) for group, table in sorted(tables.items())]
-        return BrokerConsumeStats(found.total_diff, found.total_inflight_diff, groups)
+        # RocketMQ: the figure is negative after offsets were set
+        in_flight = max(found.total_inflight_diff, 0)
+        return BrokerConsumeStats(found.total_diff, in_flight, groups)
 
     # --- cleaning
 
@@ -240,10 +256,7 @@ class Brokers:
         else:
             addresses = [one.address for one in await self.list(cluster)]
 
-        async def clean(address: str) -> None:
-            await self._servers.call(address, request, timeout=CLEANING_S)
-
-        return tuple(await change_each(addresses, clean))
+        return tuple(await self._servers.change_each(addresses, request))
 
     # --- reads of old messages
 
@@ -285,7 +298,7 @@ class Brokers:
         await self._call(broker, SetCommitLogReadMode(mode="0" if enabled else "1"))
 
     async def _call(self, broker: str, request: Request[ReplyT], body: bytes = b"") -> ReplyT:
-        return await self._servers.call(await self._address(broker), request, body)
+        return await self._servers.ask(await self._address(broker), request, body)
 
     async def _address(self, broker: str) -> str:
         (address,) = await self._servers.brokers_at(broker)

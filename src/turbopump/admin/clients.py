@@ -8,7 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from turbopump.admin.cluster import Servers, ask_each
-from turbopump.admin.groups import RUNNING_TIMEOUT_S, GroupMembers, Member, member_of, members_of
+from turbopump.admin.groups import (
+    RUNNING_TIMEOUT_S,
+    GroupMembers,
+    Member,
+    group_members,
+    member_of,
+    members_of,
+)
 from turbopump.client.message_finder import MessageFinder
 from turbopump.errors import ClientError, ResponseError
 from turbopump.message.message import MessageQueue
@@ -33,6 +40,27 @@ class Producer(Member):
     """
 
     last_heartbeat_ms: int
+
+
+async def producers_at(servers: Servers, address: str) -> dict[str, list[Producer]]:
+    """Ask one broker for all producers that are connected to it. Return them by group.
+
+    Raises RemotingError.
+    """
+    table = (await servers.ask(address, GetAllProducerInfo())).data or {}
+    return {
+        group: [
+            Producer(
+                one.client_id or "",
+                (one.remote_ip or "").removeprefix("/"),  # RocketMQ: as Java shows an address
+                one.language.name if one.language is not None else "",
+                one.version,
+                one.last_update_timestamp,
+            )
+            for one in sorted(producers, key=lambda one: one.client_id or "")
+        ]
+        for group, producers in sorted(table.items())
+    }
 
 
 class Clients:
@@ -84,20 +112,7 @@ class Clients:
         RemotingError. Java: ``getAllProducerInfo``.
         """
         (address,) = await self._servers.brokers_at(broker)
-        table = (await self._servers.ask(address, GetAllProducerInfo())).data or {}
-        return {
-            group: [
-                Producer(
-                    one.client_id or "",
-                    one.remote_ip or "",
-                    one.language.name if one.language is not None else "",
-                    one.version,
-                    one.last_update_timestamp,
-                )
-                for one in sorted(producers, key=lambda one: one.client_id or "")
-            ]
-            for group, producers in sorted(table.items())
-        }
+        return await producers_at(self._servers, address)
 
     async def running_info(
         self, group: str, client_id: str, *, stack: bool = False, broker: str | None = None
@@ -128,8 +143,9 @@ class Clients:
     ) -> dict[str, dict[MessageQueue, int]]:
         """Ask the consumers of a group for the offsets that they know in a topic, by client id.
 
-        Sends INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223) to each master. The broker asks its
-        consumers. Those that do not answer are not in the result.
+        Sends GET_CONSUMER_CONNECTION_LIST (203) to each master, and
+        INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223) to those with consumers of the group. The broker
+        asks them. Those that do not answer are not in the result.
 
         - ``client_id``: only this consumer.
 
@@ -137,13 +153,10 @@ class Clients:
         """
         request = GetConsumerStatus(topic=topic, group=group, client_addr=client_id)
         found: dict[str, dict[MessageQueue, int]] = {}
-        for address in await self._servers.brokers_at(broker):
-            try:
-                answer = await self._servers.ask(address, request, timeout=RUNNING_TIMEOUT_S)
-            except ResponseError as error:
-                if error.code != ResponseCode.CONSUMER_NOT_ONLINE:
-                    raise
-                continue
+        # RocketMQ: a broker without consumers of the group answers with a NullPointerException.
+        addresses = await self._servers.brokers_at(broker)
+        for address in await group_members(self._servers, addresses, group):
+            answer = await self._servers.ask(address, request, timeout=RUNNING_TIMEOUT_S)
             for client, table in answer.consumer_table.items():
                 found.setdefault(client, {}).update(table)
         return found

@@ -20,6 +20,7 @@ from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.assignment import (
     MessageRequestMode,
+    MessageRequestModeTable,
     SetMessageRequestMode,
     SetMessageRequestModeRequestBody,
 )
@@ -43,13 +44,13 @@ from turbopump.protocol.requests.groups import (
     CreateGroupList,
     DeleteGroup,
     GetAllGroups,
-    GetGroup,
     GroupRetryPolicy,
     SubscriptionGroupConfig,
     SubscriptionGroupList,
     SubscriptionGroupWrapper,
     UpdateGroupForbidden,
 )
+from turbopump.protocol.requests.replication import GetAllMessageRequestMode
 from turbopump.protocol.requests.topics import TopicList
 from turbopump.remoting.client import RemotingClient
 
@@ -213,8 +214,8 @@ class Groups:
     ) -> dict[str, SubscriptionGroupConfig]:
         """Return the settings of a group on each broker that has it, by address.
 
-        Sends GET_SUBSCRIPTIONGROUP_CONFIG (352) to each broker. Raises RemotingError. Java:
-        ``examineSubscriptionGroupConfig``.
+        Sends GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201) to each broker. The answer has 500 bytes for
+        each group. Raises RemotingError. Java: ``examineSubscriptionGroupConfig``.
         """
         addresses = await self._servers.brokers_at(broker, cluster)
         return await self._settings(addresses, group)
@@ -248,10 +249,10 @@ class Groups:
     ) -> dict[str, SubscriptionGroupConfig]:
         """Create a group where it does not exist. Return its settings on each broker, by address.
 
-        An existing group is not changed. Sends GET_SUBSCRIPTIONGROUP_CONFIG (352) to each broker,
-        and UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200) where the group is missing. ``settings`` are
-        the keywords of ``GroupSettings``. Raises ResponseError if a broker refuses, and
-        RemotingError. Java: ``createAndUpdateSubscriptionGroupConfig``.
+        An existing group is not changed. Sends GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201) to each
+        broker, and UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200) where the group is missing.
+        ``settings`` are the keywords of ``GroupSettings``. Raises ResponseError if a broker
+        refuses, and RemotingError. Java: ``createAndUpdateSubscriptionGroupConfig``.
         """
         addresses = await self._servers.brokers_at(broker, cluster)
         found = await self._settings(addresses, group)
@@ -270,7 +271,7 @@ class Groups:
     ) -> dict[str, SubscriptionGroupConfig]:
         """Change settings of an existing group, and return the new settings by address.
 
-        Settings that are not given stay. Sends GET_SUBSCRIPTIONGROUP_CONFIG (352) and
+        Settings that are not given stay. Sends GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201) and
         UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200) to each broker. Raises ClientError if no broker
         knows the group, ResponseError if a broker refuses, and RemotingError. Java:
         ``createAndUpdateSubscriptionGroupConfig``.
@@ -283,6 +284,22 @@ class Groups:
             wanted = structs.replace(settings_now, **settings)
             await self._servers.change_each([address], CreateGroup(), fastjson.encode(wanted))
         return await self._settings(list(found), group)
+
+    async def put(
+        self,
+        settings: SubscriptionGroupConfig,
+        *,
+        broker: str | None = None,
+        cluster: str | None = None,
+    ) -> list[str]:
+        """Create a group, or replace all its settings. Return the addresses of the brokers.
+
+        An existing group is not checked. Sends UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200) to each
+        broker. Raises ResponseError if a broker refuses, and RemotingError. Java:
+        ``createAndUpdateSubscriptionGroupConfig``.
+        """
+        addresses = await self._servers.brokers_at(broker, cluster)
+        return await self._servers.change_each(addresses, CreateGroup(), fastjson.encode(settings))
 
     async def put_all(
         self,
@@ -427,16 +444,30 @@ class Groups:
         request = SetMessageRequestMode()
         return await self._servers.change_each(addresses, request, fastjson.encode(body))
 
+    async def mode(
+        self, group: str, topic: str, broker: str
+    ) -> SetMessageRequestModeRequestBody | None:
+        """Return the mode in which a group reads a topic on one broker. None if it was never set.
+
+        Sends GET_ALL_MESSAGE_REQUEST_MODE (402). The answer has 100 bytes for each mode that was
+        set. Raises RemotingError. Java: ``getAllMessageRequestMode``, which only slaves call.
+        """
+        addresses = await self._servers.brokers_at(broker)
+        request = GetAllMessageRequestMode()
+        answers = await ask_each(self._servers, addresses, request, MessageRequestModeTable)
+        tables = [one.message_request_mode_map for one in answers.values()]
+        return tables[0].get(topic, {}).get(group)
+
     async def _settings(
         self, addresses: list[str], group: str
     ) -> dict[str, SubscriptionGroupConfig]:
-        return await ask_each(
-            self._servers,
-            addresses,
-            GetGroup(group=group),
-            SubscriptionGroupConfig,
-            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-        )
+        # RocketMQ: a broker asked for one group by GET_SUBSCRIPTIONGROUP_CONFIG (352) creates it.
+        tables = await ask_each(self._servers, addresses, GetAllGroups(), SubscriptionGroupWrapper)
+        return {
+            address: table.subscription_group_table[group]
+            for address, table in tables.items()
+            if group in table.subscription_group_table
+        }
 
     async def _readable(
         self, group: str, topic: str, readable: bool | None, broker: str | None

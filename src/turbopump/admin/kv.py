@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from turbopump.admin.cluster import Servers, change_each
+from turbopump.admin.cluster import Servers
 from turbopump.errors import ClientError, ConfigError, ResponseError
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.request import Request
@@ -122,10 +122,7 @@ class Kv:
         return {topic: ordered_queues_of(value, topic) for topic, value in table.items()}
 
     async def _change(self, request: Request[Any]) -> None:
-        async def change(address: str) -> None:
-            await self._servers.call(address, request)
-
-        await change_each(self._servers.name_servers, change)
+        await self._servers.change_each(self._servers.name_servers, request)
 
 
 def ordered_queues_of(value: str, topic: str) -> dict[str, int]:

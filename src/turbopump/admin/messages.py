@@ -75,8 +75,7 @@ class Messages:
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues of a topic that can be read, sorted.
 
-        Sends GET_ROUTEINFO_BY_TOPIC (105). Raises RouteNotFoundError. Java:
-        ``fetchSubscribeMessageQueues``.
+        Sends GET_ROUTEINFO_BY_TOPIC (105) to a name server. Raises RouteNotFoundError.
         """
         return await self._finder.queues(topic)
 
@@ -181,7 +180,7 @@ class Messages:
         - ``msg_id``: the unique id of the message.
 
         Raises RouteNotFoundError if nobody has traced anything, and RemotingError if a broker could
-        not be asked. Java: ``queryMessage`` in ``QueryMsgTraceByIdSubCommand``.
+        not be asked. Source: apache/rocketmq ``QueryMsgTraceByIdSubCommand``.
         """
         found = await self._finder.by_key(trace_topic, msg_id, TRACES_MAX)
         for name, why in found.missing.items():

@@ -7,18 +7,17 @@ fails.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
 from turbopump.admin.cluster import Servers, change_each
 from turbopump.admin.settings import SettingChange, change_settings, read_settings
 from turbopump.protocol.requests.namesrv import (
     AddWritePerm,
     GetNamesrvConfig,
+    GetRouteInfo,
     UpdateNamesrvConfig,
     WipeWritePerm,
 )
-
-ANSWER_S: Final = 5.0
+from turbopump.protocol.requests.topics import PERM_WRITE
 
 
 class NameServers:
@@ -108,6 +107,15 @@ class NameServers:
 
         return await change_each(self._those(server), change)
 
+    async def is_writable(self, broker: str, server: str) -> bool:
+        """Return True if clients of a name server may send to a broker.
+
+        Each broker has a topic of its own name, whose route shows the permission. One request
+        (105). Raises RemotingError, and ResponseError if the broker is unknown.
+        """
+        route = await self._servers.call(server, GetRouteInfo(topic=broker))
+        return any(one.perm & PERM_WRITE for one in route.queue_datas if one.broker_name == broker)
+
     def _those(self, server: str | None) -> list[str]:
         return [server] if server is not None else self.addresses
 
@@ -122,6 +130,6 @@ async def set_write_permission_at(
     """
     if wiped:
         wipe = WipeWritePerm(broker_name=broker)
-        return (await servers.call(address, wipe, timeout=ANSWER_S)).wipe_topic_count
+        return (await servers.ask(address, wipe)).wipe_topic_count
     add = AddWritePerm(broker_name=broker)
-    return (await servers.call(address, add, timeout=ANSWER_S)).add_topic_count
+    return (await servers.ask(address, add)).add_topic_count

@@ -12,6 +12,7 @@ from typing import Final, Literal
 
 from turbopump.admin.cluster import Servers, ask_each
 from turbopump.admin.group_lag import GroupLag, group_lag
+from turbopump.admin.groups import Groups
 from turbopump.admin.topics import Topics
 from turbopump.client.consumer.offsets import Time, as_ms
 from turbopump.client.setting_rules import SettingRule, is_whole
@@ -216,15 +217,14 @@ class Offsets:
     ) -> dict[MessageQueue, int]:
         """Store the offsets of a group in a topic, and return them. No consumer is notified.
 
-        Use it for a group without running consumers, also for one that no broker knows yet: its
-        first consumer begins there. Sends GET_CONSUME_STATS (208) to each master of the topic, and
-        for each queue SEARCH_OFFSET_BY_TIMESTAMP (29) or GET_MAX_OFFSET (30), and
-        UPDATE_CONSUMER_OFFSET (15).
+        Use it for a group without running consumers, whose next consumer begins there. Sends
+        GET_CONSUME_STATS (208) to each master of the topic, and for each queue
+        SEARCH_OFFSET_BY_TIMESTAMP (29) or GET_MAX_OFFSET (30), and UPDATE_CONSUMER_OFFSET (15).
 
         - ``to``, ``only_back``: as in ``reset``.
 
-        Raises RouteNotFoundError if no broker has the topic, and RemotingError. Java:
-        ``resetOffsetByTimestampOld``.
+        Raises RouteNotFoundError if no broker has the topic, ResponseError if a broker does not
+        know the group, and RemotingError. Java: ``resetOffsetByTimestampOld``.
         """
         time_ms = _time_of_reset(to)
         now = {
@@ -246,7 +246,9 @@ class Offsets:
         """Store the offset of a group in one queue. Nothing is checked, no consumer is notified.
 
         Use it for a group without running consumers: a consumer overwrites the offset with its own.
-        Sends UPDATE_CONSUMER_OFFSET (15). Raises RemotingError. Java: ``updateConsumeOffset``.
+        After a ``reset``, the group begins where that put it, until a consumer has read on. Sends
+        UPDATE_CONSUMER_OFFSET (15). Raises ResponseError if the broker does not know the group or
+        the topic, and RemotingError. Java: ``updateConsumeOffset``.
         """
         request = UpdateConsumerOffset(
             consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
@@ -274,7 +276,8 @@ class Offsets:
         self, group: str, topic: str, time_ms: int, broker: str | None, cluster: str | None
     ) -> dict[MessageQueue, int]:
         lag = await self.show(group, topic, broker=broker, cluster=cluster)
-        if not lag.queues:
+        groups = Groups(self._servers)
+        if not lag.queues or not await groups.settings(group, broker=broker, cluster=cluster):
             raise _no_group_or_topic(group, topic)
         found: dict[MessageQueue, int] = {}
         for one in lag.queues:

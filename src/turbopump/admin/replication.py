@@ -332,7 +332,7 @@ class Replication:
         Sends GET_BROKER_HA_STATUS (907). Raises RemotingError. Java: ``getBrokerHAStatus``.
         """
         (address,) = await self._servers.brokers_at(broker)
-        return await self._servers.call(address, GetBrokerHaStatus(), timeout=ANSWER_S)
+        return await self._servers.ask(address, GetBrokerHaStatus())
 
     async def slaves(self, broker: str) -> list[SlaveReplication]:
         """Return the slaves that copy from a master now: in sync or not, and bytes behind.
@@ -385,4 +385,4 @@ class Replication:
         RESET_MASTER_FLUSH_OFFSET (908). Raises RemotingError. Java: ``resetMasterFlushOffset``.
         """
         (address,) = await self._servers.brokers_at(broker)
-        await self._servers.call(address, ResetMasterFlushOffset(master_flush_offset=offset))
+        await self._servers.ask(address, ResetMasterFlushOffset(master_flush_offset=offset))

@@ -18,7 +18,7 @@ from turbopump.message.rules import DLQ_PREFIX, RETRY_PREFIX, did_you_mean, is_s
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.request import Request
-from turbopump.protocol.requests.consumers import QueryTopicConsumeByWho
+from turbopump.protocol.requests.consumers import QueryTopicConsumeByWho, QueryTopicsByConsumer
 from turbopump.protocol.requests.groups import GroupList
 from turbopump.protocol.requests.namesrv import (
     BrokerData,
@@ -354,13 +354,28 @@ class Topics:
     async def groups(self, name: str, *, cluster: str | None = None) -> list[str]:
         """Return the groups of a topic: those with a consumer now, and those with an offset.
 
-        Sends QUERY_TOPIC_CONSUME_BY_WHO (300) to each master. Raises RemotingError. Java:
+        Apache's brokers of 5.x do not list a group without an offset. Sends
+        QUERY_TOPIC_CONSUME_BY_WHO (300) to each master. Raises RemotingError. Java:
         ``queryTopicConsumeByWho``.
         """
         addresses = await self._servers.masters(cluster)
         request = QueryTopicConsumeByWho(topic=name)
         answers = await ask_each(self._servers, addresses, request, GroupList)
-        return sorted({group for body in answers.values() for group in body.group_list})
+        groups = {group for body in answers.values() for group in body.group_list}
+        if name in groups and not await self._is_group_of(name, addresses):
+            groups.remove(name)
+        return sorted(groups)
+
+    async def _is_group_of(self, name: str, addresses: list[str]) -> bool:
+        """Return True if a topic has a group of the same name.
+
+        Apache's brokers of 5.x list the topic's own name in place of each group that has a consumer
+        now and no offset yet.
+        """
+        answers = await ask_each(
+            self._servers, addresses, QueryTopicsByConsumer(group=name), TopicList
+        )
+        return any(name in body.topic_list for body in answers.values())
 
     async def create(
         self,

@@ -8,13 +8,20 @@ from types import ModuleType
 from typing import Final
 
 import turbopump.broker.metrics
+import turbopump.metrics.process
 import turbopump.namesrv.metrics
+import turbopump.remoting.server_metrics
+import turbopump.spark.job_metrics
 from turbopump.metrics.family import Family
 
 BROKER: Final[tuple[ModuleType, ...]] = (turbopump.broker.metrics,)
 NAMESRV: Final[tuple[ModuleType, ...]] = (turbopump.namesrv.metrics,)
-EVERY_SERVER: Final[tuple[ModuleType, ...]] = ()
-"""Modules, or packages of modules, whose constants declare the metrics of a server."""
+EVERY_SERVER: Final[tuple[ModuleType, ...]] = (
+    turbopump.remoting.server_metrics,
+    turbopump.metrics.process,
+)
+JOB: Final[tuple[ModuleType, ...]] = (turbopump.spark.job_metrics,)
+"""Modules, or packages of modules, with the metrics of each program."""
 
 _PREFACE = """# Metrics
 
@@ -40,6 +47,7 @@ _LABELS = {
     "invocation_status": "`success` or `failure`",
     "language`, `version": "those of the client's library",
     "protocol_type": "`remoting`",
+    "storage_type`, `storage_medium": "`local` and `disk`",
 }
 """Meanings of the labels."""
 
@@ -81,10 +89,10 @@ def page() -> str:
     for title, modules in (
         ("A broker", BROKER),
         ("A name server", NAMESRV),
-        ("Every server", EVERY_SERVER),
+        ("A broker or a name server", EVERY_SERVER),
+        ("A pipeline or a streaming query", JOB),
     ):
-        if modules:
-            lines += [f"## {title}\n", *_table(families_of(modules)), ""]
+        lines += [f"## {title}\n", *_table(families_of(modules)), ""]
     lines[-1] = _DIFFERENCES.rstrip("\n")
     return "\n".join(lines)
 

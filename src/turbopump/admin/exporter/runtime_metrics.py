@@ -155,11 +155,11 @@ def _values(texts: Mapping[str, str]) -> Iterator[tuple[Family, float]]:
         yield DISK_FREE, sizes.size("free")
     for figure, families in RATES.items():
         text = texts.get(figure) or texts.get(OLD_SPELLING.get(figure, figure), "")
+        if not text.strip():
+            continue
         rates = FigureTexts(dict(zip(SPANS_S, text.split(), strict=False)))
         for seconds, family in zip(SPANS_S, families, strict=True):
-            rate = rates.number(seconds)
-            if rate is not None:
-                yield family, rate
+            yield family, rates.number(seconds) or 0.0  # a young broker of Apache's has fewer
     for label, count in _COUNT.findall(texts.get("putMessageDistributeTime", "")):
         if label in SPREAD:
             yield SPREAD[label], int(count)

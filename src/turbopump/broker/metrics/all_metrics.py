@@ -11,6 +11,11 @@ from turbopump.broker.metrics.connections import add_connections
 from turbopump.broker.metrics.consumer_lag import ConsumerLag
 from turbopump.broker.metrics.messages_in import add_messages_in
 from turbopump.broker.metrics.messages_out import add_messages_out
+from turbopump.broker.metrics.pop import add_pop
+from turbopump.broker.metrics.replication import add_replication
+from turbopump.broker.metrics.requests import add_requests
+from turbopump.broker.metrics.storage import add_storage
+from turbopump.broker.metrics.timers import add_timers
 from turbopump.broker.metrics.transactions import add_transactions
 from turbopump.broker.parts import Parts
 from turbopump.metrics.family import Metrics
@@ -29,13 +34,19 @@ def metrics_of(parts: Parts) -> Metrics:
         }
     )
     stored = parts.stored
+    delivering = parts.delivering
     events = stored.statistics.events
     add_broker_state(metrics, stored)
     add_messages_in(metrics, events.messages_in, stored.statistics.count_puts)
     add_messages_out(metrics, stored.statistics)
     add_connections(metrics, stored.clients, events.is_system)
-    ConsumerLag(stored, parts.delivering.pop.positions).add_to(metrics)
+    ConsumerLag(stored, delivering.pop.positions).add_to(metrics)
     events.dead_letters.add_to(metrics)
     add_transactions(metrics, events.transactions)
     events.creations.add_to(metrics)
+    add_requests(metrics, stored)
+    add_storage(metrics, stored)
+    add_timers(metrics, delivering.timers, stored.tables.topics, stored.clock)
+    add_pop(metrics, delivering.pop, stored.tables)
+    add_replication(metrics, parts.listening.replication)
     return metrics

@@ -36,7 +36,12 @@ def test_sizes_rates_and_counts_are_read_from_their_texts() -> None:
 
 
 def test_the_old_spelling_of_a_figure_is_known() -> None:
-    assert values({"getTransferedTps": "3.0"}) == {"gettransfered_tps10": 3.0}
+    assert values({"getTransferedTps": "3.0 2.0 1.0"})["gettransfered_tps60"] == 2.0
+
+
+def test_a_rate_that_a_young_broker_does_not_have_yet_is_0() -> None:
+    rates = {"put_tps10": 3.0, "put_tps60": 0.0, "put_tps600": 0.0}
+    assert values({"putTps": "3.0"}) == rates
 
 
 def test_a_figure_that_is_no_number_has_no_series() -> None:
