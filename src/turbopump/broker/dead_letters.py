@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
+from turbopump.broker.counters.dead_letters import DeadLetterCounts
 from turbopump.broker.interceptors import Destination, Interceptor
-from turbopump.broker.metrics.dead_letters import DeadLetterCounts
 from turbopump.broker.schedule.destinations import by_way_of_level
 from turbopump.broker.tables import Tables
 from turbopump.broker.topics import TopicTable

@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
+from turbopump.broker.counters.messages_in import MessagesIn
 from turbopump.broker.flush_wait import FlushWait
-from turbopump.broker.metrics.messages_in import MessagesIn
 from turbopump.clock import Clock
 from turbopump.errors import RoomInMakingError
 from turbopump.message.codec import encode_host

@@ -19,7 +19,7 @@ from datetime import date, datetime
 from operator import sub
 from typing import Final, NamedTuple
 
-from turbopump.broker.metrics.counted_events import CountedEvents
+from turbopump.broker.counters.counted_events import CountedEvents
 from turbopump.clock import Clock
 from turbopump.message.rules import is_system_topic
 from turbopump.protocol.requests.statistics import BrokerStatsItem

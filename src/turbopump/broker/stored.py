@@ -12,9 +12,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from turbopump.broker.client_table import ClientTable
+from turbopump.broker.counters.counted_events import CountedEvents
+from turbopump.broker.counters.labels import SystemLabel
 from turbopump.broker.groups import RequestModes
-from turbopump.broker.metrics.counted_events import CountedEvents
-from turbopump.broker.metrics.labels import SystemLabel
 from turbopump.broker.recovery_progress import RecoveryProgress
 from turbopump.broker.runtime_info import RuntimeInfo
 from turbopump.broker.send_queue import SendQueue

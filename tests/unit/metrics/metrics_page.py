@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Final
 
+import turbopump.broker.counters
 import turbopump.broker.metrics
 import turbopump.metrics.process
 import turbopump.namesrv.metrics
@@ -14,7 +15,7 @@ import turbopump.remoting.server_metrics
 import turbopump.spark.job_metrics
 from turbopump.metrics.family import Family
 
-BROKER: Final[tuple[ModuleType, ...]] = (turbopump.broker.metrics,)
+BROKER: Final[tuple[ModuleType, ...]] = (turbopump.broker.counters, turbopump.broker.metrics)
 NAMESRV: Final[tuple[ModuleType, ...]] = (turbopump.namesrv.metrics,)
 EVERY_SERVER: Final[tuple[ModuleType, ...]] = (
     turbopump.remoting.server_metrics,

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from turbopump.broker.counters.messages_in import message_kind
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.interceptors import region_fields
-from turbopump.broker.metrics.messages_in import message_kind
 from turbopump.broker.stored import Stored
 from turbopump.errors import MessageError, RemotingError, StoreError
 from turbopump.message.ids import offset_msg_id

@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from turbopump.broker.counters.messages_in import message_kind
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.held_answers import HeldAnswers, confirm_wait_s
 from turbopump.broker.interceptors import (
@@ -25,7 +26,6 @@ from turbopump.broker.interceptors import (
     refuse_false_inner_batch,
     region_fields,
 )
-from turbopump.broker.metrics.messages_in import message_kind
 from turbopump.broker.saved_table import in_time
 from turbopump.broker.send_checks import SendChecks, batch_refusal, body_refusal, store_refusal
 from turbopump.broker.send_reply import batch_reply, decode_reply, reply_ends, send_reply

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from turbopump.broker.client_table import ClientTable, Member
-from turbopump.broker.metrics.labels import SystemLabel
+from turbopump.broker.counters.labels import SystemLabel
 from turbopump.metrics.family import Family, Kind, Metrics, Sample
 from turbopump.protocol.codes import LanguageCode, version_name
 from turbopump.protocol.requests.clients import ConsumeType

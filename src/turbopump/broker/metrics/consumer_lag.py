@@ -13,11 +13,13 @@ a pull has returned messages.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from turbopump.broker.client_table import ConsumerGroup
+from turbopump.broker.pop.group_queue import ANY_QUEUE, GroupQueue, TopicGroup
+from turbopump.broker.pop.pop import Pop
 from turbopump.broker.reading import ask
 from turbopump.broker.stored import Stored
 from turbopump.broker.subscriptions import ALL_CODES
@@ -86,7 +88,7 @@ class _Row(NamedTuple):
     values: tuple[int, ...]
 
 
-class Position(NamedTuple):
+class _Position(NamedTuple):
     """Position of a group in one queue.
 
     - ``end``: the end of the queue.
@@ -103,20 +105,15 @@ class Position(NamedTuple):
     popped: int | None = None
 
 
-PoppedPositions = Callable[[str, str], tuple[list[Position], list[Position]]]
-"""Function that returns the positions of a group that pops a topic: in the queues of the topic, and
-in those of the group's retry topics."""
-
-
 class ConsumerLag:
     """Positions of the connected groups, computed anew for each scrape.
 
     - ``popped``: returns the positions of groups that pop.
     """
 
-    def __init__(self, stored: Stored, popped: PoppedPositions) -> None:
+    def __init__(self, stored: Stored, pop: Pop) -> None:
         self._stored = stored
-        self._popped = popped
+        self._pop = pop
         self._rows: list[_Row] = []
         self._times: dict[tuple[ConsumeQueue, int], int] = {}
         """Store times in ms, by queue and offset, that the last walk used."""
@@ -143,15 +140,18 @@ class ConsumerLag:
         rows: list[_Row] = []
         self._used = {}
         self._cold = {}
+        view = self._pop.view
         for name in self._stored.tables.groups.names():
             group = self._stored.clients.groups.get(name)
             pops = group is not None and group.consume_type is ConsumeType.CONSUME_POP
             for topic in self._topics_of(name, group):
                 codes = _codes_of(group, topic)
                 if pops:
-                    positions, retry = self._popped(name, topic)
+                    line = TopicGroup(topic, name)
+                    positions = list(map(self._popped, view.topic_queues(line, ANY_QUEUE)))
                     rows.append((yield from self._row(name, topic, "false", positions, codes)))
-                    rows.append((yield from self._row(name, topic, "true", retry, codes)))
+                    positions = list(map(self._popped, view.retry_topics.queues(line)))
+                    rows.append((yield from self._row(name, topic, "true", positions, codes)))
                 else:
                     positions = list(self._pulled(name, topic))
                     rows.append((yield from self._row(name, topic, "false", positions, codes)))
@@ -181,7 +181,7 @@ class ConsumerLag:
             and found.perm & config.broker_permission & (PERM_READ | PERM_WRITE)
         ]
 
-    def _pulled(self, name: str, topic: str) -> Iterator[Position]:
+    def _pulled(self, name: str, topic: str) -> Iterator[_Position]:
         """Yield the positions of a group that pulls a topic.
 
         RocketMQ: a group without an offset counts as being at the end.
@@ -195,10 +195,24 @@ class ConsumerLag:
             if consumed is None or consumed < 0:
                 consumed = end
             got = pulled.get(queue_id, consumed)
-            yield Position(topic, queue_id, end, consumed, got)
+            yield _Position(topic, queue_id, end, consumed, got)
+
+    def _popped(self, queue: GroupQueue) -> _Position:
+        """Return the position of a group that pops a queue."""
+        end = self._pop.view.end(queue)
+        got = self._pop.offsets.find(queue)
+        if got is None or got < 0:
+            got = end
+        popped = self._pop.in_flight.count_popped(queue)
+        return _Position(queue.topic, queue.queue_id, end, max(got - popped, 0), got, popped)
 
     def _row(
-        self, name: str, topic: str, is_retry: str, positions: list[Position], codes: frozenset[int]
+        self,
+        name: str,
+        topic: str,
+        is_retry: str,
+        positions: list[_Position],
+        codes: frozenset[int],
     ) -> Steps[_Row]:
         """Add up the positions of a group in the queues of a topic, and find the oldest messages.
 

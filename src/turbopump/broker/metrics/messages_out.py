@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from turbopump.broker.metrics.labels import flag
+from turbopump.broker.counters.labels import flag
 from turbopump.broker.statistics import Statistics
 from turbopump.message.delivery_time import SCHEDULE_TOPIC
 from turbopump.message.rules import DLQ_PREFIX, RETRY_PREFIX

@@ -8,9 +8,7 @@ from typing import Final
 
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.log_repair import LogRepair
-from turbopump.broker.metrics.consumer_lag import Position
 from turbopump.broker.offsets import ConsumerOffsets
-from turbopump.broker.pop.group_queue import ANY_QUEUE, GroupQueue, TopicGroup
 from turbopump.broker.pop.held_pops import HeldPops
 from turbopump.broker.pop.in_flight import InFlight
 from turbopump.broker.pop.offsets import PopOffsets
@@ -143,23 +141,6 @@ class Pop:
             for earlier in self._earlier_logs:
                 await earlier.store_acknowledgement(queue_id, key, offsets, visible_at_ms)
         return await self.revive_log.store_acknowledgement(queue_id, key, offsets, visible_at_ms)
-
-    def positions(self, group: str, topic: str) -> tuple[list[Position], list[Position]]:
-        """Return the positions of a group that pops a topic: in the queues of the topic, and in
-        those of the group's retry topics."""
-        line = TopicGroup(topic, group)
-        queues = self.view.topic_queues(line, ANY_QUEUE)
-        retry_queues = self.view.retry_topics.queues(line)
-        return list(map(self._position, queues)), list(map(self._position, retry_queues))
-
-    def _position(self, queue: GroupQueue) -> Position:
-        """Return the position of a group in a queue. Without an offset it is at the end."""
-        end = self.view.end(queue)
-        got = self.offsets.find(queue)
-        if got is None or got < 0:
-            got = end
-        popped = self.in_flight.count_popped(queue)
-        return Position(queue.topic, queue.queue_id, end, max(got - popped, 0), got, popped)
 
     def save(self) -> None:
         """Save the table of ordered pops in another thread, if it has changed.

@@ -13,10 +13,10 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from turbopump.broker.counters.dead_letters import DeadLetterCounts
 from turbopump.broker.dead_letters import dead_letter_topic
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.groups import GroupTable
-from turbopump.broker.metrics.dead_letters import DeadLetterCounts
 from turbopump.broker.pop import records
 from turbopump.broker.pop.group_queue import GroupQueue, TopicGroup
 from turbopump.broker.pop.open_checkpoints import OpenCheckpoint

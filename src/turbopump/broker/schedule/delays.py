@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from turbopump.broker.background import RetryingTask, stop_task, wait_for
+from turbopump.broker.counters.counted_events import CountedEvents
 from turbopump.broker.forwarding import Forwarding
-from turbopump.broker.metrics.counted_events import CountedEvents
 from turbopump.broker.reading import read_queue, read_units
 from turbopump.broker.saved_table import SavedTable
 from turbopump.clock import Clock

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+from turbopump.broker.counters.transactions import TransactionCounts
 from turbopump.broker.forwarding import Forwarding
-from turbopump.broker.metrics.transactions import TransactionCounts
 from turbopump.broker.offsets import ConsumerOffsets
 from turbopump.broker.transactions.half_messages import (
     GROUP,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from turbopump.broker.metrics.labels import SystemLabel
+from turbopump.broker.counters.labels import SystemLabel
 from turbopump.metrics.family import Family, Kind, Metrics
 from turbopump.metrics.tables import CounterTable
 

@@ -16,7 +16,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from turbopump.broker.metrics.labels import SystemLabel
+from turbopump.broker.counters.labels import SystemLabel
 from turbopump.message import properties as names
 from turbopump.message.properties import decode_properties
 from turbopump.message.rules import DLQ_PREFIX, RETRY_PREFIX, is_brokers_own

@@ -9,7 +9,7 @@ from tests.unit.broker.metrics.scraping import scrape
 from tests.unit.broker.talking import Talk, in_virtual_time
 from tests.unit.broker.transacting import World, in_a_world
 
-from turbopump.broker.metrics.messages_in import FIFO, NORMAL, MessagesIn, message_kind
+from turbopump.broker.counters.messages_in import FIFO, NORMAL, MessagesIn, message_kind
 from turbopump.message.batch import encode_batch
 from turbopump.message.message import Message
 from turbopump.message.properties import encode_properties

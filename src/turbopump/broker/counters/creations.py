@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from turbopump.broker.metrics.labels import SystemLabel, flag
+from turbopump.broker.counters.labels import SystemLabel, flag
 from turbopump.metrics.family import Family, Kind, Metrics
 from turbopump.metrics.tables import HistogramTable
 from turbopump.protocol.codes import ResponseCode

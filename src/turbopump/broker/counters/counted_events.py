@@ -6,11 +6,11 @@ metrics.
 
 from __future__ import annotations
 
-from turbopump.broker.metrics.creations import Creations
-from turbopump.broker.metrics.dead_letters import DeadLetterCounts
-from turbopump.broker.metrics.labels import SystemLabel
-from turbopump.broker.metrics.messages_in import MessagesIn
-from turbopump.broker.metrics.transactions import TransactionCounts
+from turbopump.broker.counters.creations import Creations
+from turbopump.broker.counters.dead_letters import DeadLetterCounts
+from turbopump.broker.counters.labels import SystemLabel
+from turbopump.broker.counters.messages_in import MessagesIn
+from turbopump.broker.counters.transactions import TransactionCounts
 
 
 class DelayedTotal:
