@@ -349,7 +349,7 @@ class Broker:
 
         yield TopicsHandler(config, copying.records, announce)
         yield CleaningHandler(copying.records, copying.cleaning)
-        yield GroupsHandler(stored.tables, held, pop.held)
+        yield GroupsHandler(stored.tables, held, pop.held, stored.statistics)
         yield OffsetControlHandler(stored, held)
         yield ConsumersHandler(stored, "{}:{}".format(*listening.store_host), listening.membership)
         yield StatisticsHandler(stored)
