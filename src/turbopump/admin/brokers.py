@@ -56,6 +56,13 @@ class BrokerMember:
     def is_master(self) -> bool:
         return self.id == MASTER_ID
 
+    @property
+    def label(self) -> str:
+        """Name for people: ``NAME`` of a master, ``NAME:ID`` of a slave, else the address."""
+        if not self.name:
+            return self.address
+        return self.name if self.is_master else f"{self.name}:{self.id}"
+
 
 @dataclass(frozen=True, slots=True)
 class Statistic:
@@ -119,6 +126,17 @@ class Brokers:
             if cluster in (None, broker.cluster)
         )
         return tuple(sorted(found))
+
+    async def find(self, broker: str) -> BrokerMember:
+        """Return the member that a name means. A broker that is not registered has no name in it.
+
+        Sends GET_BROKER_CLUSTER_INFO (106) to a name server. Raises RemotingError, and ClientError
+        for an unknown name.
+        """
+        (address,) = await self._servers.brokers_at(broker)
+        members = await self.list()
+        unknown = BrokerMember("", "", MASTER_ID, address)
+        return next((one for one in members if one.address == address), unknown)
 
     async def figures(self, broker: str) -> BrokerFigures:
         """Return the runtime figures of a broker: version, rates, log, disk, waiting messages.

@@ -20,6 +20,7 @@ from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.assignment import (
     MessageRequestMode,
+    MessageRequestModeTable,
     SetMessageRequestMode,
     SetMessageRequestModeRequestBody,
 )
@@ -49,6 +50,7 @@ from turbopump.protocol.requests.groups import (
     SubscriptionGroupWrapper,
     UpdateGroupForbidden,
 )
+from turbopump.protocol.requests.replication import GetAllMessageRequestMode
 from turbopump.protocol.requests.topics import TopicList
 from turbopump.remoting.client import RemotingClient
 
@@ -180,7 +182,7 @@ async def unknown_group(servers: Servers, group: str) -> ClientError:
     """
     near = did_you_mean(group, await group_names(servers, await servers.masters()))
     return ClientError(
-        f"no broker knows the group {group}{near}; turbopump consumer list shows the groups"
+        f"no broker knows the group {group}{near}; turbopump group list shows the groups"
     )
 
 
@@ -282,6 +284,22 @@ class Groups:
             wanted = structs.replace(settings_now, **settings)
             await self._servers.change_each([address], CreateGroup(), fastjson.encode(wanted))
         return await self._settings(list(found), group)
+
+    async def put(
+        self,
+        settings: SubscriptionGroupConfig,
+        *,
+        broker: str | None = None,
+        cluster: str | None = None,
+    ) -> list[str]:
+        """Create a group, or replace all its settings. Return the addresses of the brokers.
+
+        An existing group is not checked. Sends UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200) to each
+        broker. Raises ResponseError if a broker refuses, and RemotingError. Java:
+        ``createAndUpdateSubscriptionGroupConfig``.
+        """
+        addresses = await self._servers.brokers_at(broker, cluster)
+        return await self._servers.change_each(addresses, CreateGroup(), fastjson.encode(settings))
 
     async def put_all(
         self,
@@ -425,6 +443,20 @@ class Groups:
         addresses = await self._servers.brokers_at(broker, cluster)
         request = SetMessageRequestMode()
         return await self._servers.change_each(addresses, request, fastjson.encode(body))
+
+    async def mode(
+        self, group: str, topic: str, broker: str
+    ) -> SetMessageRequestModeRequestBody | None:
+        """Return the mode in which a group reads a topic on one broker. None if it was never set.
+
+        Sends GET_ALL_MESSAGE_REQUEST_MODE (402). The answer has 100 bytes for each mode that was
+        set. Raises RemotingError. Java: ``getAllMessageRequestMode``, which only slaves call.
+        """
+        addresses = await self._servers.brokers_at(broker)
+        request = GetAllMessageRequestMode()
+        answers = await ask_each(self._servers, addresses, request, MessageRequestModeTable)
+        tables = [one.message_request_mode_map for one in answers.values()]
+        return tables[0].get(topic, {}).get(group)
 
     async def _settings(
         self, addresses: list[str], group: str

@@ -13,9 +13,11 @@ from turbopump.admin.settings import SettingChange, change_settings, read_settin
 from turbopump.protocol.requests.namesrv import (
     AddWritePerm,
     GetNamesrvConfig,
+    GetRouteInfo,
     UpdateNamesrvConfig,
     WipeWritePerm,
 )
+from turbopump.protocol.requests.topics import PERM_WRITE
 
 
 class NameServers:
@@ -104,6 +106,15 @@ class NameServers:
             return await set_write_permission_at(self._servers, address, broker, wiped=wiped)
 
         return await change_each(self._those(server), change)
+
+    async def is_writable(self, broker: str, server: str) -> bool:
+        """Return True if clients of a name server may send to a broker.
+
+        Each broker has a topic of its own name, whose route shows the permission. One request
+        (105). Raises RemotingError, and ResponseError if the broker is unknown.
+        """
+        route = await self._servers.call(server, GetRouteInfo(topic=broker))
+        return any(one.perm & PERM_WRITE for one in route.queue_datas if one.broker_name == broker)
 
     def _those(self, server: str | None) -> list[str]:
         return [server] if server is not None else self.addresses

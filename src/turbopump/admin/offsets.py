@@ -12,6 +12,7 @@ from typing import Final, Literal
 
 from turbopump.admin.cluster import Servers, ask_each
 from turbopump.admin.group_lag import GroupLag, group_lag
+from turbopump.admin.groups import Groups
 from turbopump.admin.topics import Topics
 from turbopump.client.consumer.offsets import Time, as_ms
 from turbopump.client.setting_rules import SettingRule, is_whole
@@ -245,7 +246,9 @@ class Offsets:
         """Store the offset of a group in one queue. Nothing is checked, no consumer is notified.
 
         Use it for a group without running consumers: a consumer overwrites the offset with its own.
-        Sends UPDATE_CONSUMER_OFFSET (15). Raises RemotingError. Java: ``updateConsumeOffset``.
+        After a ``reset``, the group begins where that put it, until a consumer has read on. Sends
+        UPDATE_CONSUMER_OFFSET (15). Raises ResponseError if the broker does not know the group or
+        the topic, and RemotingError. Java: ``updateConsumeOffset``.
         """
         request = UpdateConsumerOffset(
             consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
@@ -273,7 +276,8 @@ class Offsets:
         self, group: str, topic: str, time_ms: int, broker: str | None, cluster: str | None
     ) -> dict[MessageQueue, int]:
         lag = await self.show(group, topic, broker=broker, cluster=cluster)
-        if not lag.queues:
+        groups = Groups(self._servers)
+        if not lag.queues or not await groups.settings(group, broker=broker, cluster=cluster):
             raise _no_group_or_topic(group, topic)
         found: dict[MessageQueue, int] = {}
         for one in lag.queues:
@@ -307,7 +311,7 @@ class Offsets:
 
 def _no_group_or_topic(group: str, topic: str) -> ClientError:
     return ClientError(
-        f"no broker has both the group {group} and the topic {topic}; see turbopump consumer list "
+        f"no broker has both the group {group} and the topic {topic}; see turbopump group list "
         "and turbopump topic list, and start a consumer of a new group once"
     )
 

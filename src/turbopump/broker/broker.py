@@ -51,6 +51,7 @@ from turbopump.broker.housekeeping import (
 )
 from turbopump.broker.log_repair import Range
 from turbopump.broker.metrics.all_metrics import metrics_of
+from turbopump.broker.metrics.broker_state import add_readiness
 from turbopump.broker.parts import Parts, listen, make_announcing, make_copies, make_deliveries
 from turbopump.broker.readiness import Readiness
 from turbopump.broker.recovery_progress import RecoveryProgress
@@ -70,6 +71,7 @@ from turbopump.remoting.health_port import HealthPort
 from turbopump.remoting.metrics_port import MetricsPort
 from turbopump.remoting.metrics_reports import MetricsReports
 from turbopump.remoting.router import Authorise, Router
+from turbopump.remoting.server_metrics import ServerMetrics
 from turbopump.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -134,6 +136,7 @@ class Broker:
         self._parts: Parts | None = None
         self.metrics_port: MetricsPort | None = None
         """Port of `/metrics` of the started broker. It may be closed."""
+        self._measuring: ServerMetrics | None = None
         self._metrics_reports: MetricsReports | None = None
         self.host = config.bind_address
         self.port = config.listen_port
@@ -257,6 +260,9 @@ class Broker:
             may_read = self.access.control.may_read_metrics
         turns = parts.stored.turns
         metrics = metrics_of(parts)
+        add_readiness(metrics, self.readiness.reasons)
+        self._measuring = ServerMetrics(parts.listening.server)
+        self._measuring.add_to(metrics)
         self._metrics_reports = MetricsReports(self.config, metrics, turns)
         self._metrics_reports.start()
         self.metrics_port = MetricsPort(self.config, metrics, may_read, turns)
@@ -268,6 +274,8 @@ class Broker:
             self.metrics_port.close()
         if self._metrics_reports is not None:
             await self._metrics_reports.close()
+        if self._measuring is not None:
+            self._measuring.stop()
 
     def _fetch_damaged(self) -> None:
         """Request the damaged parts of the log from another broker. The recovery has found these
@@ -341,7 +349,7 @@ class Broker:
 
         yield TopicsHandler(config, copying.records, announce)
         yield CleaningHandler(copying.records, copying.cleaning)
-        yield GroupsHandler(stored.tables, held, pop.held)
+        yield GroupsHandler(stored.tables, held, pop.held, stored.statistics)
         yield OffsetControlHandler(stored, held)
         yield ConsumersHandler(stored, "{}:{}".format(*listening.store_host), listening.membership)
         yield StatisticsHandler(stored)

@@ -148,6 +148,7 @@ async def listen(stored: Stored, authorise: Authorise | None, ends: AsyncExitSta
         idle_timeout=float(config.server_channel_max_idle_time_seconds),
         backlog=stored.sends.backlog,
         turns=stored.turns,
+        times=stored.times,
         memory_max=config.connection_memory_max,
         per_address=config.max_connections_per_address,
         tls=config.server_tls,
@@ -228,6 +229,7 @@ def make_deliveries(
         listening.store_host,
         flush,
         partial(make_topic_of_waiting, tables.topics, config.default_topic_queue_nums),
+        stored.statistics.events.messages_in,
     )
 
     def may_publish(peer: Wire, topic: str) -> bool:
@@ -238,6 +240,7 @@ def make_deliveries(
         tables.delay_offsets,
         store,
         forwarding,
+        stored.statistics.events,
         stored.settings.delay_levels,
         stored.clock,
         config.flush_delay_offset_interval / 1000,
@@ -273,7 +276,7 @@ def _interceptors(stored: Stored) -> Interceptors:
     return Interceptors(
         refuse_false_inner_batch,
         HalfMessageInterceptor(stored.config),
-        retry_interceptor(stored.tables, stored.clock),
+        retry_interceptor(stored.tables, stored.clock, stored.statistics.events.dead_letters),
         timer_interceptor(stored.config, stored.clock),
         delay_level_interceptor(stored.settings.delay_levels),
     )

@@ -12,6 +12,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from turbopump.broker.client_table import ClientTable
+from turbopump.broker.counters.counted_events import CountedEvents
+from turbopump.broker.counters.labels import SystemLabel
 from turbopump.broker.groups import RequestModes
 from turbopump.broker.recovery_progress import RecoveryProgress
 from turbopump.broker.runtime_info import RuntimeInfo
@@ -24,6 +26,7 @@ from turbopump.clock import Clock
 from turbopump.compiled import KIND
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.disk.disk import Disk
+from turbopump.remoting.answer_times import AnswerTimes
 from turbopump.remoting.turns import Turns
 from turbopump.remoting.wire import Wire
 from turbopump.store.log.cold_reads import ReadPace
@@ -41,6 +44,7 @@ class Stored:
     - ``settings``: the settings of the store.
     - ``sends``: the sends that are not stored yet.
     - ``turns``: runs long work with pauses in which the event loop does other work.
+    - ``times``: the times of the broker's answers.
     """
 
     config: BrokerConfig
@@ -56,6 +60,7 @@ class Stored:
     statistics: Statistics
     runtime_info: RuntimeInfo
     turns: Turns
+    times: AnswerTimes
 
     def close(self) -> None:
         """Save the tables and close the store."""
@@ -103,7 +108,13 @@ def open_stored(
         request_modes.load()
         tables.save_too(request_modes)
         statistics = Statistics(
-            store.queues, clock, config.broker_cluster_name, detail=config.enable_detail_stat
+            store.queues,
+            clock,
+            config.broker_cluster_name,
+            detail=config.enable_detail_stat,
+            events=CountedEvents(
+                SystemLabel(lambda: tables.topics.system), is_slave=config.is_slave
+            ),
         )
         runtime_info = RuntimeInfo(config, settings.paths, store, statistics, sends, clock)
         undo.pop_all()
@@ -121,4 +132,5 @@ def open_stored(
         statistics,
         runtime_info,
         turns,
+        AnswerTimes(),
     )

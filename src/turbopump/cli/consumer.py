@@ -14,6 +14,7 @@ from turbopump.admin.group_lag import group_offsets
 from turbopump.admin.groups import group_members, group_names, running_info
 from turbopump.broker.client_table import Member, MemberInfo, member_info
 from turbopump.broker.conflicts import find_conflicts
+from turbopump.cli.consume_mode import command as set_mode
 from turbopump.cli.entry import command_group, complain
 from turbopump.cli.frame import NOT_FOUND, client_command, show
 from turbopump.message.rules import RETRY_PREFIX, did_you_mean
@@ -27,6 +28,7 @@ from turbopump.protocol.requests.clients import (
 from turbopump.remoting.client import RemotingClient
 
 command = command_group("consumer", "List consumer groups, and show one.")
+command.add_command(set_mode)
 
 
 @client_command(command, "list", short_help="Groups, how many consumers they have, how far behind.")

@@ -63,6 +63,19 @@ def group_option(about: str, *, required: bool = False) -> Decorator[Any]:
     )
 
 
+def broker_option(about: str, *, required: bool = False) -> Decorator[Any]:
+    """Return a decorator that adds the option `-b`, which names a broker as ``broker_subject``
+    does."""
+    return click.option(
+        "-b",
+        "--broker",
+        metavar="BROKER",
+        required=required,
+        shell_complete=complete_brokers,
+        help=about,
+    )
+
+
 def _subject(
     name: str,
     short: str,

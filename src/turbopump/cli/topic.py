@@ -23,6 +23,7 @@ from turbopump.admin.topics import (
 )
 from turbopump.cli.entry import command_group, complain
 from turbopump.cli.frame import INCOMPLETE, NOT_FOUND, client_command, show
+from turbopump.cli.topic_queues import order, show_topic
 from turbopump.cli.values import checked_address, checked_pairs, checked_topic
 from turbopump.errors import ResponseError
 from turbopump.message.rules import did_you_mean, is_system_topic
@@ -35,7 +36,9 @@ ASKED_WRONGLY: Final = 2
 """Exit code if `--yes` is missing."""
 T = TypeVar("T", bound=Callable[..., Any])
 
-command = command_group("topic", "List, create, change, delete and find topics.")
+command = command_group("topic", "List, show, create, change and delete topics.")
+command.add_command(show_topic)
+command.add_command(order)
 
 
 @client_command(command, "list")

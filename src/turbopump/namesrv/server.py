@@ -28,6 +28,7 @@ from turbopump.remoting.metrics_port import MetricsPort
 from turbopump.remoting.metrics_reports import MetricsReports
 from turbopump.remoting.router import Authorise, Router
 from turbopump.remoting.server import RemotingServer
+from turbopump.remoting.server_metrics import ServerMetrics
 from turbopump.remoting.wire import Wire
 
 log = logging.getLogger(__name__)
@@ -92,13 +93,15 @@ class NameServer:
             per_address=self.config.max_connections_per_address,
             tls=self.config.server_tls,
         )
+        self._measuring = ServerMetrics(self._server)
         self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
         self._unready = "the name server is starting"
         self._health = HealthPort(self.config, self.unready_reasons)
         may_read = None
         if self.access is not None:
             may_read = self.access.control.may_read_metrics
-        metrics = metrics_of(self.config, self.table)
+        metrics = metrics_of(self.config, self.table, self._server.times)
+        self._measuring.add_to(metrics)
         self.metrics_port = MetricsPort(self.config, metrics, may_read)
         self._metrics_reports = MetricsReports(self.config, metrics)
 
@@ -139,6 +142,7 @@ class NameServer:
             timer.cancel()
         self.metrics_port.close()
         await self._metrics_reports.close()
+        self._measuring.stop()
         await self._server.close()
         self._health.pages.close()
 

@@ -285,6 +285,7 @@ class PullHandler:
         queue = self.store.queues.find_or_make(request.topic, request.queue_id)
         if queue.end.value <= pull.offset:
             pull.context.frame = _DECODED
+            pull.context.suspended = True
             assert pull.deadline is not None
             self.held.hold_pull(queue, pull.offset, pull.deadline - now, pull, pull.context.served)
             return HELD
@@ -325,8 +326,13 @@ class PullHandler:
             )
             return refusal(ResponseCode.SYSTEM_ERROR, result.unreadable)
         if result.count:
-            self.statistics.count_get(
-                request.consumer_group, request.topic, result.count, len(result.data)
+            self.statistics.count_pull(
+                request.consumer_group,
+                request.topic,
+                request.queue_id,
+                result.next_offset,
+                result.count,
+                len(result.data),
             )
         else:
             self.statistics.missed += 1

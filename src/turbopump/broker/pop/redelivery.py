@@ -13,12 +13,14 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from turbopump.broker.counters.dead_letters import DeadLetterCounts
 from turbopump.broker.dead_letters import dead_letter_topic
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.groups import GroupTable
 from turbopump.broker.pop import records
 from turbopump.broker.pop.group_queue import GroupQueue, TopicGroup
 from turbopump.broker.pop.open_checkpoints import OpenCheckpoint
+from turbopump.broker.pop.record_counts import PopCounts
 from turbopump.broker.pop.view import PopView
 from turbopump.broker.reading import ask
 from turbopump.broker.topic_attributes import is_batch_cq
@@ -44,12 +46,15 @@ class Redelivery:
     """Second delivery of popped messages that no consumer acknowledged.
 
     - ``wake_line``: wakes the waiting pops of the topic and group for which copies were stored.
+    - ``counts``: the counters of copies, for the metrics.
     """
 
     view: PopView
     groups: GroupTable
     forwarding: Forwarding
     wake_line: Callable[[TopicGroup], None]
+    dead_letters: DeadLetterCounts
+    counts: PopCounts
 
     async def redeliver(self, entry: OpenCheckpoint) -> list[int]:
         """Store a copy of each unacknowledged message of a checkpoint. Return the queue offsets of
@@ -99,6 +104,7 @@ class Redelivery:
         try:
             await self.forwarding.turns.pause()
             await self._store_copy(found.message, key)
+            self.counts.add_retried(key.group, key.topic)
         except MessageError as error:
             return str(error)
         return None
@@ -113,6 +119,7 @@ class Redelivery:
         properties.setdefault(ORIGIN_MESSAGE_ID, message.offset_msg_id)
         if 0 <= attempts_max <= message.reconsume_times:
             topic = dead_letter_topic(self.view.topics, key.group)
+            self.dead_letters.count(key.group, original_topic(key.topic, key.group))
             properties[RETRY_TOPIC] = original_topic(key.topic, key.group)
             properties[DELAY_TIME_LEVEL] = "0"
         else:
