@@ -54,7 +54,8 @@ class Distribution(NamedTuple):
 
 
 Sample = tuple[tuple[str, ...], "float | Distribution"]
-"""Values of the labels, and the value of the metric."""
+"""Values of the labels, and the value of the metric. An empty value means that the label is
+absent."""
 Read = Callable[[], "Iterable[Sample | None]"]
 """Function that returns the samples of one family.
 

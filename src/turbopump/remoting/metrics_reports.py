@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
@@ -151,6 +152,8 @@ def bucket_text(family: Family, value: Distribution) -> str:
 
 
 def _sender(config: MetricsConfig) -> OtlpSender:
+    # Otherwise gRPC prints a line on standard error for each failed handshake.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     try:
         from turbopump.remoting.otlp_sender import OtlpSender
     except ImportError as error:

@@ -21,9 +21,11 @@ from tests.unit.remoting.collectors import Collector, attributes, running_collec
 from turbopump.config.metrics import MetricsExporterType
 from turbopump.config.namesrv_config import NamesrvConfig
 from turbopump.errors import ConfigError
-from turbopump.metrics.family import Family, Kind, Metrics
+from turbopump.metrics.collecting import Report
+from turbopump.metrics.family import Distribution, Family, Kind, Metrics
 from turbopump.metrics.tables import CounterTable, HistogramTable
 from turbopump.remoting.metrics_reports import MetricsReports
+from turbopump.remoting.otlp_sender import parts_of
 
 IN = Family(
     "rocketmq_messages_in_total", Kind.COUNTER, "Messages.", ("topic", "is_system", "queue_id")
@@ -135,6 +137,16 @@ async def test_in_delta_each_report_has_the_growth_and_none_is_lost_by_a_refusal
     assert [one.start_time_unix_nano for one in sums[1:]] == [
         one.time_unix_nano for one in sums[:-1]
     ]
+
+
+def test_a_large_report_is_sent_in_parts() -> None:
+    families = [(TOPICS, []), (IN, [((f"t{n}", "false", "0"), n) for n in range(7)])]
+    report = Report({}, 0, 1, False, [*families, (LATENCY, [((), Distribution((1, 0, 0), 1))])], {})
+    parts = [
+        [(family, len(samples)) for family, samples in part.families]
+        for part in parts_of(report, 3)
+    ]
+    assert parts == [[(IN, 3)], [(IN, 3)], [(IN, 1), (LATENCY, 1)]]
 
 
 @in_loop
