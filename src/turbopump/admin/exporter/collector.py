@@ -106,6 +106,9 @@ class Collector:
         self._remembered_s = remembered_s
         self._brokers: dict[BrokerName, KnownBroker] = {}
         self._lists: dict[str, ClusterInfo | None] = dict.fromkeys(servers.name_servers)
+        self._silent: set[ClientName] = set()
+        """Consumers that did not answer last time. They are asked last, because each may take
+        seconds."""
         self._series: Series = {}
         self._took_s = 0.0
         self.metrics = Metrics()
@@ -201,11 +204,13 @@ class Collector:
 
         try:
             async with asyncio.timeout(CLIENTS_S):
-                await for_each(through.values(), ask, CLIENTS_AT_ONCE)
+                clients = sorted(through.values(), key=lambda one: one[0] in self._silent)
+                await for_each(clients, ask, CLIENTS_AT_ONCE)
         except TimeoutError:
             log.warning(
                 "not all consumers answered in time asked=%d answered=%d", len(through), len(found)
             )
+        self._silent = {client for client, _ in through.values()} - found.keys()
         return found
 
     def _read_of(self, family: Family) -> Read:
