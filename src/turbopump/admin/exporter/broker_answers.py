@@ -1,8 +1,8 @@
 """Questions of the exporter to one broker, and what the broker answers.
 
 A master is asked for its figures, producers, topics and groups, a slave only for its figures.
-Topics and groups that were quiet since the last time are asked for less. What the answers become
-is unknown here. Source of the questions: apache/rocketmq-exporter ``MetricsCollectTask``.
+Fewer questions are about topics and groups without traffic since the last time. Metrics are unknown
+here. Source of the questions: apache/rocketmq-exporter ``MetricsCollectTask``.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ class BrokerQuestions:
         return figures
 
     async def _group(self, group: str) -> GroupFigures:
-        """Return the figures of a group. What the broker refuses is left out."""
+        """Return the figures of a group, without those that the broker refuses."""
         figures = GroupFigures()
         try:
             members = await self._call(GetConsumerConnectionList(consumer_group=group))

@@ -1,8 +1,8 @@
 """Collection of a whole cluster's metrics, again and again, for a page that shows the last one.
 
 Name servers say which brokers there are, and each broker is asked in parallel. A broker that does
-not answer is a series with the value 0, not an error. Its last answers are shown for a while. How
-a page is served is unknown here.
+not answer is a series with the value 0, not an error. Its last answers are shown for a while. The
+page itself is unknown here.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ class Collector:
         self._brokers: dict[BrokerName, KnownBroker] = {}
         self._lists: dict[str, ClusterInfo | None] = dict.fromkeys(servers.name_servers)
         self._silent: set[ClientName] = set()
-        """Consumers that did not answer last time. They are asked last, because each may take
-        seconds."""
+        """Consumers that did not answer last time. The next collection asks them last, because each
+        may take seconds."""
         self._series: Series = {}
         self._took_s = 0.0
         self.metrics = Metrics()
