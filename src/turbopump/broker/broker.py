@@ -265,7 +265,7 @@ class Broker:
         self._measuring.add_to(metrics)
         self._metrics_reports = MetricsReports(self.config, metrics, turns)
         self._metrics_reports.start()
-        self.metrics_port = MetricsPort(self.config, metrics, may_read, turns)
+        self.metrics_port = MetricsPort(self.config, metrics, may_read)
         if self.config.metrics_exporter_type is MetricsExporterType.PROM:
             await self.metrics_port.open(self.config.metrics_prom_exporter_port)
 

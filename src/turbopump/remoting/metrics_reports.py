@@ -127,7 +127,7 @@ class MetricsReports:
                 series += 1
                 if series > LINES_MAX:
                     continue
-                labels = LogKeys({**common, **dict(zip(family.labels, values, strict=True))})
+                labels = LogKeys(common | family.own_labels(values))
                 if isinstance(value, Distribution):
                     log.info(
                         "metric name=%s count=%d sum=%s buckets=%s %s",
