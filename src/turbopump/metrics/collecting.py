@@ -56,8 +56,10 @@ class Collector:
             for read in reads:
                 for sample in read():
                     if sample is not None:
+                        values, value = sample
+                        if isinstance(value, bool):
+                            sample = values, int(value)
                         if grows:
-                            values, value = sample
                             key = family.name, values
                             totals[key] = value
                             sample = values, growth(value, self._arrived.get(key))

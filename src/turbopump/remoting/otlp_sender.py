@@ -180,6 +180,7 @@ def _attributes(
 ) -> dict[str, str | bool | int]:
     attributes: dict[str, str | bool | int] = dict(labels)
     for name, text in zip(family.labels, values, strict=True):
-        typed = _TYPED.get(name)
-        attributes[name] = text if typed is None else typed(text)
+        if text:  # for Prometheus an empty label is the same as none
+            typed = _TYPED.get(name)
+            attributes[name] = text if typed is None else typed(text)
     return attributes
