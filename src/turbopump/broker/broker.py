@@ -265,7 +265,7 @@ class Broker:
         self._measuring.add_to(metrics)
         self._metrics_reports = MetricsReports(self.config, metrics, turns)
         self._metrics_reports.start()
-        self.metrics_port = MetricsPort(self.config, metrics, may_read, turns)
+        self.metrics_port = MetricsPort(self.config, metrics, may_read)
         if self.config.metrics_exporter_type is MetricsExporterType.PROM:
             await self.metrics_port.open(self.config.metrics_prom_exporter_port)
 
@@ -349,7 +349,7 @@ class Broker:
 
         yield TopicsHandler(config, copying.records, announce)
         yield CleaningHandler(copying.records, copying.cleaning)
-        yield GroupsHandler(stored.tables, held, pop.held)
+        yield GroupsHandler(stored.tables, held, pop.held, stored.statistics)
         yield OffsetControlHandler(stored, held)
         yield ConsumersHandler(stored, "{}:{}".format(*listening.store_host), listening.membership)
         yield StatisticsHandler(stored)

@@ -130,8 +130,7 @@ class MetricsReports:
                 series += 1
                 if series > LINES_MAX:
                     continue
-                own = zip(family.labels, values, strict=True)
-                labels = LogKeys({**common, **{name: text for name, text in own if text}})
+                labels = LogKeys(common | family.own_labels(values))
                 if isinstance(value, Distribution):
                     log.info(
                         "metric name=%s count=%d sum=%s buckets=%s %s",
