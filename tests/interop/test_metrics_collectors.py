@@ -82,6 +82,5 @@ def test_a_collector_gets_the_same_forms_from_both_brokers(tmp_path: Path, in_de
         ) as broker:
             asyncio.run(exchange(broker.namesrv, collector))
         ours = forms(collector)
-    both = theirs.keys() & ours.keys()
-    assert {"rocketmq_topic_number", "rocketmq_broker_permission"} <= both
-    assert {name: ours[name] for name in both} == {name: theirs[name] for name in both}
+    assert len(theirs) > 20
+    assert {name: ours.get(name) for name in theirs} == theirs

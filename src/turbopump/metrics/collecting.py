@@ -57,8 +57,8 @@ class Collector:
                 for sample in read():
                     if sample is not None:
                         values, value = sample
-                        if isinstance(value, bool):
-                            sample = values, int(value)
+                        if isinstance(value, int):
+                            sample = values, int(value)  # True and False are numbers too
                         if grows:
                             key = family.name, values
                             totals[key] = value
