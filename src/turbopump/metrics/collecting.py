@@ -57,8 +57,8 @@ class Collector:
                 for sample in read():
                     if sample is not None:
                         values, value = sample
-                        if isinstance(value, int):
-                            sample = values, int(value)  # True and False are numbers too
+                        if not isinstance(value, Distribution):
+                            sample = values, _number(value)
                         if grows:
                             key = family.name, values
                             totals[key] = value
@@ -79,6 +79,10 @@ class Collector:
         if self._in_delta:
             self._arrived = report.totals
             self._since_ns = report.at_ns
+
+
+def _number(value: float) -> float:
+    return int(value) if isinstance(value, int) else value  # True and False are numbers too
 
 
 def growth(
