@@ -41,6 +41,11 @@ class Family:
     instrument: str = ""
     unit: str = ""
 
+    def own_labels(self, values: Sequence[str]) -> dict[str, str]:
+        """Return the labels of a series with these values. A label without a value is absent."""
+        pairs = zip(self.labels, values, strict=True)
+        return {name: text for name, text in pairs if text}
+
 
 class Distribution(NamedTuple):
     """Value of a histogram: the observations in each bucket, and their sum.

@@ -37,12 +37,7 @@ def text_pieces(metrics: Metrics) -> Iterator[str]:
 
 def _sample_lines(family: Family, common: str, sample: Sample) -> Iterator[str]:
     values, value = sample
-    # an empty label is no label in Prometheus
-    own = [
-        f'{name}="{_escaped(text)}"'
-        for name, text in zip(family.labels, values, strict=True)
-        if text
-    ]
+    own = [f'{name}="{_escaped(text)}"' for name, text in family.own_labels(values).items()]
     labels = ",".join(([common] if common else []) + own)
     name = family.name
     if not isinstance(value, Distribution):

@@ -179,7 +179,7 @@ def _attributes(
     labels: Mapping[str, str], family: Family, values: tuple[str, ...]
 ) -> dict[str, str | bool | int]:
     attributes: dict[str, str | bool | int] = dict(labels)
-    for name, text in zip(family.labels, values, strict=True):
+    for name, text in family.own_labels(values).items():
         typed = _TYPED.get(name)
         attributes[name] = text if typed is None else typed(text)
     return attributes

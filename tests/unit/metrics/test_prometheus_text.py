@@ -83,3 +83,8 @@ def test_an_empty_label_is_left_out() -> None:
     metrics = Metrics()
     metrics.add(SENT, lambda: [(("a", ""), 1)])
     assert text(metrics).splitlines()[-1] == 'sent_total{topic="a"} 1'
+
+
+def test_a_label_without_a_value_is_absent_for_every_reader() -> None:
+    assert SENT.own_labels(("a", "")) == {"topic": "a"}
+    assert SENT.own_labels(("", "delay")) == {"type": "delay"}
