@@ -82,12 +82,15 @@ class MetricsReports:
             self._thread.shutdown()
 
     async def _repeat(self, interval_s: float) -> None:
-        while not self._closing.is_set():
+        while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(interval_s):
                     await self._closing.wait()
-            if not (self._closing.is_set() and self._failures):
+            last = self._closing.is_set()
+            if not (last and self._failures):
                 await self._report()
+            if last:
+                return
 
     async def _report(self) -> None:
         """Make one report. A failure is logged, and its growth is part of the next report."""

@@ -13,7 +13,7 @@ a pull has returned messages.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
@@ -76,6 +76,8 @@ FAMILIES: Final = (LAG, LAG_LATENCY, INFLIGHT, QUEUEING, READY)
 SCAN_MAX: Final = 2000
 """Maximum number of messages of a queue that are compared with a tag filter. The rest is estimated
 from them. RocketMQ: ``maxConsumeQueueScan``, 20,000."""
+QUEUES_AT_ONCE: Final = 64
+"""Maximum number of queues of a topic in one step. They take about 0.2 ms."""
 BACKGROUND_MAX: Final = 256
 """Maximum number of store times that are read from the disk after a scrape."""
 _NONE: Final = 1 << 62
@@ -148,13 +150,13 @@ class ConsumerLag:
                 codes = _codes_of(group, topic)
                 if pops:
                     line = TopicGroup(topic, name)
-                    positions = list(map(self._popped, view.topic_queues(line, ANY_QUEUE)))
+                    positions = map(self._popped, view.topic_queues(line, ANY_QUEUE))
                     rows.append((yield from self._row(name, topic, "false", positions, codes)))
-                    positions = list(map(self._popped, view.retry_topics.queues(line)))
+                    positions = map(self._popped, view.retry_topics.queues(line))
                     rows.append((yield from self._row(name, topic, "true", positions, codes)))
                 else:
-                    positions = list(self._pulled(name, topic))
-                    rows.append((yield from self._row(name, topic, "false", positions, codes)))
+                    pulled = self._pulled(name, topic)
+                    rows.append((yield from self._row(name, topic, "false", pulled, codes)))
                 yield
         self._rows = rows
         self._times = self._used
@@ -163,8 +165,8 @@ class ConsumerLag:
                 self._read_cold(list(self._cold)[:BACKGROUND_MAX]), name="turbopump lag times"
             )
 
-    def _topics_of(self, name: str, group: ConsumerGroup[Wire] | None) -> list[str]:
-        """Return the topics of a group that count. They exist, and are readable or writable."""
+    def _topics_of(self, name: str, group: ConsumerGroup[Wire] | None) -> Iterator[str]:
+        """Yield the topics of a group that count. They exist, and are readable or writable."""
         config = self._stored.config
         topics: list[str] = []
         if config.use_static_subscription:
@@ -173,13 +175,12 @@ class ConsumerLag:
             topics = [one.topic for one in said or () if one.topic]
         elif group is not None:
             topics = list(group.subscriptions)
-        return [
-            topic
-            for topic in dict.fromkeys(topics)
-            if not topic.startswith(RETRY_PREFIX)
-            and (found := self._stored.tables.topics.find(topic)) is not None
-            and found.perm & config.broker_permission & (PERM_READ | PERM_WRITE)
-        ]
+        for topic in dict.fromkeys(topics):
+            found = self._stored.tables.topics.find(topic)
+            if found is None or topic.startswith(RETRY_PREFIX):
+                continue
+            if found.perm & config.broker_permission & (PERM_READ | PERM_WRITE):
+                yield topic
 
     def _pulled(self, name: str, topic: str) -> Iterator[_Position]:
         """Yield the positions of a group that pulls a topic.
@@ -211,7 +212,7 @@ class ConsumerLag:
         name: str,
         topic: str,
         is_retry: str,
-        positions: list[_Position],
+        positions: Iterable[_Position],
         codes: frozenset[int],
     ) -> Steps[_Row]:
         """Add up the positions of a group in the queues of a topic, and find the oldest messages.
@@ -220,7 +221,9 @@ class ConsumerLag:
         """
         lag = inflight = ready = 0
         oldest = oldest_ready = _NONE
-        for at in positions:
+        for number, at in enumerate(positions, 1):
+            if number % QUEUES_AT_ONCE == 0:
+                yield
             queue = self._stored.store.queues.find(at.topic, at.queue_id)
             if queue is None or (at.consumed >= at.end and at.got >= at.end and not at.popped):
                 continue
