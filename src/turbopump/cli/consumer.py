@@ -1,11 +1,10 @@
-"""`turbopump consumer list|show|status`: consumer groups, their members, their lag and their
-status."""
+"""`turbopump consumer list|show|status`: the running consumers of groups, and their status."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -17,6 +16,7 @@ from turbopump.broker.conflicts import find_conflicts
 from turbopump.cli.consume_mode import command as set_mode
 from turbopump.cli.entry import command_group, complain
 from turbopump.cli.frame import NOT_FOUND, client_command, show
+from turbopump.cli.tables import Column, Table
 from turbopump.message.rules import RETRY_PREFIX, did_you_mean
 from turbopump.protocol.requests import consumers as requests
 from turbopump.protocol.requests.clients import (
@@ -27,26 +27,31 @@ from turbopump.protocol.requests.clients import (
 )
 from turbopump.remoting.client import RemotingClient
 
-command = command_group("consumer", "List consumer groups, and show one.")
+CONSUMERS: Final = (
+    Column("group"),
+    Column("client_id", "consumer"),
+    Column("address"),
+    Column("language"),
+    Column("version"),
+)
+
+command = command_group(
+    "consumer", "Running consumers: show and ask them. `turbopump group` has settings and lag."
+)
 command.add_command(set_mode)
 
 
-@client_command(command, "list", short_help="Groups, how many consumers they have, how far behind.")
-async def list_groups(servers: Servers, output: str) -> None:
-    """List the groups that have consumers or an offset anywhere, with their number of consumers and
-    their lag."""
+@client_command(command, "list", short_help="Running consumers of all groups.", watch=True)
+async def list_consumers(servers: Servers, output: str) -> None:
+    """List the running consumers of all groups. `turbopump group list` shows the groups, also those
+    without consumers, and their lag."""
     addresses = await servers.masters()
-    rows = []
-    for group in await group_names(servers, addresses):
-        clients = {row["client_id"] for row in (await _group(servers, addresses, group))["clients"]}
-        queues = await group_offsets(servers, addresses, group)
-        if clients or queues:
-            behind = sum(row["behind"] for row in queues)
-            rows.append({"group": group, "consumers": len(clients), "behind": behind})
-    lines = [
-        f"{row['group']}  consumers {row['consumers']}  behind {row['behind']}" for row in rows
+    rows = [
+        {"group": group, **row}
+        for group in await group_names(servers, addresses)
+        for row in (await _group(servers, addresses, group))["clients"]
     ]
-    show(output, {"groups": rows}, lines)
+    show(output, {"consumers": rows}, [Table(CONSUMERS, rows)])
 
 
 @client_command(command, "show", short_help="Members of a group, their subscriptions and lag.")
@@ -72,7 +77,7 @@ async def show_group(servers: Servers, group: str, output: str) -> int:
     near = did_you_mean(group, set(await group_names(servers, addresses)) - {group})
     complain(
         f"the group {group}{near} has no consumers and no offset in any topic; turbopump "
-        "consumer list shows the groups"
+        "group list shows the groups"
     )
     return NOT_FOUND
 
@@ -89,7 +94,7 @@ async def show_status(servers: Servers, group: str, output: str) -> int:
     if group not in groups:
         complain(
             f"no broker knows the group {group}{did_you_mean(group, groups)}; check the "
-            "name (turbopump consumer list) and -n; a new group exists after its first "
+            "name (turbopump group list) and -n; a new group exists after its first "
             "consumer has started"
         )
         return NOT_FOUND

@@ -100,7 +100,7 @@ async def reset_offsets(
         answers = await ask_each(servers, await servers.masters(), wanted, ResetOffsetBody, *absent)
     if not answers:
         complain(
-            f"no broker has both the group {group} and the topic {topic}; see turbopump consumer "
+            f"no broker has both the group {group} and the topic {topic}; see turbopump group "
             "list and turbopump topic list, and start a consumer of a new group once"
         )
         return NOT_FOUND
@@ -152,5 +152,5 @@ async def _complain_of_no_offset(
     """
     group += did_you_mean(group, set(await group_names(servers, addresses)) - {group})
     where = "in any topic" if topic is None else f"in the topic {topic}"
-    complain(f"the group {group} has no offset {where}; turbopump consumer list shows the groups")
+    complain(f"the group {group} has no offset {where}; turbopump group list shows the groups")
     return NOT_FOUND
