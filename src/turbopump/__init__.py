@@ -64,6 +64,7 @@ if TYPE_CHECKING:
         MessageError,
         MessageNotFoundError,
         MissingExtraError,
+        NotFoundError,
         NotStartedError,
         OffsetGapError,
         PipelineError,
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
         StoreClosedError,
         StoreDamagedError,
         StoredMessageError,
+        TopicNotFoundError,
         StoreError,
         StoreLockedError,
         TurbopumpError,
@@ -123,6 +125,7 @@ __all__ = [
     "MessageQueue",
     "MissingExtraError",
     "NoMoreMessages",
+    "NotFoundError",
     "NotStartedError",
     "OffsetGapError",
     "PipelineError",
@@ -158,6 +161,7 @@ __all__ = [
     "StoreError",
     "StoreLockedError",
     "StoredMessageError",
+    "TopicNotFoundError",
     "Tags",
     "TransactionProducer",
     "TransactionResult",
@@ -197,11 +201,11 @@ _HOME = {
         "turbopump.errors": """
             BodyError CallTimeoutError ClientError ClientErrorCode ConfigError ConnectError
             ConnectionLostError CopyError DataLossError FrameError HeaderError LakeError
-            LakeInUseError MessageError MessageNotFoundError NotStartedError OffsetGapError
-            MissingExtraError PipelineError ProtocolError ReadsRefusedError RemotingError ReplyError
+            LakeInUseError MessageError MessageNotFoundError NotFoundError NotStartedError
+            OffsetGapError MissingExtraError PipelineError ProtocolError ReadsRefusedError RemotingError ReplyError
             RequestError RequestTimeoutError ResendError ResponseError RoomInMakingError
             RouteNotFoundError SendError StoreClosedError StoreDamagedError StoreError
-            StoreLockedError StoredMessageError TurbopumpError WriteError
+            StoreLockedError StoredMessageError TopicNotFoundError TurbopumpError WriteError
         """,
         "turbopump.message.message": "Message MessageQueue ReceivedMessage",
         "turbopump.stop_signals": "StopEvent stop_on_signals",

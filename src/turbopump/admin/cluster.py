@@ -6,12 +6,21 @@ display of answers, are unknown here.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from turbopump.auth.signatures import Credentials, RequestSigner
 from turbopump.client.routes import refuse_other_than_name_server
+from turbopump.config.addresses import parse_address
 from turbopump.config.tls import ClientTls, meant
-from turbopump.errors import ClientError, RemotingError, ResponseError
+from turbopump.errors import (
+    ClientError,
+    ConfigError,
+    NotFoundError,
+    RemotingError,
+    ResponseError,
+)
+from turbopump.message.rules import did_you_mean
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Command, reply_in
@@ -92,7 +101,7 @@ class Servers(RemotingClient):
     async def masters(self, cluster: str | None = None) -> list[str]:
         """Return the addresses of the masters in one cluster, or in all clusters.
 
-        Raises ClientError if there are none, or if the cluster is unknown.
+        Raises ClientError if there are none, and NotFoundError if the cluster is unknown.
         """
         info = await self.brokers()
         if cluster is not None:
@@ -110,11 +119,34 @@ class Servers(RemotingClient):
         return sorted(found)
 
 
+    async def broker_address(self, broker: str) -> str:
+        """Return the address of a broker.
+
+        - ``broker``: a `brokerName` (its master, or its first slave if there is none), a
+          `brokerName:ID`, or `HOST:PORT`.
+
+        Raises NotFoundError for an unknown name, and RemotingError.
+        """
+        table = (await self.brokers()).broker_addr_table
+        name, _, number = broker.rpartition(":")
+        if broker in table:
+            addresses = table[broker].broker_addrs
+            return addresses[min(addresses)]
+        if name in table and number.isdecimal() and int(number) in table[name].broker_addrs:
+            return table[name].broker_addrs[int(number)]
+        with suppress(ConfigError):
+            parse_address(broker)
+            return broker
+        known = ", ".join(sorted(table)) or "none"
+        near = did_you_mean(broker, table)
+        raise NotFoundError(f"no broker {broker} is registered{near}; there are: {known}")
+
+
 def refuse_unknown_cluster(info: ClusterInfo, cluster: str) -> None:
-    """Raise ClientError if a cluster does not exist. The error lists the known clusters."""
+    """Raise NotFoundError if a cluster does not exist. The error lists the known clusters."""
     if cluster not in info.cluster_addr_table:
         known = ", ".join(sorted(info.cluster_addr_table)) or "none"
-        raise ClientError(f"cluster {cluster} does not exist; the name server knows: {known}")
+        raise NotFoundError(f"cluster {cluster} does not exist; the name server knows: {known}")
 
 
 async def ask_each(

@@ -19,7 +19,14 @@ from turbopump.admin.cluster import Servers
 from turbopump.admin.groups import group_members, group_names, group_offsets
 from turbopump.clock import Clock
 from turbopump.config import properties
-from turbopump.errors import ClientError, ConfigError, ProtocolError, RemotingError, ResponseError
+from turbopump.errors import (
+    ClientError,
+    ConfigError,
+    NotFoundError,
+    ProtocolError,
+    RemotingError,
+    ResponseError,
+)
 from turbopump.message.rules import did_you_mean, is_system_topic
 from turbopump.plural import counted
 from turbopump.protocol.codes import ResponseCode
@@ -101,14 +108,14 @@ async def find_broker(servers: Servers, name: str) -> DrainedBroker:
     """Ask the name servers for the broker with this name. The result includes the broker's own name
     servers.
 
-    Raises RemotingError if no name server can be asked, and ClientError if the broker does not
-    exist or has no master.
+    Raises RemotingError if no name server can be asked, NotFoundError if the broker does not exist,
+    and ClientError if it has no master.
     """
     table = (await servers.brokers()).broker_addr_table
     if name not in table:
         known = ", ".join(sorted(table)) or "none"
         near = did_you_mean(name, list(table))
-        raise ClientError(f"no broker {name} is registered{near}; there are: {known}")
+        raise NotFoundError(f"no broker {name} is registered{near}; there are: {known}")
     addresses = table[name].broker_addrs
     if MASTER_ID not in addresses:
         raise ClientError(f"broker {name} has no master, so it accepts no messages now")

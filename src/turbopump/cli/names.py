@@ -1,7 +1,7 @@
 """Names of topics, groups and brokers on the command line. A shell completes them.
 
 The subject of a command is its argument or, as with mqadmin, its option: `topic show orders` and
-`topic show -t orders` are the same. `-t` and `-g` mean the same in every command.
+`topic show -t orders` are the same. `-t`, `-g` and `-b` mean the same in every command.
 """
 
 from __future__ import annotations
@@ -23,18 +23,22 @@ COMPLETION_S: Final = 2.0
 
 def topic_subject(name: str = "topic") -> Decorator[Any]:
     """Return a decorator for a command about one topic, the parameter ``name``."""
-    return _subject(name, "-t", "--topic", checked_topic, complete_topics)
+    return _subject(name, "-t", "--topic", checked_topic, complete_topics, None)
 
 
-def group_subject(name: str = "group") -> Decorator[Any]:
-    """Return a decorator for a command about one group, the parameter ``name``."""
-    return _subject(name, "-g", "--group", checked_group, complete_groups)
+def group_subject(name: str = "group", *, rest: str | None = None) -> Decorator[Any]:
+    """Return a decorator for a command about one group, the parameter ``name``.
+
+    - ``rest``: the parameter of the next argument. With the option `-g`, the first argument is that
+      of ``rest``.
+    """
+    return _subject(name, "-g", "--group", checked_group, complete_groups, rest)
 
 
 def broker_subject(name: str = "broker") -> Decorator[Any]:
     """Return a decorator for a command about one broker, the parameter ``name``: a `brokerName`,
     `brokerName:ID` or `HOST:PORT`."""
-    return _subject(name, "-b", "--broker", None, complete_brokers)
+    return _subject(name, "-b", "--broker", None, complete_brokers, None)
 
 
 def topic_option(about: str, *, required: bool = False) -> Decorator[Any]:
@@ -63,44 +67,51 @@ def group_option(about: str, *, required: bool = False) -> Decorator[Any]:
     )
 
 
+def broker_option(about: str) -> Decorator[Any]:
+    """Return a decorator that adds the option `-b`, which names a broker: a `brokerName`,
+    `brokerName:ID` or `HOST:PORT`. ``Servers.broker_address`` finds its address."""
+    return click.option(
+        "-b",
+        "--broker",
+        metavar="BROKER",
+        shell_complete=complete_brokers,
+        help=about,
+    )
+
+
 def _subject(
     name: str,
     short: str,
     long: str,
     check: Callable[[click.Context, click.Parameter, str | None], str | None] | None,
     complete: Callable[..., list[str]],
+    rest: str | None,
 ) -> Decorator[Any]:
     word = long.removeprefix("--").upper()
 
-    def given(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-        if check is not None:
-            value = check(context, parameter, value)
-        if value is not None:
-            if name in context.meta.setdefault(_SUBJECTS, {}):
-                raise click.UsageError(f"give {word} once: as an argument or as {short}")
-            context.meta[_SUBJECTS][name] = value
-        return value
-
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         def called(*arguments: Any, **options: Any) -> Any:
-            found = options.pop(f"{name}_option", None) or options[name]
-            if found is None:
-                raise click.UsageError(f"missing argument {word}")
-            options[name] = found
+            given = options.pop(f"{name}_option")
+            if given is not None and options[name] is not None:
+                _shift(options, name, rest, f"give {word} once: as an argument or as {short}")
+            if given is not None:
+                options[name] = given
+            if options[name] is None:
+                raise click.UsageError(f"Missing argument '{word}'", click.get_current_context())
             return function(*arguments, **options)
 
         called.__doc__ = function.__doc__
         called.__name__ = function.__name__
         called.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
         argument = click.argument(
-            name, metavar=word, required=False, callback=given, shell_complete=complete
+            name, metavar=word, required=False, callback=check, shell_complete=complete
         )
         option = click.option(
             short,
             long,
             f"{name}_option",
             metavar=word,
-            callback=given,
+            callback=check,
             shell_complete=complete,
             help=f"The same as the argument {word}.",
         )
@@ -109,7 +120,18 @@ def _subject(
     return decorate
 
 
-_SUBJECTS: Final = "turbopump.subjects"
+def _shift(options: dict[str, Any], name: str, rest: str | None, fault: str) -> None:
+    """Make the argument ``name`` the first one of the parameter ``rest``.
+
+    Raises UsageError with ``fault`` if there is no room.
+    """
+    following = () if rest is None else options[rest]
+    if rest is not None and isinstance(following, tuple):
+        options[rest] = (options[name], *following)
+    elif rest is not None and following is None:
+        options[rest] = options[name]
+    else:
+        raise click.UsageError(fault, click.get_current_context())
 
 
 # A shell calls these functions at each press of the tab key. A cluster that does not answer gives

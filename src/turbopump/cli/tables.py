@@ -73,12 +73,13 @@ class Table:
             table.add_row(*row)
         Console(markup=False, highlight=False).print(table)
 
-    def csv(self) -> str:
+    def csv(self, *, headings: bool = True) -> str:
         """Return the table as CSV: the keys, then the values as in JSON (RFC 4180, lines end with
         ``\\n``)."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow([column.key for column in self.columns])
+        if headings:
+            writer.writerow([column.key for column in self.columns])
         for row in self.rows:
             writer.writerow([_raw(row.get(column.key)) for column in self.columns])
         return text.getvalue()
