@@ -17,6 +17,7 @@ import logging
 
 TYPE_CHECKING = False  # as in `typing`, without importing that module
 if TYPE_CHECKING:
+    from turbopump.admin.admin import Admin
     from turbopump.auth.signatures import Credentials
     from turbopump.client.consumer.delivery import Delivery, Retry
     from turbopump.client.consumer.offsets import ConsumeFrom
@@ -94,6 +95,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Admin",
     "AutoBatch",
     "BackPressure",
     "BodyError",
@@ -175,6 +177,7 @@ __all__ = [
 _HOME = {
     name: module
     for module, names in {
+        "turbopump.admin.admin": "Admin",
         "turbopump.client.consumer.delivery": "Delivery Retry",
         "turbopump.client.consumer.offsets": "ConsumeFrom",
         "turbopump.client.consumer.pop": "PoppedMessage",

@@ -118,25 +118,28 @@ class Servers(RemotingClient):
             )
         return sorted(found)
 
+    async def brokers_at(self, broker: str | None = None, cluster: str | None = None) -> list[str]:
+        """Return the addresses of the brokers that an operation is meant for.
 
-    async def broker_address(self, broker: str) -> str:
-        """Return the address of a broker.
+        - ``broker``: a `brokerName`, which means its master, a `brokerName:ID`, or `HOST:PORT`.
+        - ``cluster``: all masters of this cluster. Without both, all masters.
 
-        - ``broker``: a `brokerName` (its master, or its first slave if there is none), a
-          `brokerName:ID`, or `HOST:PORT`.
-
-        Raises NotFoundError for an unknown name, and RemotingError.
+        Raises NotFoundError if the broker or the cluster does not exist, ClientError if the broker
+        has no master, and RemotingError.
         """
+        if broker is None:
+            return await self.masters(cluster)
         table = (await self.brokers()).broker_addr_table
         name, _, number = broker.rpartition(":")
-        if broker in table:
-            addresses = table[broker].broker_addrs
-            return addresses[min(addresses)]
         if name in table and number.isdecimal() and int(number) in table[name].broker_addrs:
-            return table[name].broker_addrs[int(number)]
+            return [table[name].broker_addrs[int(number)]]
+        if broker in table:
+            if MASTER_ID not in table[broker].broker_addrs:
+                raise ClientError(f"broker {broker} has no master now")
+            return [table[broker].broker_addrs[MASTER_ID]]
         with suppress(ConfigError):
             parse_address(broker)
-            return broker
+            return [broker]
         known = ", ".join(sorted(table)) or "none"
         near = did_you_mean(broker, table)
         raise NotFoundError(f"no broker {broker} is registered{near}; there are: {known}")

@@ -259,3 +259,18 @@ def _setting_problems(
             f"{waits_for}, and its slaves count as {hosts}: slaves at one address count as one",
             f"run slaves on {wanted} machines, or set inSyncReplicas={hosts + 1}",
         )
+
+
+class Replication:
+    """Masters and slaves of a cluster: what each has, and problems."""
+
+    def __init__(self, servers: Servers) -> None:
+        self._servers = servers
+
+    async def states(self, cluster: str | None = None) -> list[BrokerReplication]:
+        """Return the replication of each broker, sorted by name and id.
+
+        Asks each broker for its HA status (907) and a master for its settings (26). Raises
+        RemotingError, and ClientError for an unknown cluster. Java: ``getBrokerHAStatus``.
+        """
+        return await ha_status(self._servers, cluster)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from turbopump.admin.cluster import Servers, ask_each, refuse_other_server
+from turbopump.admin.cluster import Servers, ask_each, refuse_other_server, refuse_unknown_cluster
 from turbopump.admin.groups import group_members
 from turbopump.errors import RemotingError
 from turbopump.message.rules import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
@@ -27,6 +27,8 @@ from turbopump.protocol.requests.namesrv import (
 )
 from turbopump.protocol.requests.statistics import ConsumeStats
 from turbopump.protocol.requests.topics import (
+    PERM_READ,
+    PERM_WRITE,
     CreateTopic,
     DeleteTopic,
     GetAllTopicConfig,
@@ -234,3 +236,127 @@ async def delete_topic_route(servers: Servers, name: str) -> dict[str, str | Non
 def _refuse_failure(address: str, answer: Command) -> None:
     if answer.code != ResponseCode.SUCCESS:
         raise RemotingError(f"{address}: {(answer.remark or f'code {answer.code}').strip()}")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicQueue:
+    """One queue of a topic.
+
+    - ``first``: offset of the first stored message. ``end`` is that of the next one.
+    - ``last_stored_ms``: store time of the last message, in ms. 0 if there is none.
+    """
+
+    broker: str
+    queue_id: int
+    first: int
+    end: int
+    last_stored_ms: int
+
+    @property
+    def messages(self) -> int:
+        """Number of stored messages."""
+        return max(self.end - self.first, 0)
+
+
+class Topics:
+    """Topics: list, create, alter, delete; settings, routes, queues."""
+
+    def __init__(self, servers: Servers) -> None:
+        self._servers = servers
+
+    async def names(self, cluster: str | None = None, *, system: bool = False) -> list[str]:
+        """Return the names of topics, sorted.
+
+        Sends GET_ALL_TOPIC_LIST_FROM_NAMESERVER (206), or GET_TOPICS_BY_CLUSTER (224), and
+        GET_BROKER_CLUSTER_INFO (106) to a name server.
+
+        - ``system``: also RocketMQ's own topics, and topics of groups (retries, dead letters).
+
+        Raises ClientError for an unknown cluster, and RemotingError. Java: ``fetchAllTopicList``,
+        ``fetchTopicsByCLuster``.
+        """
+        names = await topic_names(self._servers, cluster)
+        if system and cluster is None:
+            return names
+        info = await self._servers.brokers()
+        if cluster is not None:
+            refuse_unknown_cluster(info, cluster)
+        return names if system else users_topics(names, info)
+
+    async def settings(
+        self, name: str, *, broker: str | None = None, cluster: str | None = None
+    ) -> dict[str, TopicConfig]:
+        """Return the settings of a topic on each broker that has it, by address.
+
+        Sends GET_TOPIC_CONFIG (351) to each master. Raises RemotingError. Java:
+        ``examineTopicConfig``.
+        """
+        addresses = await self._servers.brokers_at(broker, cluster)
+        return await find_topic(self._servers, addresses, name)
+
+    async def queues(self, name: str, *, cluster: str | None = None) -> list[TopicQueue]:
+        """Return the queues of a topic, sorted by broker and id.
+
+        Sends GET_TOPIC_STATS_INFO (202) to each master. The list is empty if no broker has the
+        topic. Raises RemotingError. Java: ``examineTopicStats``.
+        """
+        answers = await ask_each(
+            self._servers,
+            await self._servers.masters(cluster),
+            GetTopicStatsInfo(topic=name),
+            TopicStatsTable,
+            ResponseCode.TOPIC_NOT_EXIST,
+        )
+        table = {
+            queue: stands
+            for body in answers.values()
+            for queue, stands in body.offset_table.items()
+        }
+        return [
+            TopicQueue(
+                queue.broker_name,
+                queue.queue_id,
+                stands.min_offset,
+                stands.max_offset,
+                stands.last_update_timestamp,
+            )
+            for queue, stands in sorted(table.items())
+        ]
+
+    async def create(
+        self,
+        name: str,
+        *,
+        read_queues: int = 8,
+        write_queues: int = 8,
+        perm: int = PERM_READ | PERM_WRITE,
+        order: bool = False,
+        attributes: Mapping[str, str] | None = None,
+        broker: str | None = None,
+        cluster: str | None = None,
+    ) -> dict[str, TopicConfig]:
+        """Create a topic where it does not exist. Return its settings on each broker, by address.
+
+        An existing topic is not changed. Sends GET_TOPIC_CONFIG (351) to each master, and
+        UPDATE_AND_CREATE_TOPIC (17) where the topic is missing.
+
+        - ``perm``: 4 read + 2 write.
+        - ``attributes``: such as ``{"message.type": "FIFO"}``.
+        - ``broker``, ``cluster``: only there. A broker has a name or an address.
+
+        Raises ResponseError if a broker refuses, and RemotingError. Java:
+        ``createAndUpdateTopicConfig``.
+        """
+        addresses = await self._servers.brokers_at(broker, cluster)
+        found = await find_topic(self._servers, addresses, name)
+        wanted = TopicConfig(
+            topic_name=name,
+            read_queue_nums=read_queues,
+            write_queue_nums=write_queues,
+            perm=perm,
+            order=order,
+        )
+        for address in addresses:
+            if address not in found:
+                await put_topic(self._servers, address, wanted, attributes)
+        return await find_topic(self._servers, addresses, name)

@@ -1,4 +1,4 @@
-"""Blocking Producer, consumers and MessageFinder, for code without an event loop.
+"""Blocking Producer, consumers, MessageFinder and Admin, for code without an event loop.
 
 One rule: there is one implementation, the asyncio one. Each call runs on one background thread,
 which has one event loop per process, and returns its result. This package must not know brokers. A
@@ -13,6 +13,7 @@ started keeps its subscriptions, and can be started in the child.
 from __future__ import annotations
 
 from turbopump.auth.signatures import Credentials
+from turbopump.blocking.admin import Admin
 from turbopump.blocking.clients import (
     IdempotentConsumer,
     LitePullConsumer,
@@ -42,6 +43,7 @@ from turbopump.client.transaction_producer import TransactionResult, Transaction
 from turbopump.message.message import Message, MessageQueue
 
 __all__ = [
+    "Admin",
     "AutoBatch",
     "BackPressure",
     "ClientSettings",

@@ -50,7 +50,7 @@ def waits(
 ) -> Callable[Concatenate[Any, P], T]:
     """Return a blocking method that runs this coroutine method of an asyncio client."""
     # A second parameter would make mypy keep only the first overload of ``method``.
-    return _face(method, OnLoopThread._call)
+    return _face(method, lambda self, *args, **kwargs: self._call(*args, **kwargs))
 
 
 def waits_anytime(
@@ -220,6 +220,24 @@ class OnLoopThread(Generic[ClientT]):
             if self._thread is not None:
                 self._call(self._client.start)
             self._pid = os.getpid()  # last: from now on other threads do not wait
+
+
+class Facet(Generic[T]):
+    """Part of a blocking client, such as ``admin.topics``. It stands for the same part of the
+    asyncio client."""
+
+    def __init__(self, client: OnLoopThread[Any], name: str) -> None:
+        self._of = client
+        self._name = name
+
+    def _ready(self) -> T:
+        part: T = getattr(self._of._ready(), self._name)
+        return part
+
+    def _call(
+        self, function: Callable[..., Coroutine[Any, Any, Any]], *args: Any, **kwargs: Any
+    ) -> Any:
+        return self._of._call(function, *args, **kwargs)
 
 
 class ClientOfGroup(OnLoopThread[MemberT]):
