@@ -83,9 +83,9 @@ if TYPE_CHECKING:
         StoreClosedError,
         StoreDamagedError,
         StoredMessageError,
-        TopicNotFoundError,
         StoreError,
         StoreLockedError,
+        TopicNotFoundError,
         TurbopumpError,
         WriteError,
     )
@@ -163,8 +163,8 @@ __all__ = [
     "StoreError",
     "StoreLockedError",
     "StoredMessageError",
-    "TopicNotFoundError",
     "Tags",
+    "TopicNotFoundError",
     "TransactionProducer",
     "TransactionResult",
     "TransactionState",
@@ -205,10 +205,11 @@ _HOME = {
             BodyError CallTimeoutError ClientError ClientErrorCode ConfigError ConnectError
             ConnectionLostError CopyError DataLossError FrameError HeaderError LakeError
             LakeInUseError MessageError MessageNotFoundError NotFoundError NotStartedError
-            OffsetGapError MissingExtraError PipelineError ProtocolError ReadsRefusedError RemotingError ReplyError
-            RequestError RequestTimeoutError ResendError ResponseError RoomInMakingError
-            RouteNotFoundError SendError StoreClosedError StoreDamagedError StoreError
-            StoreLockedError StoredMessageError TopicNotFoundError TurbopumpError WriteError
+            OffsetGapError MissingExtraError PipelineError ProtocolError ReadsRefusedError
+            RemotingError ReplyError RequestError RequestTimeoutError ResendError ResponseError
+            RoomInMakingError RouteNotFoundError SendError StoreClosedError StoreDamagedError
+            StoreError StoreLockedError StoredMessageError TopicNotFoundError TurbopumpError
+            WriteError
         """,
         "turbopump.message.message": "Message MessageQueue ReceivedMessage",
         "turbopump.stop_signals": "StopEvent stop_on_signals",

@@ -6,20 +6,12 @@ display of answers, are unknown here.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any, TypeVar
 
 from turbopump.auth.signatures import Credentials, RequestSigner
 from turbopump.client.routes import refuse_other_than_name_server
-from turbopump.config.addresses import parse_address
 from turbopump.config.tls import ClientTls, meant
-from turbopump.errors import (
-    ClientError,
-    ConfigError,
-    NotFoundError,
-    RemotingError,
-    ResponseError,
-)
+from turbopump.errors import ClientError, NotFoundError, RemotingError, ResponseError
 from turbopump.message.rules import did_you_mean
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
@@ -121,28 +113,24 @@ class Servers(RemotingClient):
     async def brokers_at(self, broker: str | None = None, cluster: str | None = None) -> list[str]:
         """Return the addresses of the brokers that an operation is meant for.
 
-        - ``broker``: a `brokerName`, which means its master, a `brokerName:ID`, or `HOST:PORT`.
+        - ``broker``: the name of a broker, which means its master, or an address.
         - ``cluster``: all masters of this cluster. Without both, all masters.
 
-        Raises NotFoundError if the broker or the cluster does not exist, ClientError if the broker
-        has no master, and RemotingError.
+        Raises ClientError if the broker or the cluster does not exist, and RemotingError.
         """
         if broker is None:
             return await self.masters(cluster)
-        table = (await self.brokers()).broker_addr_table
-        name, _, number = broker.rpartition(":")
-        if name in table and number.isdecimal() and int(number) in table[name].broker_addrs:
-            return [table[name].broker_addrs[int(number)]]
-        if broker in table:
-            if MASTER_ID not in table[broker].broker_addrs:
-                raise ClientError(f"broker {broker} has no master now")
-            return [table[broker].broker_addrs[MASTER_ID]]
-        with suppress(ConfigError):
-            parse_address(broker)
+        if ":" in broker:
             return [broker]
-        known = ", ".join(sorted(table)) or "none"
-        near = did_you_mean(broker, table)
-        raise NotFoundError(f"no broker {broker} is registered{near}; there are: {known}")
+        table = (await self.brokers()).broker_addr_table
+        if broker not in table:
+            known = ", ".join(sorted(table)) or "none"
+            near = did_you_mean(broker, list(table))
+            raise ClientError(f"no broker {broker} is registered{near}; there are: {known}")
+        addresses = table[broker].broker_addrs
+        if MASTER_ID not in addresses:
+            raise ClientError(f"broker {broker} has no master now")
+        return [addresses[MASTER_ID]]
 
 
 def refuse_unknown_cluster(info: ClusterInfo, cluster: str) -> None:

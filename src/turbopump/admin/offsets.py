@@ -168,9 +168,7 @@ async def offsets_after_reset(
                 continue
             to = ends.max_offset
             if request.timestamp >= 0:
-                search = SearchOffset(
-                    topic=request.topic, queue_id=at, timestamp=request.timestamp
-                )
+                search = SearchOffset(topic=request.topic, queue_id=at, timestamp=request.timestamp)
                 to = (await servers.call(address, search)).offset
             if not request.force:
                 to = min(to, now.get(at, to))
@@ -182,6 +180,6 @@ async def offsets_after_reset(
 
 def _neither(request: ResetOffset) -> NotFoundError:
     return NotFoundError(
-        f"no broker has both the group {request.group} and the topic {request.topic}; see turbopump "
-        "consumer list and turbopump topic list, and start a consumer of a new group once"
+        f"no broker has both the group {request.group} and the topic {request.topic}; see "
+        "turbopump consumer list and turbopump topic list, and start a consumer of a new group once"
     )

@@ -63,7 +63,9 @@ def _tables(brokers: Sequence[BrokerReplication]) -> list[str | Table]:
     slaves: list[dict[str, Any]] = []
     for one in brokers:
         slaves += [{"master": one.name, **slave} for slave in one.row.get("slaves", ())]
-    found: list[str | Table] = [Table(BROKERS, [{**one.row, "state": _state(one)} for one in brokers])]
+    found: list[str | Table] = [
+        Table(BROKERS, [{**one.row, "state": _state(one)} for one in brokers])
+    ]
     if slaves:
         found += ["", Table(SLAVES, slaves)]
     return found

@@ -32,7 +32,12 @@ async def command(servers: Servers, output: str, topic: str | None, group: str |
     parts: Iterable[str | Table] = _lines(findings, wrong)
     if output == "csv":
         rows = [
-            {"level": str(one.level), "subject": one.subject, "message": one.message, "fix": one.fix}
+            {
+                "level": str(one.level),
+                "subject": one.subject,
+                "message": one.message,
+                "fix": one.fix,
+            }
             for one in findings
         ]
         parts = [Table(FINDINGS, rows)]

@@ -23,6 +23,7 @@ from turbopump.auth.signatures import Credentials
 from turbopump.cli.entry import INCOMPLETE as INCOMPLETE
 from turbopump.cli.entry import NOT_FOUND as NOT_FOUND
 from turbopump.cli.log_output import log_options
+from turbopump.cli.names import SubjectCommand
 from turbopump.cli.serving import run_client
 from turbopump.cli.tables import Column, Table
 from turbopump.config.addresses import parse_addresses
@@ -33,6 +34,8 @@ from turbopump.message.rules import is_unicode
 T = TypeVar("T")
 FORMS: Final = ("table", "json", "yaml", "csv")
 """Forms of an answer. JSON and YAML have everything, a table and CSV what people compare."""
+WITHOUT_CSV: Final = FORMS[:-1]
+"""Forms of an answer that has no table."""
 
 
 def show(output: str, value: object, parts: Iterable[str | Table]) -> None:
@@ -123,13 +126,13 @@ def hex_lines(data: bytes) -> Iterator[tuple[int, str]]:
 
 
 def output_option(
-    about: str = "Form of the answer.", default: str = "table"
+    about: str = "Form of the answer.", default: str = "table", forms: Sequence[str] = FORMS
 ) -> Callable[[Callable[..., T]], Callable[..., T]]:
     """Return a decorator that adds the option --output to a command.
 
     ``about`` is the help text of the option.
     """
-    return click.option("--output", type=click.Choice(FORMS), default=default, help=about)
+    return click.option("--output", type=click.Choice(forms), default=default, help=about)
 
 
 _LAST: Final = {
@@ -158,6 +161,7 @@ def client_command(
     connect: Callable[..., AbstractAsyncContextManager[Any]] | None = None,
     *,
     short_help: str | None = None,
+    forms: Sequence[str] = FORMS,
     has_output: bool = True,
     watch: bool = False,
 ) -> Callable[[Callable[..., Coroutine[Any, Any, int | None]]], click.Command]:
@@ -168,6 +172,7 @@ def client_command(
 
     - ``connect``: makes the connections from the name servers and ``who_and_how()``. The default
       is ``Servers``; ``without_connections`` passes only the name servers.
+    - ``forms``: the forms of the option --output.
     - ``has_output``: add the option --output, if the function does not add its own.
     - ``watch``: add the option --watch, which repeats the command until Ctrl-C.
     """
@@ -196,8 +201,8 @@ def client_command(
         if watch:
             run = watch_option(run)
         if has_output:
-            run = output_option()(run)
-        command = click.command(name=name, short_help=short_help)(
+            run = output_option(forms=forms)(run)
+        command = click.command(name=name, short_help=short_help, cls=SubjectCommand)(
             name_server_option(credentials_option(tls_options(run)))
         )
         command.params.sort(key=lambda parameter: _LAST.get(parameter.name or "", 0))

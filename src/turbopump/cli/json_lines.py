@@ -278,9 +278,7 @@ MESSAGE_COLUMNS: Final = (
 """Columns of a message in CSV."""
 
 
-def message_row(
-    message: ReceivedMessage, more: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+def message_row(message: ReceivedMessage, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return a received message as the fields of its JSON line.
 
     The fields ``more`` come last.

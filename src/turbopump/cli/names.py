@@ -23,22 +23,18 @@ COMPLETION_S: Final = 2.0
 
 def topic_subject(name: str = "topic") -> Decorator[Any]:
     """Return a decorator for a command about one topic, the parameter ``name``."""
-    return _subject(name, "-t", "--topic", checked_topic, complete_topics, None)
+    return _subject(name, "-t", "--topic", checked_topic, complete_topics)
 
 
-def group_subject(name: str = "group", *, rest: str | None = None) -> Decorator[Any]:
-    """Return a decorator for a command about one group, the parameter ``name``.
-
-    - ``rest``: the parameter of the next argument. With the option `-g`, the first argument is that
-      of ``rest``.
-    """
-    return _subject(name, "-g", "--group", checked_group, complete_groups, rest)
+def group_subject(name: str = "group") -> Decorator[Any]:
+    """Return a decorator for a command about one group, the parameter ``name``."""
+    return _subject(name, "-g", "--group", checked_group, complete_groups)
 
 
 def broker_subject(name: str = "broker") -> Decorator[Any]:
     """Return a decorator for a command about one broker, the parameter ``name``: a `brokerName`,
     `brokerName:ID` or `HOST:PORT`."""
-    return _subject(name, "-b", "--broker", None, complete_brokers, None)
+    return _subject(name, "-b", "--broker", None, complete_brokers)
 
 
 def topic_option(about: str, *, required: bool = False) -> Decorator[Any]:
@@ -67,16 +63,51 @@ def group_option(about: str, *, required: bool = False) -> Decorator[Any]:
     )
 
 
-def broker_option(about: str) -> Decorator[Any]:
-    """Return a decorator that adds the option `-b`, which names a broker: a `brokerName`,
-    `brokerName:ID` or `HOST:PORT`. ``Servers.broker_address`` finds its address."""
+def broker_option(about: str, *, required: bool = False) -> Decorator[Any]:
+    """Return a decorator that adds the option `-b`, which names a broker as ``broker_subject``
+    does."""
     return click.option(
         "-b",
         "--broker",
         metavar="BROKER",
+        required=required,
         shell_complete=complete_brokers,
         help=about,
     )
+
+
+class SubjectCommand(click.Command):
+    """Command with subjects. If an option gives a subject, the command line has no argument for it:
+    `message by-id -t orders ID`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words = args[: args.index("--")] if "--" in args else args
+        for option in self.params:
+            if isinstance(option, _SubjectOption) and any(map(option.is_given_by, words)):
+                ctx.meta.setdefault(_GIVEN, set()).add(option.subject)
+        return super().parse_args(ctx, args)
+
+
+_GIVEN: Final = "turbopump.subjects"
+
+
+class _SubjectOption(click.Option):
+    @property
+    def subject(self) -> str:
+        """Name of the argument that this option stands for."""
+        assert self.name is not None
+        return self.name.removesuffix("_option")
+
+    def is_given_by(self, word: str) -> bool:
+        """Return True if a word of the command line is this option, with or without its value."""
+        short, long = self.opts
+        return word == long or word.startswith((short, f"{long}="))
+
+
+class _SubjectArgument(click.Argument):
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        if self.name not in ctx.meta.get(_GIVEN, ()):
+            super().add_to_parser(parser, ctx)
 
 
 def _subject(
@@ -85,26 +116,27 @@ def _subject(
     long: str,
     check: Callable[[click.Context, click.Parameter, str | None], str | None] | None,
     complete: Callable[..., list[str]],
-    rest: str | None,
 ) -> Decorator[Any]:
     word = long.removeprefix("--").upper()
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         def called(*arguments: Any, **options: Any) -> Any:
-            given = options.pop(f"{name}_option")
-            if given is not None and options[name] is not None:
-                _shift(options, name, rest, f"give {word} once: as an argument or as {short}")
-            if given is not None:
-                options[name] = given
-            if options[name] is None:
-                raise click.UsageError(f"Missing argument '{word}'", click.get_current_context())
+            found = options.pop(f"{name}_option") or options[name]
+            if found is None:
+                raise click.UsageError(f"Missing argument '{word}'")
+            options[name] = found
             return function(*arguments, **options)
 
         called.__doc__ = function.__doc__
         called.__name__ = function.__name__
         called.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
         argument = click.argument(
-            name, metavar=word, required=False, callback=check, shell_complete=complete
+            name,
+            metavar=word,
+            required=False,
+            callback=check,
+            shell_complete=complete,
+            cls=_SubjectArgument,
         )
         option = click.option(
             short,
@@ -114,24 +146,11 @@ def _subject(
             callback=check,
             shell_complete=complete,
             help=f"The same as the argument {word}.",
+            cls=_SubjectOption,
         )
         return argument(option(called))
 
     return decorate
-
-
-def _shift(options: dict[str, Any], name: str, rest: str | None, fault: str) -> None:
-    """Make the argument ``name`` the first one of the parameter ``rest``.
-
-    Raises UsageError with ``fault`` if there is no room.
-    """
-    following = () if rest is None else options[rest]
-    if rest is not None and isinstance(following, tuple):
-        options[rest] = (options[name], *following)
-    elif rest is not None and following is None:
-        options[rest] = options[name]
-    else:
-        raise click.UsageError(fault, click.get_current_context())
 
 
 # A shell calls these functions at each press of the tab key. A cluster that does not answer gives

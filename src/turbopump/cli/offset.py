@@ -52,7 +52,7 @@ async def show_offsets(servers: Servers, group: str, topic: str | None, output: 
 
 
 @client_command(command, "reset", short_help="Put a group elsewhere in a topic.")
-@group_subject(rest="topic")
+@group_subject()
 @topic_subject()
 @click.option("--begin", is_flag=True, help="Go to the first message that is kept.")
 @click.option("--end", is_flag=True, help="Go behind the last message.")

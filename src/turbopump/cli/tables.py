@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -118,7 +119,10 @@ def _cell(value: Any, unit: str) -> str:
         return time_text(value)
     if isinstance(value, float):
         return f"{value:.1f}"
-    return str(value)
+    text = str(value)
+    if not text.isprintable():  # a terminal must not obey a name that a client chose
+        text = json.dumps(text)
+    return text
 
 
 def size_text(size: float) -> str:
