@@ -16,7 +16,6 @@ from typing import Any, Final
 import click
 
 from turbopump.cli import dlq_output
-from turbopump.cli.changes import dry_run_option
 from turbopump.cli.entry import command_group, complain
 from turbopump.cli.frame import INCOMPLETE, NOT_FOUND, WITHOUT_CSV, RowStream, client_command, show
 from turbopump.cli.names import group_subject
@@ -148,7 +147,7 @@ async def show_letters(
     default=InDoubt.LEAVE.value,
     help="How to treat letters that may have been sent to a queue that can no longer be read.",
 )
-@dry_run_option
+@click.option("--dry-run", is_flag=True, help="Send nothing, only list.")
 @click.option(
     "--journal",
     metavar="DIR",

@@ -21,13 +21,13 @@ from turbopump.cli.json_lines import (
     read_message,
     whole_input,
 )
+from turbopump.cli.names import topic_subject
 from turbopump.cli.values import (
     NumberOption,
     QueueName,
     QueueOption,
     TimeOption,
     checked_pairs,
-    checked_topic,
     find_queue,
 )
 from turbopump.client.producer import Producer

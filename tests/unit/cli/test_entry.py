@@ -244,7 +244,12 @@ def test_every_option_has_its_help_as_a_line_in_the_docs() -> None:
         for option in command.params
         if isinstance(option, click.Option)
     }
-    common_texts = ("Form of the answer.", "Repeat the command", "The same as the argument")
+    common_texts = (
+        "Form of the answer.",
+        "Repeat the command",
+        "The same as the argument",
+        "Show old → new values",
+    )
     assert documented == {
         one: text
         for one, text in options.items()
