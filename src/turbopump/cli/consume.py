@@ -10,7 +10,7 @@ import sys
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 from click.core import ParameterSource
@@ -22,10 +22,13 @@ from turbopump.cli.json_lines import body_or_stored, write_message
 from turbopump.cli.names import group_option, topic_subject
 from turbopump.cli.values import NumberOption, QueueName, QueueOption, TimeOption, find_queue
 from turbopump.client.consumer.delivery import Delivery
+from turbopump.client.consumer.offsets import ConsumeFrom
 from turbopump.client.consumer.subscription import Sql
-from turbopump.client.push_consumer import ConsumeFrom, PushConsumer
 from turbopump.errors import TurbopumpError
 from turbopump.message.message import MessageQueue, ReceivedMessage
+
+if TYPE_CHECKING:
+    from turbopump.client.push_consumer import PushConsumer
 
 AT_ONCE: Final = 256
 """Number of messages written before the output is flushed; the messages then count as consumed."""
@@ -118,6 +121,8 @@ async def command(
             return
         if _given("start"):
             await _complain_of_known_group(reader, queues, topic, group)
+    from turbopump.client.push_consumer import PushConsumer  # most reads do without
+
     async with PushConsumer(
         namesrv, **who_and_how(), group=group, topic=topic, tags=wanted, consume_from=start
     ) as consumer:

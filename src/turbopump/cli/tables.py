@@ -26,8 +26,8 @@ class Column(NamedTuple):
 
     - ``key``: the key of the value in each row.
     - ``heading``: the heading, or empty for the key with blanks instead of underscores.
-    - ``unit``: ``BYTES`` and ``TIME`` (ms since 1970) become readable in a table; any other unit
-      stands in the heading.
+    - ``unit``: ``BYTES`` and ``TIME`` (ms since 1970, 0 for never) become readable in a table; any
+      other unit stands in the heading.
     """
 
     key: str
@@ -92,11 +92,16 @@ class Table:
         return [[_cell(row.get(one.key), one.unit) for one in self.columns] for row in self.rows]
 
     def _numeric(self) -> list[bool]:
-        return [
-            all(isinstance(row.get(one.key), int | float | None) for row in self.rows)
-            and one.unit != TIME
-            for one in self.columns
-        ]
+        return [self._is_numeric(one) for one in self.columns]
+
+    def _is_numeric(self, column: Column) -> bool:
+        values = [row.get(column.key) for row in self.rows]
+        numbers = [value for value in values if value is not None]
+        return (
+            column.unit != TIME
+            and bool(numbers)
+            and all(isinstance(value, int | float) for value in numbers)
+        )
 
 
 def _heading(column: Column) -> str:
@@ -107,7 +112,7 @@ def _heading(column: Column) -> str:
 
 
 def _cell(value: Any, unit: str) -> str:
-    if value is None:
+    if value is None or (unit == TIME and value == 0):
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
