@@ -27,7 +27,7 @@ from turbopump.cli.names import broker_option, topic_subject
 from turbopump.cli.values import TimeOption, time_text
 from turbopump.client.message_finder import FoundMessages, MessageFinder
 from turbopump.config.addresses import join_address
-from turbopump.errors import StoredMessageError
+from turbopump.errors import NotFoundError, StoredMessageError
 from turbopump.message import properties as names
 from turbopump.message.message import ReceivedMessage
 
@@ -108,7 +108,7 @@ async def by_offset(
         if queue.queue_id == queue_id
     }
     if not queues:
-        raise click.UsageError(
+        raise NotFoundError(
             f"topic {topic} has no queue {queue_id} that can be read; turbopump topic route "
             "shows its queues"
         )
@@ -117,7 +117,7 @@ async def by_offset(
             f"queue {queue_id} of topic {topic} is on {', '.join(queues)}: choose one with --broker"
         )
     if broker is not None and broker not in queues:
-        raise click.UsageError(
+        raise NotFoundError(
             f"queue {queue_id} of topic {topic} is not on {broker}, but on {', '.join(queues)}"
         )
     return FoundMessages([await finder.at(queues[broker or next(iter(queues))], offset)], {})

@@ -34,7 +34,7 @@ def group_subject(name: str = "group") -> Decorator[Any]:
 def broker_subject(name: str = "broker") -> Decorator[Any]:
     """Return a decorator for a command about one broker, the parameter ``name``: a `brokerName`,
     `brokerName:ID` or `HOST:PORT`."""
-    return _subject(name, "-b", "--broker", None, complete_brokers)
+    return _subject(name, "-b", "--broker", _checked_broker, complete_brokers)
 
 
 def topic_option(about: str, *, required: bool = False) -> Decorator[Any]:
@@ -71,9 +71,20 @@ def broker_option(about: str, *, required: bool = False) -> Decorator[Any]:
         "--broker",
         metavar="BROKER",
         required=required,
+        callback=_checked_broker,
         shell_complete=complete_brokers,
         help=about,
     )
+
+
+def _checked_broker(
+    _context: click.Context, _parameter: click.Parameter, broker: str | None
+) -> str | None:
+    if broker is not None and any(each in ";," or each.isspace() for each in broker):
+        raise click.BadParameter(
+            f"{broker!r} is not one broker: expected its name, NAME:ID or HOST:PORT"
+        )
+    return broker
 
 
 class SubjectCommand(click.Command):
@@ -114,7 +125,7 @@ def _subject(
     name: str,
     short: str,
     long: str,
-    check: Callable[[click.Context, click.Parameter, str | None], str | None] | None,
+    check: Callable[[click.Context, click.Parameter, str | None], str | None],
     complete: Callable[..., list[str]],
 ) -> Decorator[Any]:
     word = long.removeprefix("--").upper()

@@ -136,7 +136,7 @@ def test_the_version_is_the_packages_and_tells_which_functions_run(
         (
             ["topic", "create"],
             2,
-            "turbopump topic create: Missing argument 'NAME'; see turbopump topic create --help",
+            "turbopump topic create: Missing argument 'TOPIC'; see turbopump topic create --help",
         ),
         (["dev", "--broker-port", "x"], 2, "turbopump dev: Invalid value for '--broker-port': "),
         (
