@@ -30,6 +30,7 @@ from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.command import Command
 from turbopump.spark import archive as lakes
+from turbopump.spark.job_metrics import JobMetrics
 from turbopump.spark.offsets import Offsets
 from turbopump.spark.pipelines import ArchiveReport, archive, archiving, json_bodies
 from turbopump.spark.pipelines.running import (
@@ -282,8 +283,16 @@ def test_latest_is_where_the_first_run_saw_the_end(
     assert lakes.offsets(tmp_path)[MessageQueue("T", "broker-a", 0)] == 10
     cluster.fill("T", 0, 3)
     cluster.fill("T", 1, 2)
-    second = run("T", starting="latest")
+    metrics = JobMetrics()
+    second = run("T", starting="latest", metrics=metrics)
     assert (second.messages, second.rejected, second.agrees) == (5, 5, True)
+    job = ("archive", tmp_path.name)
+    assert list(metrics.rows.read()) == [(job, 0)]
+    assert list(metrics.rejected.read()) == [(job, 5)]
+    assert metrics.behind[job] == {
+        MessageQueue("T", "broker-a", 0): 0,
+        MessageQueue("T", "broker-a", 1): 0,
+    }
     cluster.queues["T", 2] = FakeQueue()
     cluster.fill("T", 2, 4)  # a queue more: all of it is new
     assert run("T", starting="latest").messages == 4

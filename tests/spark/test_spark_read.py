@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from turbopump import Message, MessageQueue, Producer
 from turbopump.protocol.requests.offsets import QueryConsumerOffset
 from turbopump.remoting.client import RemotingClient
-from turbopump.spark import LagListener, LagReport, lag
+from turbopump.spark import LagListener, LagReport, lag, serve_stream_metrics
 from turbopump.testing import BrokerThread
 
 SECRET = "s3cr3t-of-the-test"
@@ -180,6 +181,7 @@ def test_a_filtered_stream_in_small_batches_gives_every_match_once_and_shows_its
     reports: list[LagReport] = []
     listener = LagListener(on_report=reports.append)
     spark.streams.addListener(listener)
+    page = serve_stream_metrics(spark, 0)
     try:
         options: dict[str, Any] = {
             "subscribePattern": "orders-.*",
@@ -200,6 +202,11 @@ def test_a_filtered_stream_in_small_batches_gives_every_match_once_and_shows_its
         last = query.lastProgress
         assert isinstance(last, StreamingQueryProgress)
         assert lag(last)[MessageQueue("orders-eu", "broker-test", 0)] == 0
+        with urllib.request.urlopen(page.url, timeout=60) as answer:
+            shown = answer.read().decode()
+        labels = f'pipeline="stream",name="{query.id}"'
+        assert f"turbopump_pipeline_rows_total{{{labels}}} 23\n" in shown
+        assert f"turbopump_pipeline_batch_seconds_count{{{labels}}} 3\n" in shown
 
         # A topic that is made later is found by the next run.
         rocketmq.create_topic("orders-asia", 1)
@@ -210,6 +217,7 @@ def test_a_filtered_stream_in_small_batches_gives_every_match_once_and_shows_its
         assert found.count() == 20 + 3 + 2
     finally:
         spark.streams.removeListener(listener)
+        page.close()
     assert [report.behind_total for report in reports][:3] == [26, 6, 0]
 
 

@@ -88,6 +88,13 @@ def test_steps_of_an_order_are_stored_and_handled_in_order(
     assert uncommitted(broker, "order-steps", "order-tracking") == 0
 
 
+def test_a_group_without_consumers_is_behind(broker: BrokerThread, tmp_path: Path) -> None:
+    for _ in range(2):  # the second run finds the topic and the group
+        (line,) = run("admin_lag.py", broker, tmp_path)
+        assert re.fullmatch(r"couriers: 3 messages behind, \d+ s, 0 consumers", line)
+    assert len(stored(broker, "parcels")) == 6
+
+
 def test_delayed_messages_come_when_due_and_the_recalled_one_never(
     broker: BrokerThread, tmp_path: Path
 ) -> None:

@@ -7,7 +7,7 @@ refuses, so every server has its own outcome. Files and the display of answers a
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ import msgspec
 
 from turbopump.admin.cluster import Servers
 from turbopump.auth.accounts import SUBJECT, Accounts, User
-from turbopump.auth.policies import Policies
+from turbopump.auth.policies import Policies, Resource, actions_of
 from turbopump.auth.sealing import NONCE_SIZE, unseal
 from turbopump.documentation import page_url
 from turbopump.errors import ClientError, RemotingError, TurbopumpError
@@ -31,6 +31,8 @@ from turbopump.protocol.requests.access import (
     CreateUser,
     ListAcls,
     ListUsers,
+    PolicyEntryInfo,
+    PolicyInfo,
     UserInfo,
 )
 
@@ -85,6 +87,15 @@ class ServerAccounts:
         return accounts
 
 
+async def account_servers(servers: Servers) -> list[str]:
+    """Return the addresses of all servers that may have accounts, in the order for a change: name
+    servers, masters, slaves.
+
+    In another order a slave could copy an older state over its change. Raises RemotingError.
+    """
+    return [*servers.name_servers, *await servers.members()]
+
+
 async def list_accounts(
     servers: Servers, addresses: Iterable[str], name: str = ""
 ) -> list[ServerAccounts]:
@@ -95,9 +106,9 @@ async def list_accounts(
     """
     found = []
     for address in addresses:
-        users = await _asked(servers, address, ListUsers(filter=name))
+        users = await ask_for_accounts(servers, address, ListUsers(filter=name))
         if users is not None:
-            acls = await _asked(servers, address, ListAcls(subject_filter=SUBJECT + name))
+            acls = await ask_for_accounts(servers, address, ListAcls(subject_filter=SUBJECT + name))
             found.append(
                 ServerAccounts(
                     address,
@@ -192,7 +203,11 @@ def _entries(accounts: Accounts, name: str) -> set[Any]:
     return {(type_, entry) for type_, entries in mine.by_type() for entry in entries}
 
 
-async def _asked(servers: Servers, address: str, request: Request[Any]) -> Command | None:
+async def ask_for_accounts(servers: Servers, address: str, request: Request[Any]) -> Command | None:
+    """Ask one server about users or policies. Return None if it has no access control.
+
+    Raises RemotingError, also if the server refuses.
+    """
     answer = await servers.exchange(address, request)
     if _is_off(answer):
         return None
@@ -268,3 +283,30 @@ async def import_all(
                 outcomes += await change_all(servers, [one.server], request, acl)
             made.append(f"{one.server}: {user.name}")
     return made, [one for one in outcomes if one.fault is not None]
+
+
+def policy_type(is_default: bool) -> str:
+    """Return the name of a type of policies in requests."""
+    return "Default" if is_default else "Custom"
+
+
+def acl_of(
+    user: str,
+    resources: Sequence[str],
+    actions: Sequence[str],
+    is_denied: bool,
+    sources: Sequence[str],
+    is_default: bool,
+) -> AclInfo:
+    """Return a policy as requests have it. Raises ConfigError for an invalid resource or action."""
+    entries = [
+        PolicyEntryInfo(
+            resource=str(Resource.parse(resource)),
+            actions=sorted(actions_of(actions)),
+            source_ips=list(sources) or None,
+            decision="Deny" if is_denied else "Allow",
+        )
+        for resource in resources
+    ]
+    policies = [PolicyInfo(policy_type=policy_type(is_default), entries=entries)]
+    return AclInfo(subject=SUBJECT + user, policies=policies)

@@ -6,9 +6,12 @@ name. All subjects share the connections of one ``Servers``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from turbopump.admin.brokers import Brokers
 from turbopump.admin.clients import Clients
-from turbopump.admin.cluster import Servers
+from turbopump.admin.cluster import ANSWER_S, Servers
 from turbopump.admin.dead_letters import GroupDeadLetters
 from turbopump.admin.groups import Groups
 from turbopump.admin.kv import Kv
@@ -23,6 +26,34 @@ from turbopump.client.dead_letters import DeadLetters
 from turbopump.client.environment import name_server_addresses
 from turbopump.client.lifecycle import InContext
 from turbopump.config.tls import ClientTls
+from turbopump.protocol.command import Body, Command
+from turbopump.protocol.request import Request
+
+
+class _Finder(DeadLetters):
+    """Finder of the messages for ``Admin``. It also knows if the ``Admin`` may be used."""
+
+    _named = ("Admin", "admin")
+
+
+class _CheckedServers(Servers):
+    """Connections that can be used between the start and the close of an ``Admin``."""
+
+    def __init__(
+        self,
+        name_servers: list[str],
+        credentials: Credentials | None,
+        tls: ClientTls | bool,
+        check: Callable[[], object],
+    ) -> None:
+        super().__init__(name_servers, credentials, tls)
+        self._check = check
+
+    async def exchange(
+        self, address: str, request: Request[Any], body: Body = b"", *, timeout: float = ANSWER_S
+    ) -> Command:
+        self._check()
+        return await super().exchange(address, request, body, timeout=timeout)
 
 
 class Admin(InContext):
@@ -39,7 +70,8 @@ class Admin(InContext):
     except connections.
 
     Operations raise RemotingError if a server cannot be asked, ResponseError if it refuses, and
-    ClientError if a name does not exist. Constructing raises ConfigError for unusable settings.
+    ClientError if a name does not exist. Before the start, after the close and in a forked child
+    they raise NotStartedError. Constructing raises ConfigError for unusable settings.
     Source of the operations: apache/rocketmq ``DefaultMQAdminExt``.
     """
 
@@ -74,13 +106,15 @@ class Admin(InContext):
         tls: ClientTls | bool = False,
     ) -> None:
         addresses = list(name_server_addresses(namesrv))
-        self.servers = Servers(addresses, credentials, tls)
+        self._finder = _Finder(addresses, credentials=credentials, tls=tls)
+        self.servers: Servers = _CheckedServers(
+            addresses, credentials, tls, lambda: self._finder.instance
+        )
         """Connections of this object, for a request that no operation sends."""
-        self._finder = DeadLetters(addresses, credentials=credentials, tls=tls)
         self.topics = Topics(self.servers)
         self.groups = Groups(self.servers)
         self.offsets = Offsets(self.servers)
-        self.clients = Clients(self.servers)
+        self.clients = Clients(self.servers, self._finder)
         self.messages = Messages(self.servers, self._finder)
         self.dead_letters = GroupDeadLetters(self._finder)
         self.brokers = Brokers(self.servers)

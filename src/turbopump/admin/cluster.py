@@ -6,21 +6,29 @@ display of answers, are unknown here.
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Final, TypeVar
 
 from turbopump.auth.signatures import Credentials, RequestSigner
 from turbopump.client.routes import refuse_other_than_name_server
 from turbopump.config.tls import ClientTls, meant
-from turbopump.errors import ClientError, NotFoundError, RemotingError, ResponseError
+from turbopump.errors import ClientError, NotFoundError, ProtocolError, RemotingError, ResponseError
 from turbopump.message.rules import did_you_mean
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.command import Command, reply_in
+from turbopump.protocol.command import Body, Command, reply_in
 from turbopump.protocol.request import ReplyT, Request
 from turbopump.protocol.requests.namesrv import MASTER_ID, ClusterInfo, GetBrokerClusterInfo
-from turbopump.remoting.client import RemotingClient
+from turbopump.remoting.client import RemotingClient, refused_by
 
 BodyT = TypeVar("BodyT")
+T = TypeVar("T")
+
+PORT_MIN: Final = 1024
+"""Lowest number that is a port behind a colon. A lower one is a brokerId."""
+
+ANSWER_S: Final = 5.0
+"""Seconds to wait for the answer of a server, as mqadmin does."""
 
 
 class Servers(RemotingClient):
@@ -113,24 +121,56 @@ class Servers(RemotingClient):
     async def brokers_at(self, broker: str | None = None, cluster: str | None = None) -> list[str]:
         """Return the addresses of the brokers that an operation is meant for.
 
-        - ``broker``: the name of a broker, which means its master, or an address.
+        - ``broker``: the name of a broker, which means its master; ``NAME:ID`` for a slave; or an
+          address.
         - ``cluster``: all masters of this cluster. Without both, all masters.
 
-        Raises ClientError if the broker or the cluster does not exist, and RemotingError.
+        A name server is asked, unless ``broker`` is an IP address with a port. Raises ClientError
+        if the broker or the cluster does not exist, and RemotingError.
         """
         if broker is None:
             return await self.masters(cluster)
-        if ":" in broker:
+        name, colon, number = broker.rpartition(":")
+        if not colon:
+            name, number = broker, str(MASTER_ID)
+        elif not number.isdecimal() or int(number) >= PORT_MIN:
             return [broker]
         table = (await self.brokers()).broker_addr_table
-        if broker not in table:
+        if name not in table:
             known = ", ".join(sorted(table)) or "none"
-            near = did_you_mean(broker, list(table))
-            raise ClientError(f"no broker {broker} is registered{near}; there are: {known}")
-        addresses = table[broker].broker_addrs
-        if MASTER_ID not in addresses:
-            raise ClientError(f"broker {broker} has no master now")
-        return [addresses[MASTER_ID]]
+            near = did_you_mean(name, list(table))
+            raise NotFoundError(f"no broker {name} is registered{near}; there are: {known}")
+        addresses = table[name].broker_addrs
+        if int(number) in addresses:
+            return [addresses[int(number)]]
+        if colon:
+            known = ", ".join(map(str, sorted(addresses)))
+            raise NotFoundError(f"broker {name} has no replica {number} now; there are: {known}")
+        raise ClientError(f"broker {name} has no master now")
+
+    async def ask(
+        self, address: str, request: Request[ReplyT], body: Body = b"", *, timeout: float = ANSWER_S
+    ) -> ReplyT:
+        """Send a request to one server and return the decoded reply.
+
+        Raises ResponseError if the server refuses, and RemotingError or BodyError for any other
+        failure. The error of a server that does not know the request says so.
+        """
+        answer = await self.exchange(address, request, body, timeout=timeout)
+        refuse_other_server(address, answer)
+        if answer.code != ResponseCode.SUCCESS:
+            raise refused_by(address, request, answer)
+        return reply_in(answer, request)
+
+    async def change_each(
+        self, addresses: Iterable[str], request: Request[Any], body: Body = b""
+    ) -> list[str]:
+        """Send the same change to each server, and return the addresses.
+
+        A failure does not keep the change from the other servers. Raises the errors of the function
+        ``change_each``.
+        """
+        return list(await change_each(addresses, lambda at: self.ask(at, request, body)))
 
 
 def refuse_unknown_cluster(info: ClusterInfo, cluster: str) -> None:
@@ -151,7 +191,7 @@ async def ask_each(
 
     - ``without``: answer codes whose brokers are left out.
 
-    Raises RemotingError for any other failure.
+    Raises ResponseError for any other refusal, and RemotingError if a broker cannot be asked.
     """
     found: dict[str, BodyT] = {}
     for address in addresses:
@@ -160,8 +200,42 @@ async def ask_each(
         if answer.code == ResponseCode.SUCCESS:
             found[address] = fastjson.decode(answer.body, body)
         elif answer.code not in without:
-            raise RemotingError(f"broker {address}: {answer.remark or f'code {answer.code}'}")
+            raise refused_by(address, request, answer)
     return found
+
+
+async def change_each(
+    addresses: Iterable[str], change: Callable[[str], Awaitable[T]]
+) -> dict[str, T]:
+    """Make the same change on each server, also after a failure. Return the results by address.
+
+    Raises the error of the server if there is only one, else ClientError, which lists all outcomes.
+    """
+    done: dict[str, T] = {}
+    faults: dict[str, RemotingError | ProtocolError] = {}
+    for address in addresses:
+        try:
+            done[address] = await change(address)
+        except (RemotingError, ProtocolError) as error:
+            faults[address] = error
+    if faults and not done and len(faults) == 1:
+        (fault,) = faults.values()
+        raise fault
+    changed_servers({**dict.fromkeys(done), **{at: str(one) for at, one in faults.items()}})
+    return done
+
+
+def changed_servers(faults: Mapping[str, str | None]) -> list[str]:
+    """Return the servers that made a change. Raise ClientError if one of them did not.
+
+    - ``faults``: the reason of each failure, or None, by address.
+    """
+    failed = {address: fault for address, fault in faults.items() if fault is not None}
+    done = [address for address in faults if address not in failed]
+    if failed:
+        reasons = "; ".join(f"{address}: {fault}" for address, fault in failed.items())
+        raise ClientError(f"not changed: {reasons}. Changed: {', '.join(done) or 'none'}")
+    return done
 
 
 def refuse_other_server(address: str, answer: Command) -> None:

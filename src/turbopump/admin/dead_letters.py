@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
-from turbopump.client.dead_letters import DeadGroup, DeadLetter, DeadLetters
+from pathlib import Path
+
+from turbopump.client.dead_letters import (
+    DeadGroup,
+    DeadLetter,
+    DeadLetters,
+    InDoubt,
+    ResendReport,
+    ResendTo,
+    resend,
+    would_resend,
+)
 from turbopump.client.dead_letters.dead_letter import LetterFilter
+from turbopump.client.trace import TRACE_TOPIC
 
 
 class GroupDeadLetters:
@@ -35,3 +47,54 @@ class GroupDeadLetters:
             if len(found) >= max_letters:
                 break
         return found
+
+    async def reason(self, letter: DeadLetter, *, trace_topic: str = TRACE_TOPIC) -> str | None:
+        """Return the reason of the last failure of a dead letter, or None if nobody recorded it.
+
+        Our consumers record it in the message. Other consumers record it in their trace, which is
+        searched with QUERY_MESSAGE (12).
+        """
+        return await self._dead_letters.reason(letter, trace_topic=trace_topic)
+
+    async def would_resend(
+        self,
+        group: str,
+        journal: Path,
+        to: ResendTo = ResendTo.ORIGIN,
+        wanted: LetterFilter | None = None,
+    ) -> ResendReport:
+        """Predict the report of ``resend``. Nothing is sent or written.
+
+        Raises MessageNotFoundError if the group has no dead letters, and RemotingError.
+        """
+        return await would_resend(self._dead_letters, group, journal, to, wanted)
+
+    async def resend(
+        self,
+        group: str,
+        journal: Path,
+        to: ResendTo = ResendTo.ORIGIN,
+        wanted: LetterFilter | None = None,
+        *,
+        in_doubt: InDoubt = InDoubt.LEAVE,
+        rate: float | None = None,
+    ) -> ResendReport:
+        """Send dead letters of a group again, each once, and return a report.
+
+        A dead letter stays where it is. The journal knows which ones were sent. A run that was
+        killed is continued by the next run. Sends SEND_MESSAGE_V2 (310) for each letter, and
+        requests that search the target topics.
+
+        - ``journal``: directory of the journals. Keep it as long as the dead letters.
+        - ``to``: the original topic, or the group's retry topic.
+        - ``wanted``: a function that selects letters. None selects all.
+        - ``in_doubt``: treatment of letters that may be in a target queue that cannot be read.
+        - ``rate``: maximum number of letters a second.
+
+        Raises ResendError if another operator is resending this group's letters,
+        MessageNotFoundError if the group has none, RemotingError, and OSError if the journal cannot
+        be written.
+        """
+        return await resend(
+            self._dead_letters, group, journal, to, wanted, in_doubt=in_doubt, rate=rate
+        )

@@ -13,10 +13,13 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
+from turbopump.admin.broker_figures import BrokerFigures
 from turbopump.admin.cluster import Servers
-from turbopump.admin.groups import group_members, group_names, group_offsets
+from turbopump.admin.group_lag import group_offsets
+from turbopump.admin.groups import group_members, group_names
+from turbopump.admin.name_servers import set_write_permission_at
 from turbopump.clock import Clock
 from turbopump.config import properties
 from turbopump.errors import (
@@ -31,7 +34,7 @@ from turbopump.message.rules import did_you_mean, is_system_topic
 from turbopump.plural import counted
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.configuration import GetBrokerConfig
-from turbopump.protocol.requests.namesrv import MASTER_ID, AddWritePerm, WipeWritePerm
+from turbopump.protocol.requests.namesrv import MASTER_ID
 from turbopump.protocol.requests.replication import GetBrokerHaStatus
 from turbopump.protocol.requests.statistics import GetBrokerRuntimeInfo
 
@@ -139,13 +142,10 @@ async def set_write_permission(
 
     Return the name servers that failed, with the reason.
     """
-    request: WipeWritePerm | AddWritePerm = AddWritePerm(broker_name=broker.name)
-    if wiped:
-        request = WipeWritePerm(broker_name=broker.name)
     failed = {}
     for address in broker.name_servers:
         try:
-            await servers.call(address, request, timeout=ANSWER_S)
+            await set_write_permission_at(servers, address, broker.name, wiped=wiped)
         except (RemotingError, ProtocolError) as error:
             failed[address] = str(error)
     return failed
@@ -202,23 +202,18 @@ async def _find_state(
         unread,
         slaves,
         max(broker.slaves - len(slaves), 0),
-        {kind: count for kind, count in waiting_messages(figures.table).items() if count},
+        {
+            kind: count
+            for kind, count in waiting_messages(BrokerFigures.read(figures.table)).items()
+            if count
+        },
     )
 
 
-def waiting_messages(figures: Mapping[str, Any]) -> dict[str, int]:
-    """For each kind of waiting message, return the number on a broker's disk.
-
-    - ``figures``: the runtime figures of the broker (request 28).
-    """
-    delayed = 0
-    for key, value in figures.items():
-        if key.startswith("scheduleMessageOffset_"):
-            position, _, end = str(value).partition(",")
-            delayed += max(int(end or 0) - int(position or 0), 0)
+def waiting_messages(figures: BrokerFigures) -> dict[str, int]:
+    """For each kind of waiting message, return the number on a broker's disk."""
     return {
-        "delayed messages": delayed,
-        "timer messages": int(figures.get("timerCongestNum", 0))
-        + int(figures.get("timerOffsetBehind", 0)),
-        "transactions without an end": int(figures.get("transactionsPending", 0)),
+        "delayed messages": sum(figures.delayed.values()),
+        "timer messages": figures.timers.waiting + figures.timers.unread,
+        "transactions without an end": figures.transactions_pending or 0,
     }

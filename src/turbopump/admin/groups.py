@@ -1,16 +1,29 @@
-"""Consumer groups of a cluster: their names, members and offsets."""
+"""Consumer groups of a cluster: their names, settings, members and lag.
+
+Creating an existing group does not change it. Source of the requests: apache/rocketmq
+``DefaultMQAdminExtImpl``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final, TypedDict, Unpack
+
+from msgspec import structs
 
 from turbopump.admin.cluster import Servers, ask_each
-from turbopump.errors import BodyError, RemotingError, ResponseError
-from turbopump.message.message import MessageQueue
+from turbopump.admin.group_lag import GroupLag, lag_with_delays
+from turbopump.errors import BodyError, ClientError, RemotingError, ResponseError
+from turbopump.message.rules import did_you_mean, is_system_group
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.assignment import (
+    MessageRequestMode,
+    MessageRequestModeTable,
+    SetMessageRequestMode,
+    SetMessageRequestModeRequestBody,
+)
 from turbopump.protocol.requests.clients import (
     ConsumeFromWhere,
     ConsumeType,
@@ -23,18 +36,22 @@ from turbopump.protocol.requests.consumers import (
     ConsumerRunningInfo,
     GetConsumerConnectionList,
     GetConsumerRunningInfo,
-    GetConsumeStats,
-    QueryConsumeTimeSpan,
+    QuerySubscriptionByConsumer,
+    QueryTopicsByConsumer,
 )
 from turbopump.protocol.requests.groups import (
     CreateGroup,
+    CreateGroupList,
     DeleteGroup,
     GetAllGroups,
-    GetGroup,
+    GroupRetryPolicy,
     SubscriptionGroupConfig,
+    SubscriptionGroupList,
     SubscriptionGroupWrapper,
+    UpdateGroupForbidden,
 )
-from turbopump.protocol.requests.statistics import ConsumeStats, QueryConsumeTimeSpanBody
+from turbopump.protocol.requests.replication import GetAllMessageRequestMode
+from turbopump.protocol.requests.topics import TopicList
 from turbopump.remoting.client import RemotingClient
 
 
@@ -78,131 +95,6 @@ async def running_info(
         return error.remark or f"code {error.code}"
     except (RemotingError, BodyError) as error:
         return str(error)
-
-
-async def group_offsets(
-    client: RemotingClient, addresses: list[str], group: str, topic: str | None = None
-) -> list[dict[str, Any]]:
-    """Return the offsets of a group, with one row for each queue. Raises RemotingError.
-
-    The rows are sorted by queue.
-    """
-    answers = await ask_each(
-        client, addresses, GetConsumeStats(consumer_group=group, topic=topic), ConsumeStats
-    )
-    table = {
-        queue: stands for body in answers.values() for queue, stands in body.offset_table.items()
-    }
-    return [
-        {
-            "topic": queue.topic,
-            "broker": queue.broker_name,
-            "queue": queue.queue_id,
-            "offset": stands.consumer_offset,
-            "end": stands.broker_offset,
-            "behind": stands.broker_offset - stands.consumer_offset,
-            "last_timestamp": stands.last_timestamp,
-        }
-        for queue, stands in sorted(table.items())
-    ]
-
-
-@dataclass(frozen=True, slots=True)
-class QueueLag:
-    """Offset of a group in one queue, and the distance to the end of the queue.
-
-    - ``offset``: the next message that the group consumes. ``end`` is the next one to be stored.
-    - ``last_consumed_ms``: store time of the last consumed message, in ms. 0 if there is none.
-    - ``delay_ms``: age of the next message in ms, 0 if there is none, None if unknown.
-    """
-
-    topic: str
-    broker: str
-    queue_id: int
-    offset: int
-    end: int
-    last_consumed_ms: int
-    delay_ms: int | None = None
-
-    @property
-    def behind(self) -> int:
-        """Number of messages that the group has not consumed."""
-        return self.end - self.offset
-
-
-@dataclass(frozen=True, slots=True)
-class GroupLag:
-    """Offsets of a group in all its queues, sorted by queue."""
-
-    group: str
-    queues: Sequence[QueueLag]
-
-    @property
-    def messages(self) -> int:
-        """Number of messages that the group has not consumed."""
-        return sum(queue.behind for queue in self.queues)
-
-    @property
-    def seconds(self) -> float | None:
-        """Age of the oldest message that the group has not consumed, 0 if there is none.
-
-        None if a broker could not say.
-        """
-        delays = [0 if queue.behind <= 0 else queue.delay_ms for queue in self.queues]
-        known = [delay for delay in delays if delay is not None]
-        return None if len(known) < len(delays) else max(known, default=0) / 1000
-
-
-async def group_lag(
-    client: RemotingClient, addresses: list[str], group: str, topic: str | None = None
-) -> GroupLag:
-    """Ask each broker for the offsets of a group, without the ages of messages.
-
-    Raises RemotingError.
-    """
-    asked = GetConsumeStats(consumer_group=group, topic=topic)
-    answers = await ask_each(client, addresses, asked, ConsumeStats)
-    table = {
-        queue: stands for body in answers.values() for queue, stands in body.offset_table.items()
-    }
-    queues = [
-        QueueLag(
-            queue.topic,
-            queue.broker_name,
-            queue.queue_id,
-            stands.consumer_offset,
-            stands.broker_offset,
-            stands.last_timestamp,
-        )
-        for queue, stands in sorted(table.items())
-    ]
-    return GroupLag(group, queues)
-
-
-async def lag_with_delays(
-    client: RemotingClient, addresses: list[str], group: str, topic: str | None = None
-) -> GroupLag:
-    """Ask each broker for the offsets of a group, and for the age of each next message.
-
-    Raises RemotingError.
-    """
-    found: list[QueueLag] = []
-    for address in addresses:
-        lag = await group_lag(client, [address], group, topic)
-        delays: dict[MessageQueue, int] = {}
-        for name in sorted({queue.topic for queue in lag.queues if queue.behind > 0}):
-            asked = QueryConsumeTimeSpan(topic=name, group=group)
-            answers = await ask_each(
-                client, [address], asked, QueryConsumeTimeSpanBody, ResponseCode.TOPIC_NOT_EXIST
-            )
-            for span in (one for body in answers.values() for one in body.consume_time_span_set):
-                if span.message_queue is not None:
-                    delays[span.message_queue] = span.delay_time
-        for queue in lag.queues:
-            at = MessageQueue(queue.topic, queue.broker, queue.queue_id)
-            found.append(replace(queue, delay_ms=delays.get(at) if queue.behind > 0 else 0))
-    found.sort(key=lambda one: (one.topic, one.broker, one.queue_id))
-    return GroupLag(group, found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,56 +154,136 @@ def member_of(one: Connection) -> Member:
     return Member(one.client_id or "", one.client_addr or "", language, one.version)
 
 
+class GroupSettings(TypedDict, total=False):
+    """Settings of a consumer group, as keywords. ``SubscriptionGroupConfig`` has their defaults.
+
+    - ``retry_max_times``: redeliveries until a message becomes a dead letter.
+    - ``consume_timeout_minute``: in minutes.
+    """
+
+    consume_enable: bool
+    consume_from_min_enable: bool
+    consume_broadcast_enable: bool
+    consume_message_orderly: bool
+    retry_queue_nums: int
+    retry_max_times: int
+    group_retry_policy: GroupRetryPolicy | None
+    broker_id: int
+    which_broker_when_consume_slowly: int
+    notify_consumer_ids_changed_enable: bool
+    group_sys_flag: int
+    consume_timeout_minute: int
+
+
+async def unknown_group(servers: Servers, group: str) -> ClientError:
+    """Return the error for a group that no broker knows. It suggests a similar name.
+
+    Raises ClientError if no broker is registered, and RemotingError.
+    """
+    near = did_you_mean(group, await group_names(servers, await servers.masters()))
+    return ClientError(
+        f"no broker knows the group {group}{near}; turbopump consumer list shows the groups"
+    )
+
+
 class Groups:
-    """Consumer groups: list, create, alter, delete; settings, members, lag."""
+    """Consumer groups: list, create, alter, delete; settings, members, lag.
+
+    ``broker`` is ``brokerName``, ``brokerName:ID`` or ``HOST:PORT``. ``cluster`` means the masters
+    of a cluster. Without both, an operation is for all masters.
+    """
 
     def __init__(self, servers: Servers) -> None:
         self._servers = servers
 
-    async def names(self, cluster: str | None = None) -> list[str]:
-        """Return the names of all groups, sorted.
+    async def names(self, cluster: str | None = None, *, system: bool = False) -> list[str]:
+        """Return the names of groups, sorted.
 
-        Sends GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201) to each master. Raises RemotingError. Java:
-        ``getAllSubscriptionGroup``.
+        Sends GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201) to each master. The answer has 500 bytes for
+        each group.
+
+        - ``system``: also RocketMQ's own groups.
+
+        Raises RemotingError. Java: ``getAllSubscriptionGroup``, ``getUserSubscriptionGroup``.
         """
-        return await group_names(self._servers, await self._servers.masters(cluster))
-
-    async def members(self, group: str, *, cluster: str | None = None) -> GroupMembers:
-        """Return the connected members of a group, and their subscriptions.
-
-        Sends GET_CONSUMER_CONNECTION_LIST (203) to each master. Raises RemotingError. Java:
-        ``examineConsumerConnectionInfo``.
-        """
-        return await members_of(self._servers, await self._servers.masters(cluster), group)
-
-    async def lag(
-        self, group: str, topic: str | None = None, *, cluster: str | None = None
-    ) -> GroupLag:
-        """Return how far a group is behind in each of its queues, in messages and in seconds.
-
-        Sends GET_CONSUME_STATS (208) to each master, and QUERY_CONSUME_TIME_SPAN (303) for each
-        topic with unread messages. A broker reads one message of each queue for the latter. Raises
-        RemotingError. Java: ``examineConsumeStats``, ``queryConsumeTimeSpan``.
-        """
-        addresses = await self._servers.masters(cluster)
-        return await lag_with_delays(self._servers, addresses, group, topic)
+        names = await group_names(self._servers, await self._servers.masters(cluster))
+        return [name for name in names if system or not is_system_group(name)]
 
     async def settings(
         self, group: str, *, broker: str | None = None, cluster: str | None = None
     ) -> dict[str, SubscriptionGroupConfig]:
         """Return the settings of a group on each broker that has it, by address.
 
-        Sends GET_SUBSCRIPTIONGROUP_CONFIG (352) to each master. Raises RemotingError. Java:
-        ``examineSubscriptionGroupConfig``.
+        Sends GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201) to each broker. The answer has 500 bytes for
+        each group. Raises RemotingError. Java: ``examineSubscriptionGroupConfig``.
         """
         addresses = await self._servers.brokers_at(broker, cluster)
-        return await ask_each(
-            self._servers,
-            addresses,
-            GetGroup(group=group),
-            SubscriptionGroupConfig,
-            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-        )
+        return await self._settings(addresses, group)
+
+    async def all_settings(
+        self, broker: str, *, system: bool = False
+    ) -> dict[str, SubscriptionGroupConfig]:
+        """Return the settings of all groups of one broker, by group.
+
+        Sends GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201).
+
+        - ``system``: also RocketMQ's own groups.
+
+        Raises RemotingError. Java: ``getAllSubscriptionGroup``, ``getUserSubscriptionGroup``.
+        """
+        (address,) = await self._servers.brokers_at(broker)
+        tables = await ask_each(self._servers, [address], GetAllGroups(), SubscriptionGroupWrapper)
+        return {
+            name: settings
+            for name, settings in tables[address].subscription_group_table.items()
+            if system or not is_system_group(name)
+        }
+
+    async def create(
+        self,
+        group: str,
+        *,
+        broker: str | None = None,
+        cluster: str | None = None,
+        **settings: Unpack[GroupSettings],
+    ) -> dict[str, SubscriptionGroupConfig]:
+        """Create a group where it does not exist. Return its settings on each broker, by address.
+
+        An existing group is not changed. Sends GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201) to each
+        broker, and UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200) where the group is missing.
+        ``settings`` are the keywords of ``GroupSettings``. Raises ResponseError if a broker
+        refuses, and RemotingError. Java: ``createAndUpdateSubscriptionGroupConfig``.
+        """
+        addresses = await self._servers.brokers_at(broker, cluster)
+        found = await self._settings(addresses, group)
+        wanted = SubscriptionGroupConfig(group_name=group, **settings)
+        missing = [address for address in addresses if address not in found]
+        await self._servers.change_each(missing, CreateGroup(), fastjson.encode(wanted))
+        return await self._settings(addresses, group)
+
+    async def alter(
+        self,
+        group: str,
+        *,
+        broker: str | None = None,
+        cluster: str | None = None,
+        **settings: Unpack[GroupSettings],
+    ) -> dict[str, SubscriptionGroupConfig]:
+        """Change settings of an existing group, and return the new settings by address.
+
+        Settings that are not given stay. Sends GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201) and
+        UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200) to each broker. Raises ClientError if no broker
+        knows the group, ResponseError if a broker refuses, and RemotingError. Java:
+        ``createAndUpdateSubscriptionGroupConfig``.
+        """
+        addresses = await self._servers.brokers_at(broker, cluster)
+        found = await self._settings(addresses, group)
+        if not found:
+            raise await unknown_group(self._servers, group)
+        for address, settings_now in found.items():
+            wanted = structs.replace(settings_now, **settings)
+            await self._servers.change_each([address], CreateGroup(), fastjson.encode(wanted))
+        return await self._settings(list(found), group)
 
     async def put(
         self,
@@ -320,15 +292,32 @@ class Groups:
         broker: str | None = None,
         cluster: str | None = None,
     ) -> list[str]:
-        """Create a group, or replace its settings. Return the addresses of the brokers.
+        """Create a group, or replace all its settings. Return the addresses of the brokers.
 
-        Sends UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200) to each master. Raises RemotingError. Java:
+        An existing group is not checked. Sends UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200) to each
+        broker. Raises ResponseError if a broker refuses, and RemotingError. Java:
         ``createAndUpdateSubscriptionGroupConfig``.
         """
         addresses = await self._servers.brokers_at(broker, cluster)
-        for address in addresses:
-            await self._servers.call(address, CreateGroup(), fastjson.encode(settings))
-        return addresses
+        return await self._servers.change_each(addresses, CreateGroup(), fastjson.encode(settings))
+
+    async def put_all(
+        self,
+        settings: Sequence[SubscriptionGroupConfig],
+        *,
+        broker: str | None = None,
+        cluster: str | None = None,
+    ) -> list[str]:
+        """Create groups, or replace all their settings, with one request for each broker.
+
+        Existing groups are not checked. Sends UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (225), which
+        brokers before 5.3 do not know. Returns the addresses of the brokers. Raises ResponseError
+        if a broker refuses, and RemotingError. Java:
+        ``createAndUpdateSubscriptionGroupConfigList``.
+        """
+        body = SubscriptionGroupList(group_config_list=list(settings))
+        addresses = await self._servers.brokers_at(broker, cluster)
+        return await self._servers.change_each(addresses, CreateGroupList(), fastjson.encode(body))
 
     async def delete(
         self,
@@ -340,13 +329,152 @@ class Groups:
     ) -> list[str]:
         """Delete the settings of a group. Return the addresses of the brokers.
 
-        Sends DELETE_SUBSCRIPTIONGROUP (207) to each master.
+        A consumer that is still running creates the group again, if the broker allows that
+        (``autoCreateSubscriptionGroup``). An unknown group is no error. Sends
+        DELETE_SUBSCRIPTIONGROUP (207) to each broker.
 
-        - ``offsets``: also delete the offsets of the group.
+        - ``offsets``: also delete the offsets of the group. A new group of this name then starts as
+          a group without offsets.
 
-        Raises RemotingError. Java: ``deleteSubscriptionGroup``.
+        Raises ResponseError if a broker refuses, and RemotingError. Java:
+        ``deleteSubscriptionGroup``.
         """
         addresses = await self._servers.brokers_at(broker, cluster)
-        for address in addresses:
-            await self._servers.call(address, DeleteGroup(group_name=group, clean_offset=offsets))
-        return addresses
+        request = DeleteGroup(group_name=group, clean_offset=offsets)
+        return await self._servers.change_each(addresses, request)
+
+    async def members(
+        self, group: str, *, broker: str | None = None, cluster: str | None = None
+    ) -> GroupMembers:
+        """Return the connected members of a group, and their subscriptions.
+
+        Sends GET_CONSUMER_CONNECTION_LIST (203) to each broker. Raises RemotingError. Java:
+        ``examineConsumerConnectionInfo``.
+        """
+        addresses = await self._servers.brokers_at(broker, cluster)
+        return await members_of(self._servers, addresses, group)
+
+    async def subscription(self, group: str, topic: str) -> SubscriptionData | None:
+        """Return the subscription of a group to a topic, or None if no member has one.
+
+        Sends QUERY_SUBSCRIPTION_BY_CONSUMER (345) to each master until one knows it. Raises
+        RemotingError. Java: ``querySubscription``.
+        """
+        request = QuerySubscriptionByConsumer(group=group, topic=topic)
+        for address in await self._servers.masters():
+            found = (await self._servers.ask(address, request)).subscription_data
+            if found is not None:
+                return found
+        return None
+
+    async def topics(self, group: str) -> list[str]:
+        """Return the topics in which a group has an offset, sorted.
+
+        Sends QUERY_TOPICS_BY_CONSUMER (343) to each master. Raises RemotingError. Java:
+        ``queryTopicsByConsumer``.
+        """
+        request = QueryTopicsByConsumer(group=group)
+        addresses = await self._servers.masters()
+        answers = await ask_each(self._servers, addresses, request, TopicList)
+        return sorted({topic for body in answers.values() for topic in body.topic_list})
+
+    async def lag(
+        self,
+        group: str,
+        topic: str | None = None,
+        *,
+        broker: str | None = None,
+        cluster: str | None = None,
+    ) -> GroupLag:
+        """Return how far a group is behind in each of its queues, in messages and in seconds.
+
+        Sends GET_CONSUME_STATS (208) to each broker, and QUERY_CONSUME_TIME_SPAN (303) for each
+        topic with unread messages. For the latter, a broker reads four messages of each queue.
+        ``offsets.show`` is cheaper, and has no seconds. Raises RemotingError. Java:
+        ``examineConsumeStats``, ``queryConsumeTimeSpan``.
+        """
+        addresses = await self._servers.brokers_at(broker, cluster)
+        return await lag_with_delays(self._servers, addresses, group, topic)
+
+    async def may_read(self, group: str, topic: str, *, broker: str | None = None) -> bool:
+        """Return True if a group may read a topic on each broker.
+
+        Sends UPDATE_AND_GET_GROUP_FORBIDDEN (353) to each broker. Raises RemotingError. Java:
+        ``updateAndGetGroupReadForbidden``.
+        """
+        return await self._readable(group, topic, None, broker)
+
+    async def allow_reading(
+        self, group: str, topic: str, allowed: bool, *, broker: str | None = None
+    ) -> None:
+        """Forbid a group to read a topic, or allow it again.
+
+        Consumers of a forbidden group get errors and try again. Sends
+        UPDATE_AND_GET_GROUP_FORBIDDEN (353) to each broker. Raises RemotingError. Java:
+        ``updateAndGetGroupReadForbidden``.
+        """
+        await self._readable(group, topic, allowed, broker)
+
+    async def set_mode(
+        self,
+        group: str,
+        topic: str,
+        mode: MessageRequestMode,
+        *,
+        pop_share: int = 0,
+        broker: str | None = None,
+        cluster: str | None = None,
+    ) -> list[str]:
+        """Set whether the push consumers of a group pull or pop a topic. Return the addresses of
+        the brokers.
+
+        Consumers that ask the broker for their queues change within 20 s. Sends
+        SET_MESSAGE_REQUEST_MODE (401) to each broker.
+
+        - ``pop_share``: the number of other consumers that share one consumer's queues. At 0, all
+          consumers share all queues.
+
+        Raises ResponseError if a broker refuses, and RemotingError. Java:
+        ``setMessageRequestMode``.
+        """
+        body = SetMessageRequestModeRequestBody(
+            topic=topic, consumer_group=group, mode=mode, pop_share_queue_num=pop_share
+        )
+        addresses = await self._servers.brokers_at(broker, cluster)
+        request = SetMessageRequestMode()
+        return await self._servers.change_each(addresses, request, fastjson.encode(body))
+
+    async def mode(
+        self, group: str, topic: str, broker: str
+    ) -> SetMessageRequestModeRequestBody | None:
+        """Return the mode in which a group reads a topic on one broker. None if it was never set.
+
+        Sends GET_ALL_MESSAGE_REQUEST_MODE (402). The answer has 100 bytes for each mode that was
+        set. Raises RemotingError. Java: ``getAllMessageRequestMode``, which only slaves call.
+        """
+        addresses = await self._servers.brokers_at(broker)
+        request = GetAllMessageRequestMode()
+        answers = await ask_each(self._servers, addresses, request, MessageRequestModeTable)
+        tables = [one.message_request_mode_map for one in answers.values()]
+        return tables[0].get(topic, {}).get(group)
+
+    async def _settings(
+        self, addresses: list[str], group: str
+    ) -> dict[str, SubscriptionGroupConfig]:
+        # RocketMQ: a broker asked for one group by GET_SUBSCRIPTIONGROUP_CONFIG (352) creates it.
+        tables = await ask_each(self._servers, addresses, GetAllGroups(), SubscriptionGroupWrapper)
+        return {
+            address: table.subscription_group_table[group]
+            for address, table in tables.items()
+            if group in table.subscription_group_table
+        }
+
+    async def _readable(
+        self, group: str, topic: str, readable: bool | None, broker: str | None
+    ) -> bool:
+        request = UpdateGroupForbidden(group=group, topic=topic, readable=readable)
+        answers = [
+            await self._servers.ask(address, request)
+            for address in await self._servers.brokers_at(broker)
+        ]
+        return all(answer.readable for answer in answers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 from turbopump.admin.access import ComparedAccounts, accounts_at, differing_accounts
@@ -15,9 +16,37 @@ from turbopump.errors import BodyError, ConfigError, ProtocolError, RemotingErro
 from turbopump.plural import counted
 from turbopump.protocol.requests.configuration import GetBrokerConfig
 from turbopump.protocol.requests.namesrv import MASTER_ID, BrokerData
-from turbopump.protocol.requests.replication import COMPARING, GetBrokerHaStatus, HARuntimeInfo
+from turbopump.protocol.requests.replication import (
+    COMPARING,
+    GetBrokerHaStatus,
+    HARuntimeInfo,
+    ResetMasterFlushOffset,
+)
 
 ANSWER_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class SlaveReplication:
+    """State of one slave, as its master reports it.
+
+    - ``address``: the slave's end of the connection.
+    - ``log_end``: position in the log up to which the slave has copied, in bytes.
+    - ``proof``: ``proved`` if the slave's log is the beginning of the master's log. None from an
+      Apache master, which does not compare.
+    """
+
+    address: str
+    log_end: int
+    behind_bytes: int
+    is_in_sync: bool
+    bytes_per_second: int
+    proof: str | None
+
+    @property
+    def seconds_left(self) -> int | None:
+        """Estimated seconds until the slave has caught up. None if it gets no bytes now."""
+        return seconds_left(self.behind_bytes, self.bytes_per_second)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +74,23 @@ class BrokerReplication:
         return client.master_addr if client is not None and client.last_read_timestamp else None
 
     @property
+    def slaves(self) -> list[SlaveReplication]:
+        """Slaves that copy from this broker now. A slave has none."""
+        if self.status is None or not self.status.master:
+            return []
+        return [
+            SlaveReplication(
+                one.addr or "",
+                one.slave_ack_offset,
+                one.diff,
+                one.in_sync,
+                one.transferred_byte_in_second,
+                one.proof,
+            )
+            for one in self.status.ha_connection_info
+        ]
+
+    @property
     def row(self) -> dict[str, Any]:
         """Row of JSON output for this broker. Offsets are positions in the log, in bytes."""
         found: dict[str, Any] = {"broker": self.name, "id": self.id, "address": self.address}
@@ -62,15 +108,15 @@ class BrokerReplication:
             }
         slaves = [
             {
-                "address": one.addr,
-                "log_end": one.slave_ack_offset,
-                "behind": one.diff,
-                "in_sync": one.in_sync,
+                "address": one.address,
+                "log_end": one.log_end,
+                "behind": one.behind_bytes,
+                "in_sync": one.is_in_sync,
                 "proof": one.proof,
-                "bytes_per_second": one.transferred_byte_in_second,
-                "seconds_left": seconds_left(one.diff, one.transferred_byte_in_second),
+                "bytes_per_second": one.bytes_per_second,
+                "seconds_left": one.seconds_left,
             }
-            for one in status.ha_connection_info
+            for one in self.slaves
         ]
         end = status.master_commit_log_max_offset
         return {**found, "role": "master", "log_end": end, "slaves": slaves}
@@ -262,7 +308,11 @@ def _setting_problems(
 
 
 class Replication:
-    """Masters and slaves of a cluster: what each has, and problems."""
+    """Operations on masters and slaves: what each has, who is in sync, and problems.
+
+    The parameter ``broker`` of an operation is a brokerName, which means the master, ``NAME:ID``
+    for a slave, or ``HOST:PORT``.
+    """
 
     def __init__(self, servers: Servers) -> None:
         self._servers = servers
@@ -270,7 +320,69 @@ class Replication:
     async def states(self, cluster: str | None = None) -> list[BrokerReplication]:
         """Return the replication of each broker, sorted by name and id.
 
-        Asks each broker for its HA status (907) and a master for its settings (26). Raises
-        RemotingError, and ClientError for an unknown cluster. Java: ``getBrokerHAStatus``.
+        Sends GET_BROKER_HA_STATUS (907) to each broker, and GET_BROKER_CONFIG (26) to a master. A
+        broker that does not answer has a ``fault`` in the result. Raises RemotingError if no name
+        server answers, and ClientError for an unknown cluster. Java: ``getBrokerHAStatus``.
         """
         return await ha_status(self._servers, cluster)
+
+    async def status(self, broker: str) -> HARuntimeInfo:
+        """Return the state of replication of one broker, as the broker reports it.
+
+        Sends GET_BROKER_HA_STATUS (907). Raises RemotingError. Java: ``getBrokerHAStatus``.
+        """
+        (address,) = await self._servers.brokers_at(broker)
+        return await self._servers.ask(address, GetBrokerHaStatus())
+
+    async def slaves(self, broker: str) -> list[SlaveReplication]:
+        """Return the slaves that copy from a master now: in sync or not, and bytes behind.
+
+        Sends GET_BROKER_HA_STATUS (907). Raises RemotingError. Java: ``getBrokerHAStatus``.
+        """
+        status = await self.status(broker)
+        return BrokerReplication("", MASTER_ID, broker, status).slaves
+
+    async def problems(self, cluster: str | None = None) -> dict[str, list[Problem]]:
+        """Return the problems of replication by brokerName, each with its fix. A broker without
+        problems is left out.
+
+        Sends the requests of ``states``, and AUTH_LIST_USER (3005) and AUTH_LIST_ACL (3010) to
+        compare the accounts of masters and slaves. Raises the errors of ``states``.
+        """
+        n = f"-n '{';'.join(self._servers.name_servers)}'"
+        found = {
+            name: list(replication_problems(list(replicas), n))
+            for name, replicas in groupby(await self.states(cluster), lambda one: one.name)
+        }
+        return {name: problems for name, problems in found.items() if problems}
+
+    async def differing_accounts(self, broker: str) -> dict[int, str]:
+        """Compare the users and policies of a broker's slaves with those of its master. Return the
+        differences by brokerId of the slave, without secrets.
+
+        - ``broker``: the brokerName.
+
+        A slave with equal accounts is left out. So is a server that does not show its accounts:
+        passwords are compared only for a Super user. Raises RemotingError, and ClientError for an
+        unknown broker.
+        """
+        master = await self._servers.brokers_at(broker)  # refuses an unknown broker
+        expected = await accounts_at(self._servers, master[0])
+        found = {}
+        addresses = (await self._servers.brokers()).broker_addr_table[broker].broker_addrs
+        for number, address in sorted(addresses.items()):
+            its = None if number == MASTER_ID else await accounts_at(self._servers, address)
+            if expected is not None and its is not None:
+                difference = differing_accounts(expected, its)
+                if difference is not None:
+                    found[number] = difference
+        return found
+
+    async def reset_master_flush_offset(self, broker: str, offset: int) -> None:
+        """Tell a slave the position up to which its master has flushed the log.
+
+        Our slave ignores it; Apache's slave shows it in ``status``. A master ignores it. Sends
+        RESET_MASTER_FLUSH_OFFSET (908). Raises RemotingError. Java: ``resetMasterFlushOffset``.
+        """
+        (address,) = await self._servers.brokers_at(broker)
+        await self._servers.ask(address, ResetMasterFlushOffset(master_flush_offset=offset))

@@ -1,37 +1,42 @@
 """Topics of a cluster: listing, creating, changing and deleting them.
 
-Creating an existing topic does not change it. Before a change or a deletion the caller learns which
-messages are hidden or deleted. Source of the requests: apache/rocketmq ``DefaultMQAdminExtImpl``.
+Creating an existing topic does not change it. Source of the requests: apache/rocketmq
+``DefaultMQAdminExtImpl``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from msgspec import structs
 
 from turbopump.admin.cluster import Servers, ask_each, refuse_other_server, refuse_unknown_cluster
-from turbopump.admin.groups import group_members
-from turbopump.errors import RemotingError
-from turbopump.message.rules import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
+from turbopump.admin.topic_contents import QueueContent, queue_contents, unread_ids
+from turbopump.errors import ClientError, RemotingError, ResponseError, RouteNotFoundError
+from turbopump.message.rules import DLQ_PREFIX, RETRY_PREFIX, did_you_mean, is_system_topic
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.command import Command
 from turbopump.protocol.request import Request
-from turbopump.protocol.requests.consumers import GetConsumeStats, QueryTopicConsumeByWho
+from turbopump.protocol.requests.consumers import QueryTopicConsumeByWho, QueryTopicsByConsumer
 from turbopump.protocol.requests.groups import GroupList
 from turbopump.protocol.requests.namesrv import (
+    BrokerData,
     ClusterInfo,
     DeleteTopicInNamesrv,
     GetAllTopicList,
+    GetRouteInfo,
     GetTopicsByCluster,
 )
-from turbopump.protocol.requests.statistics import ConsumeStats
 from turbopump.protocol.requests.topics import (
     PERM_READ,
     PERM_WRITE,
     CreateTopic,
+    CreateTopicList,
+    CreateTopicListRequestBody,
     DeleteTopic,
     GetAllTopicConfig,
+    GetSystemTopicsOfBroker,
     GetTopicConfig,
     GetTopicStatsInfo,
     TopicConfig,
@@ -39,7 +44,7 @@ from turbopump.protocol.requests.topics import (
     TopicList,
     TopicStatsTable,
 )
-from turbopump.remoting.client import RemotingClient
+from turbopump.remoting.client import RemotingClient, refused_by
 
 
 async def topic_names(servers: Servers, cluster: str | None = None) -> list[str]:
@@ -81,29 +86,36 @@ async def find_topic(
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # a broker of 4.x
             answer = await client.exchange(address, GetAllTopicConfig())
             refuse_other_server(address, answer)
-            _refuse_failure(address, answer)
+            if answer.code != ResponseCode.SUCCESS:
+                raise refused_by(address, GetAllTopicConfig(), answer)
             table = fastjson.decode(answer.body, TopicConfigSerializeWrapper).topic_config_table
             if name in table:
                 found[address] = table[name]
-        elif answer.code != ResponseCode.TOPIC_NOT_EXIST:
-            _refuse_failure(address, answer)
+        elif answer.code == ResponseCode.SUCCESS:
             found[address] = fastjson.decode(answer.body, TopicConfig)
+        elif answer.code != ResponseCode.TOPIC_NOT_EXIST:
+            raise refused_by(address, GetTopicConfig(topic=name), answer)
     return found
 
 
 async def put_topic(
-    client: RemotingClient,
+    servers: Servers,
     address: str,
     wanted: TopicConfig,
-    attributes: Mapping[str, str] | None = None,
+    attributes: Mapping[str, str | None] | None = None,
 ) -> None:
     """Create a topic on a broker, or replace the settings of an existing topic.
 
     As with Apache's tools, the existing topic is not checked. Raises RemotingError.
 
-    - ``attributes``: the attributes to set. Other attributes of the topic stay.
+    - ``attributes``: the attributes to set, and with None those to remove. Other attributes of the
+      topic stay.
     """
     assert wanted.topic_name is not None
+    changes = [
+        f"-{name}" if value is None else f"+{name}={value}"
+        for name, value in (attributes or {}).items()
+    ]
     request = CreateTopic(
         topic=wanted.topic_name,
         read_queue_nums=wanted.read_queue_nums,
@@ -112,130 +124,36 @@ async def put_topic(
         topic_filter_type=wanted.topic_filter_type,
         topic_sys_flag=wanted.topic_sys_flag,
         order=wanted.order,
-        attributes=",".join(f"+{one}={value}" for one, value in (attributes or {}).items()) or None,
+        attributes=",".join(changes) or None,
     )
-    answer = await client.exchange(address, request)
-    refuse_other_server(address, answer)
-    _refuse_failure(address, answer)
+    await servers.ask(address, request)
 
 
-@dataclass(frozen=True, slots=True)
-class GroupBehind:
-    """Group with unread messages in a queue.
-
-    - ``behind``: the number of unread messages.
-    - ``consumers``: the number of consumers that run now.
-    """
-
-    group: str
-    behind: int
-    consumers: int
-
-
-@dataclass(frozen=True, slots=True)
-class QueueContent:
-    """Content of a queue: the number of messages, and the groups with unread messages."""
-
-    broker: str
-    queue_id: int
-    messages: int
-    groups: Sequence[GroupBehind] = field(default=())
-
-
-def unread_ids(before: TopicConfig, after: TopicConfig) -> range:
-    """Return the ids of the queues that consumers can read before a change but not after the
-    change."""
-    readable = _readable_queues(after)
-    return range(readable, max(readable, _readable_queues(before)))
-
-
-def _readable_queues(topic: TopicConfig) -> int:
-    if not topic.readable:
-        return 0
-    return topic.read_queue_nums
-
-
-async def queue_contents(
-    client: RemotingClient, address: str, topic: str, ids: range
-) -> list[QueueContent]:
-    """For each of these queues, ask a broker for the messages and for the groups with unread
-    messages.
-
-    - ``ids``: the ids of the queues. They come from the broker and may be huge, so no code here
-      loops over them.
-
-    The results are sorted by id. Raises RemotingError.
-    """
-    if not ids:
-        return []
-    one = [address]
-    tables = await ask_each(client, one, GetTopicStatsInfo(topic=topic), TopicStatsTable)
-    groups = await _groups_of(client, address, topic)
-    return [
-        QueueContent(
-            queue.broker_name,
-            queue.queue_id,
-            max(offsets.max_offset - offsets.min_offset, 0),
-            [
-                GroupBehind(group, stands.broker_offset - stands.consumer_offset, consumers)
-                for group, (stats, consumers) in groups.items()
-                if (stands := stats.offset_table.get(queue)) is not None
-                and stands.broker_offset > stands.consumer_offset
-            ],
-        )
-        for queue, offsets in sorted(tables[address].offset_table.items())
-        if queue.queue_id in ids
-    ]
-
-
-async def _groups_of(
-    client: RemotingClient, address: str, topic: str
-) -> Mapping[str, tuple[ConsumeStats, int]]:
-    """Return the groups of a topic: those with a consumer now, and those with a stored offset.
-
-    For each group, the value has its offsets and the number of its consumers.
-    """
-    one = [address]
-    lists = await ask_each(client, one, QueryTopicConsumeByWho(topic=topic), GroupList)
-    found = {}
-    for group in sorted({name for each in lists.values() for name in each.group_list}):
-        asked = GetConsumeStats(consumer_group=group, topic=topic)
-        stats = await ask_each(client, one, asked, ConsumeStats)
-        members = await group_members(client, one, group)
-        clients = {each.client_id for body in members.values() for each in body.connection_set}
-        found[group] = (stats[address], len(clients))
-    return found
-
-
-async def delete_topic_on_broker(client: RemotingClient, address: str, name: str) -> None:
+async def delete_topic_on_broker(servers: Servers, address: str, name: str) -> None:
     """Delete a topic on one broker, including all queues and all group offsets of the topic.
 
     Raises RemotingError.
     """
-    answer = await client.exchange(address, DeleteTopic(topic=name))
-    refuse_other_server(address, answer)
-    _refuse_failure(address, answer)
+    await servers.ask(address, DeleteTopic(topic=name))
 
 
-async def delete_topic_route(servers: Servers, name: str) -> dict[str, str | None]:
-    """Delete the routes of a topic on every name server. First delete the topic on all brokers.
+async def delete_topic_route(
+    servers: Servers, name: str, cluster: str | None = None
+) -> dict[str, str | None]:
+    """Delete the routes of a topic on every name server, for one cluster or for all. First delete
+    the topic on the brokers.
 
     For each address, return the reason of a failure, or None after success.
     """
     outcomes: dict[str, str | None] = {}
+    request = DeleteTopicInNamesrv(topic=name, cluster_name=cluster)
     for address in servers.name_servers:
         try:
-            answer = await servers.exchange(address, DeleteTopicInNamesrv(topic=name))
-            _refuse_failure(address, answer)
+            await servers.ask(address, request)
             outcomes[address] = None
         except RemotingError as error:
             outcomes[address] = str(error)
     return outcomes
-
-
-def _refuse_failure(address: str, answer: Command) -> None:
-    if answer.code != ResponseCode.SUCCESS:
-        raise RemotingError(f"{address}: {(answer.remark or f'code {answer.code}').strip()}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,8 +176,50 @@ class TopicQueue:
         return max(self.end - self.first, 0)
 
 
+@dataclass(frozen=True, slots=True)
+class TopicBroker:
+    """Queues of a topic on one broker, as the route has them.
+
+    - ``perm``: 4 read + 2 write.
+    - ``addresses``: address of each replica, by broker id. The master has the id 0.
+    """
+
+    broker: str
+    cluster: str
+    read_queues: int
+    write_queues: int
+    perm: int
+    addresses: Mapping[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDeletion:
+    """Outcome of deleting a topic.
+
+    - ``brokers``: addresses of the brokers that had the topic. It is deleted there.
+    - ``name_servers``: for each address, the reason why it still has the route, or None.
+    """
+
+    brokers: Sequence[str]
+    name_servers: Mapping[str, str | None]
+
+
+async def unknown_topic(servers: Servers, name: str) -> RouteNotFoundError:
+    """Return the error for a topic that does not exist. It suggests a similar name.
+
+    Raises ClientError if no broker is registered either, and RemotingError.
+    """
+    await servers.masters()
+    near = did_you_mean(name, users_topics(await topic_names(servers), await servers.brokers()))
+    return RouteNotFoundError(f"unknown topic {name}{near}; turbopump topic list shows all")
+
+
 class Topics:
-    """Topics: list, create, alter, delete; settings, routes, queues."""
+    """Topics: list, create, alter, delete; settings, routes, queues.
+
+    ``broker`` is ``brokerName``, ``brokerName:ID`` or ``HOST:PORT``. ``cluster`` means the masters
+    of a cluster. Without both, an operation is for all masters.
+    """
 
     def __init__(self, servers: Servers) -> None:
         self._servers = servers
@@ -288,25 +248,55 @@ class Topics:
     ) -> dict[str, TopicConfig]:
         """Return the settings of a topic on each broker that has it, by address.
 
-        Sends GET_TOPIC_CONFIG (351) to each master. Raises RemotingError. Java:
+        Sends GET_TOPIC_CONFIG (351) to each broker. Raises RemotingError. Java:
         ``examineTopicConfig``.
         """
         addresses = await self._servers.brokers_at(broker, cluster)
         return await find_topic(self._servers, addresses, name)
 
-    async def queues(self, name: str, *, cluster: str | None = None) -> list[TopicQueue]:
+    async def all_settings(self, broker: str, *, system: bool = False) -> dict[str, TopicConfig]:
+        """Return the settings of all topics of one broker, by topic.
+
+        Sends GET_ALL_TOPIC_CONFIG (21). The answer has 300 bytes for each topic.
+
+        - ``system``: also RocketMQ's own topics, and topics of groups. Without it, the broker is
+          asked for its own topics too: GET_SYSTEM_TOPIC_LIST_FROM_BROKER (305).
+
+        Raises RemotingError. Java: ``getAllTopicConfig``, ``getUserTopicConfig``.
+        """
+        (address,) = await self._servers.brokers_at(broker)
+        tables = await ask_each(
+            self._servers, [address], GetAllTopicConfig(), TopicConfigSerializeWrapper
+        )
+        table = tables[address].topic_config_table
+        if system:
+            return table
+        own = set((await self._servers.ask(address, GetSystemTopicsOfBroker())).topic_list)
+        return {
+            name: settings
+            for name, settings in table.items()
+            if name not in own
+            and not is_system_topic(name)
+            and not name.startswith((RETRY_PREFIX, DLQ_PREFIX))
+        }
+
+    async def queues(
+        self, name: str, *, broker: str | None = None, cluster: str | None = None
+    ) -> list[TopicQueue]:
         """Return the queues of a topic, sorted by broker and id.
 
-        Sends GET_TOPIC_STATS_INFO (202) to each master. The list is empty if no broker has the
-        topic. Raises RemotingError. Java: ``examineTopicStats``.
+        Sends GET_TOPIC_STATS_INFO (202) to each broker. Raises RouteNotFoundError if no broker has
+        the topic, and RemotingError. Java: ``examineTopicStats``.
         """
         answers = await ask_each(
             self._servers,
-            await self._servers.masters(cluster),
+            await self._servers.brokers_at(broker, cluster),
             GetTopicStatsInfo(topic=name),
             TopicStatsTable,
             ResponseCode.TOPIC_NOT_EXIST,
         )
+        if not answers:
+            raise await unknown_topic(self._servers, name)
         table = {
             queue: stands
             for body in answers.values()
@@ -323,6 +313,70 @@ class Topics:
             for queue, stands in sorted(table.items())
         ]
 
+    async def route(self, name: str) -> list[TopicBroker]:
+        """Return the brokers that have a topic, sorted by name.
+
+        Sends GET_ROUTEINFO_BY_TOPIC (105) to a name server. Raises RouteNotFoundError if no broker
+        has the topic, and RemotingError. Java: ``examineTopicRouteInfo``.
+        """
+        try:
+            route = await self._servers.ask_name_servers(
+                GetRouteInfo(topic=name, accept_standard_json_only=True)
+            )
+        except ResponseError as error:
+            if error.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise
+            raise await unknown_topic(self._servers, name) from None
+        brokers = {broker.broker_name: broker for broker in route.broker_datas}
+        found = []
+        for queues in sorted(route.queue_datas, key=lambda one: one.broker_name or ""):
+            broker = brokers.get(queues.broker_name) or BrokerData()
+            found.append(
+                TopicBroker(
+                    queues.broker_name or "",
+                    broker.cluster or "",
+                    queues.read_queue_nums,
+                    queues.write_queue_nums,
+                    queues.perm,
+                    dict(sorted(broker.broker_addrs.items())),
+                )
+            )
+        return found
+
+    async def clusters(self, name: str) -> list[str]:
+        """Return the names of the clusters whose brokers have a topic, sorted.
+
+        Sends GET_ROUTEINFO_BY_TOPIC (105) to a name server. Raises RouteNotFoundError and
+        RemotingError. Java: ``getTopicClusterList``.
+        """
+        return sorted({broker.cluster for broker in await self.route(name)})
+
+    async def groups(self, name: str, *, cluster: str | None = None) -> list[str]:
+        """Return the groups of a topic: those with a consumer now, and those with an offset.
+
+        Apache's brokers of 5.x do not list a group without an offset. Sends
+        QUERY_TOPIC_CONSUME_BY_WHO (300) to each master. Raises RemotingError. Java:
+        ``queryTopicConsumeByWho``.
+        """
+        addresses = await self._servers.masters(cluster)
+        request = QueryTopicConsumeByWho(topic=name)
+        answers = await ask_each(self._servers, addresses, request, GroupList)
+        groups = {group for body in answers.values() for group in body.group_list}
+        if name in groups and not await self._is_group_of(name, addresses):
+            groups.remove(name)
+        return sorted(groups)
+
+    async def _is_group_of(self, name: str, addresses: list[str]) -> bool:
+        """Return True if a topic has a group of the same name.
+
+        Apache's brokers of 5.x list the topic's own name in place of each group that has a consumer
+        now and no offset yet.
+        """
+        answers = await ask_each(
+            self._servers, addresses, QueryTopicsByConsumer(group=name), TopicList
+        )
+        return any(name in body.topic_list for body in answers.values())
+
     async def create(
         self,
         name: str,
@@ -337,14 +391,14 @@ class Topics:
     ) -> dict[str, TopicConfig]:
         """Create a topic where it does not exist. Return its settings on each broker, by address.
 
-        An existing topic is not changed. Sends GET_TOPIC_CONFIG (351) to each master, and
-        UPDATE_AND_CREATE_TOPIC (17) where the topic is missing.
+        An existing topic is not changed. Sends GET_TOPIC_CONFIG (351) to each broker, and
+        UPDATE_AND_CREATE_TOPIC (17) where the topic is missing. Clients find a new topic within
+        30 s; those that send to it ask at once.
 
         - ``perm``: 4 read + 2 write.
         - ``attributes``: such as ``{"message.type": "FIFO"}``.
-        - ``broker``, ``cluster``: only there. A broker has a name or an address.
 
-        Raises ResponseError if a broker refuses, and RemotingError. Java:
+        Raises ResponseError if a broker refuses, and RemotingError. Java: ``createTopic``,
         ``createAndUpdateTopicConfig``.
         """
         addresses = await self._servers.brokers_at(broker, cluster)
@@ -360,3 +414,124 @@ class Topics:
             if address not in found:
                 await put_topic(self._servers, address, wanted, attributes)
         return await find_topic(self._servers, addresses, name)
+
+    async def alter(
+        self,
+        name: str,
+        *,
+        read_queues: int | None = None,
+        write_queues: int | None = None,
+        perm: int | None = None,
+        order: bool | None = None,
+        attributes: Mapping[str, str | None] | None = None,
+        broker: str | None = None,
+        cluster: str | None = None,
+    ) -> dict[str, TopicConfig]:
+        """Change settings of an existing topic, and return the new settings by address.
+
+        Settings that are None stay, and so do attributes that are not named. Messages in queues
+        that are no longer read stay on the disk; ``hidden_by`` shows them before. Sends
+        GET_TOPIC_CONFIG (351) and UPDATE_AND_CREATE_TOPIC (17) to each broker.
+
+        - ``attributes``: values to set; None removes an attribute.
+
+        Raises RouteNotFoundError if no broker has the topic, ResponseError if a broker refuses, and
+        RemotingError. Java: ``createAndUpdateTopicConfig``.
+        """
+        addresses = await self._servers.brokers_at(broker, cluster)
+        found = await find_topic(self._servers, addresses, name)
+        if not found:
+            raise await unknown_topic(self._servers, name)
+        given = {
+            "read_queue_nums": read_queues,
+            "write_queue_nums": write_queues,
+            "perm": perm,
+            "order": order,
+        }
+        changes = {key: value for key, value in given.items() if value is not None}
+        for address, topic in found.items():
+            wanted = structs.replace(topic, topic_name=name, **changes)
+            await put_topic(self._servers, address, wanted, attributes)
+        return await find_topic(self._servers, list(found), name)
+
+    async def hidden_by(
+        self, name: str, read_queues: int, *, broker: str | None = None, cluster: str | None = None
+    ) -> list[QueueContent]:
+        """Return the queues that consumers could no longer read if a topic had this number of
+        queues to read. Queues without messages are in the list, too.
+
+        Sends GET_TOPIC_CONFIG (351) and GET_TOPIC_STATS_INFO (202) to each broker, and two requests
+        for each group of the topic. Raises RemotingError.
+        """
+        addresses = await self._servers.brokers_at(broker, cluster)
+        found: list[QueueContent] = []
+        for address, topic in (await find_topic(self._servers, addresses, name)).items():
+            after = structs.replace(topic, read_queue_nums=read_queues)
+            ids = unread_ids(topic, after)
+            found += await queue_contents(self._servers, address, name, ids)
+        return found
+
+    async def put_all(
+        self,
+        settings: Sequence[TopicConfig],
+        *,
+        broker: str | None = None,
+        cluster: str | None = None,
+    ) -> list[str]:
+        """Create topics, or replace their settings, with one request for each broker.
+
+        Existing topics are not checked. Attributes are added to those that a topic has. Sends
+        UPDATE_AND_CREATE_TOPIC_LIST (18), which brokers before 5.3 do not know. Returns the
+        addresses of the brokers. Raises ResponseError if a broker refuses, and RemotingError. Java:
+        ``createAndUpdateTopicConfigList``.
+        """
+        body = CreateTopicListRequestBody(
+            topic_config_list=[
+                structs.replace(
+                    one, attributes={f"+{name}": value for name, value in one.attributes.items()}
+                )
+                for one in settings
+            ]
+        )
+        addresses = await self._servers.brokers_at(broker, cluster)
+        return await self._servers.change_each(addresses, CreateTopicList(), fastjson.encode(body))
+
+    async def delete(self, name: str, *, cluster: str | None = None) -> TopicDeletion:
+        """Delete a topic: its settings, its queues, and the offsets of groups in it.
+
+        Consumers get no more messages of it, at once. Sends GET_TOPIC_CONFIG (351) and
+        DELETE_TOPIC_IN_BROKER (215) to each master, and DELETE_TOPIC_IN_NAMESRV (216) to each name
+        server.
+
+        Raises ClientError for a topic of RocketMQ's own, RouteNotFoundError if nobody has the
+        topic, and RemotingError. Java: ``deleteTopic``.
+        """
+        if is_system_topic(name):
+            raise ClientError(f"{name} is a topic of RocketMQ's own, which brokers do not delete")
+        addresses = await self._servers.masters(cluster)
+        found = list(await find_topic(self._servers, addresses, name))
+        if not found and name not in await topic_names(self._servers, cluster):
+            raise await unknown_topic(self._servers, name)
+        await self._servers.change_each(found, DeleteTopic(topic=name))
+        return TopicDeletion(found, await self.delete_routes(name, cluster=cluster))
+
+    async def delete_on_broker(self, name: str, broker: str) -> None:
+        """Delete a topic on one broker only. Its route goes with the broker's next registration.
+
+        Sends DELETE_TOPIC_IN_BROKER (215). An unknown topic is no error. Raises RemotingError.
+        Java: ``deleteTopicInBroker``.
+        """
+        await self._servers.change_each(
+            await self._servers.brokers_at(broker), DeleteTopic(topic=name)
+        )
+
+    async def delete_routes(
+        self, name: str, *, cluster: str | None = None
+    ) -> dict[str, str | None]:
+        """Delete the routes of a topic on each name server. A broker that still has the topic
+        registers it again within 30 s.
+
+        Sends DELETE_TOPIC_IN_NAMESRV (216). For each address, returns the reason of a failure, or
+        None. Java: ``deleteTopicInNameServer``.
+        """
+        return await delete_topic_route(self._servers, name, cluster)

@@ -68,7 +68,9 @@ from turbopump.disk.system_disk import SystemDisk
 from turbopump.errors import NotStartedError
 from turbopump.remoting.health_port import HealthPort
 from turbopump.remoting.metrics_port import MetricsPort
+from turbopump.remoting.metrics_reports import MetricsReports
 from turbopump.remoting.router import Authorise, Router
+from turbopump.remoting.server_metrics import ServerMetrics
 from turbopump.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -133,6 +135,8 @@ class Broker:
         self._parts: Parts | None = None
         self.metrics_port: MetricsPort | None = None
         """Port of `/metrics` of the started broker. It may be closed."""
+        self._measuring: ServerMetrics | None = None
+        self._metrics_reports: MetricsReports | None = None
         self.host = config.bind_address
         self.port = config.listen_port
         self.address = ""
@@ -254,13 +258,22 @@ class Broker:
         if self.access is not None:
             may_read = self.access.control.may_read_metrics
         turns = parts.stored.turns
-        self.metrics_port = MetricsPort(self.config, metrics_of(parts), may_read, turns)
+        metrics = metrics_of(parts)
+        self._measuring = ServerMetrics(parts.listening.server)
+        self._measuring.add_to(metrics)
+        self._metrics_reports = MetricsReports(self.config, metrics, turns)
+        self._metrics_reports.start()
+        self.metrics_port = MetricsPort(self.config, metrics, may_read, turns)
         if self.config.metrics_exporter_type is MetricsExporterType.PROM:
             await self.metrics_port.open(self.config.metrics_prom_exporter_port)
 
-    def _end_metrics(self) -> None:
+    async def _end_metrics(self) -> None:
         if self.metrics_port is not None:
             self.metrics_port.close()
+        if self._metrics_reports is not None:
+            await self._metrics_reports.close()
+        if self._measuring is not None:
+            self._measuring.stop()
 
     def _fetch_damaged(self) -> None:
         """Request the damaged parts of the log from another broker. The recovery has found these

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
-from turbopump.broker.groups import SYSTEM_GROUPS
 from turbopump.clock import Clock
+from turbopump.message.rules import PREDEFINED_GROUPS
 from turbopump.protocol.requests.statistics import ColdFlowInfo, ColdReading
 
 WINDOW_S: Final = 5.0
@@ -20,9 +20,6 @@ FORGET_S: Final = 60.0
 """Seconds without a cold read after which a group is forgotten."""
 GROUPS_MAX: Final = 10_000
 """Maximum number of groups with a threshold of their own."""
-_FREE: Final = frozenset(
-    {*SYSTEM_GROUPS, "DEFAULT_CONSUMER", "SCHEDULE_CONSUMER", "__MONITOR_CONSUMER"}
-)
 
 
 @dataclass(slots=True, eq=False)
@@ -105,4 +102,4 @@ class ColdFlow:
 
 
 def _is_free(group: str) -> bool:
-    return group in _FREE or group.startswith("CID_RMQ_SYS_")
+    return group in PREDEFINED_GROUPS or group.startswith("CID_RMQ_SYS_")

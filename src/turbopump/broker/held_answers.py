@@ -15,13 +15,15 @@ from turbopump.broker.send_reply import decode_reply
 from turbopump.config.broker_config import BrokerConfig, FlushDiskType
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.send import SendMessageReply
+from turbopump.remoting.answer_times import AnswerTimes, answer_key
 from turbopump.remoting.response import Response, encode_response, refusal
 from turbopump.remoting.wire import Wire
 from turbopump.store.confirmed import Confirmed
 
-_Held = tuple[int, Wire, bytes]
-"""A waiting answer: the end of its message in the log, the client's connection, and the encoded
-answer. This is a plain tuple, because there is one for each message."""
+_Held = tuple[int, Wire, bytes, int, float]
+"""A waiting answer: the end of its message in the log, the client's connection, the encoded answer,
+the request code, and the time at which the request was read. This is a plain tuple, because there
+is one for each message."""
 
 
 def confirm_wait_s(config: BrokerConfig) -> float:
@@ -43,14 +45,20 @@ class HeldAnswers:
     - ``late``: a function that converts an answer whose message is not confirmed in time, or
       is on no slave because the broker has none. Its second argument is True if enough slaves
       have the message.
+    - ``times``: the times of the broker's answers.
     """
 
     def __init__(
-        self, confirmed: Confirmed, seconds: float, late: Callable[[bytes, bool], bytes]
+        self,
+        confirmed: Confirmed,
+        seconds: float,
+        late: Callable[[bytes, bool], bytes],
+        times: AnswerTimes,
     ) -> None:
         self._confirmed = confirmed
         self._seconds = seconds
         self._late = late
+        self._times = times
         self._loop = asyncio.get_running_loop()
         self._line: deque[_Held] = deque()
         self._deadlines: deque[tuple[float, int]] = deque()
@@ -62,13 +70,15 @@ class HeldAnswers:
     def __len__(self) -> int:
         return len(self._line)
 
-    def hold_answer(self, log_end: int, peer: Wire, frame: bytes) -> None:
+    def hold_answer(self, log_end: int, peer: Wire, frame: bytes, code: int) -> None:
         """Send an encoded answer once the log is confirmed up to ``log_end``.
+
+        ``code`` is the request code.
 
         After the deadline the client gets the result of ``late``. If the disk fails, the client
         gets an error. ``log_end`` must not decrease from call to call.
         """
-        self._line.append((log_end, peer, frame))
+        self._line.append((log_end, peer, frame, code, self._times.arrived))
         if not self._turn_open:
             self._turn_open = True
             self._loop.call_soon(self._end_turn)
@@ -133,23 +143,28 @@ class HeldAnswers:
         confirmed = self._confirmed
         if confirmed.error is not None:
             failed = refusal(ResponseCode.SERVICE_NOT_AVAILABLE, str(confirmed.error))
-            for _, peer, frame in line:
+            for _, peer, frame, code, arrived in line:
                 peer.send_frame(encode_response(decode_reply(frame).opaque, failed))
+                self._count_answer(code, failed.code, arrived)
             line.clear()
             return
         end = confirmed.value
         copied = confirmed.copied
+        now = self._loop.time()
         last: Wire | None = None
         frames: list[bytes] = []
         while line and line[0][0] <= end:
-            log_end, peer, frame = line.popleft()
+            log_end, peer, frame, code, arrived = line.popleft()
             if peer is not last:
                 if last is not None:
                     last.send_frame(b"".join(frames))
                 last = peer
                 frames = []
-            # not copied: the broker is alone, readers see it, and no slave has it
-            frames.append(frame if log_end <= copied else self._late(frame, False))
+            if log_end <= copied:
+                frames.append(frame)
+                self._times.count(code, arrived, now)
+            else:  # the broker is alone, readers see it, and no slave has it
+                frames.append(self._late_frame(frame, code, arrived, copied=False))
         if last is not None:
             last.send_frame(b"".join(frames))
         deadlines = self._deadlines
@@ -167,9 +182,18 @@ class HeldAnswers:
         while deadlines and deadlines[0][0] <= now:
             _, end = deadlines.popleft()
             while line and line[0][0] <= end:
-                log_end, peer, frame = line.popleft()
-                peer.send_frame(self._late(frame, log_end <= copied))
+                log_end, peer, frame, code, arrived = line.popleft()
+                late = self._late_frame(frame, code, arrived, copied=log_end <= copied)
+                peer.send_frame(late)
         if deadlines:
             self._timer = self._loop.call_at(deadlines[0][0], self._send_late)
         else:
             self._timer = None
+
+    def _late_frame(self, frame: bytes, code: int, arrived: float, *, copied: bool) -> bytes:
+        late = self._late(frame, copied)
+        self._count_answer(code, decode_reply(late).code, arrived)
+        return late
+
+    def _count_answer(self, code: int, response_code: int, arrived: float) -> None:
+        self._times.count(answer_key(code, response_code), arrived, self._loop.time())

@@ -148,6 +148,7 @@ async def listen(stored: Stored, authorise: Authorise | None, ends: AsyncExitSta
         idle_timeout=float(config.server_channel_max_idle_time_seconds),
         backlog=stored.sends.backlog,
         turns=stored.turns,
+        times=stored.times,
         memory_max=config.connection_memory_max,
         per_address=config.max_connections_per_address,
         tls=config.server_tls,

@@ -207,13 +207,18 @@ class Replication:
             master_addr=slave.address,
             max_offset=self._store.log.end,
             fault=None if slave.accepted else slave.fault,
+            refusal=None if slave.accepted else slave.refusal,
         )
+        wall = self._clock.now_ms()
+        if slave.copied_until is not None:
+            info.copied_until = wall - int((now - slave.copied_until) * 1000)
         if slave.peer is not None:
             connection = slave.peer.connection
-            wall = self._clock.now_ms()
             info.last_read_timestamp = wall - int((now - connection.last_read) * 1000)
             info.last_write_timestamp = wall - int((now - connection.last_write) * 1000)
             info.transferred_byte_in_second = connection.came.per_second(now)
+            if slave.accepted:
+                info.copied_until = info.last_read_timestamp
         return info
 
 

@@ -24,6 +24,7 @@ from turbopump.clock import Clock
 from turbopump.compiled import KIND
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.disk.disk import Disk
+from turbopump.remoting.answer_times import AnswerTimes
 from turbopump.remoting.turns import Turns
 from turbopump.remoting.wire import Wire
 from turbopump.store.log.cold_reads import ReadPace
@@ -41,6 +42,7 @@ class Stored:
     - ``settings``: the settings of the store.
     - ``sends``: the sends that are not stored yet.
     - ``turns``: runs long work with pauses in which the event loop does other work.
+    - ``times``: the times of the broker's answers.
     """
 
     config: BrokerConfig
@@ -56,6 +58,7 @@ class Stored:
     statistics: Statistics
     runtime_info: RuntimeInfo
     turns: Turns
+    times: AnswerTimes
 
     def close(self) -> None:
         """Save the tables and close the store."""
@@ -121,4 +124,5 @@ def open_stored(
         statistics,
         runtime_info,
         turns,
+        AnswerTimes(),
     )

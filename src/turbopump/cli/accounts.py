@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import click
 
-from turbopump.admin.access import OFF, ServerAccounts, change_all, list_accounts
+from turbopump.admin.access import OFF, ServerAccounts, account_servers, change_all, list_accounts
 from turbopump.admin.cluster import Servers
 from turbopump.auth.accounts import Accounts, User
 from turbopump.auth.policies import Policies
@@ -44,14 +44,10 @@ class Place:
     file: Path | None
 
     async def addresses(self) -> list[str]:
-        """Return the addresses to change: first the name servers, then the masters, then the
-        slaves.
-
-        In another order a slave could copy an older state over its change.
-        """
+        """Return the addresses to change, in the order for a change."""
         if self.server is not None:
             return [self.server]
-        return [*self.servers.name_servers, *await self.servers.members()]
+        return await account_servers(self.servers)
 
     async def read_accounts(self, name: str = "") -> tuple[list[ServerAccounts], int]:
         """Read the accounts from each server. Return the accounts, and an exit code.

@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from turbopump.config.broker_config import BrokerConfig
 
 COMMANDS: Final = {
+    "list": ("turbopump.cli.brokers", "list_brokers"),
+    "show": ("turbopump.cli.brokers", "show_broker"),
+    "config": ("turbopump.cli.server_settings", "broker"),
+    "cold-reads": ("turbopump.cli.cold_reads", "command"),
+    "clean": ("turbopump.cli.brokers", "clean"),
+    "promote": ("turbopump.cli.promotion", "command"),
     "drain": ("turbopump.cli.draining", "command"),
     "ping": ("turbopump.cli.ping", "broker"),
 }

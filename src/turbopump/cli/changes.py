@@ -29,7 +29,7 @@ class Change:
     fault: str | None = None
 
 
-CHANGES: Final = (
+COLUMNS: Final = (
     Column("where"),
     Column("what"),
     Column("old"),
@@ -58,7 +58,7 @@ def show_changes(
     - ``before``: lines and tables before the table of changes.
     """
     failed = any(change.fault is not None for change in changes)
-    columns = CHANGES if failed else CHANGES[:-1]
+    columns = COLUMNS if failed else COLUMNS[:-1]
     rows = [
         {"where": one.where, "what": one.what, "old": one.old, "new": one.new, "fault": one.fault}
         for one in changes

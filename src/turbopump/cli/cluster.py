@@ -1,4 +1,4 @@
-"""`turbopump cluster ha`: the state of replication."""
+"""`turbopump cluster ha|list`: the state of replication, and the clusters."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from typing import Any, Final
 
 import click
 
+from turbopump.admin.brokers import Brokers
 from turbopump.admin.cluster import Servers
 from turbopump.admin.replication import BrokerReplication, ha_status, replication_problems
+from turbopump.admin.topics import Topics
 from turbopump.cli.entry import command_group
 from turbopump.cli.frame import INCOMPLETE, client_command, show
 from turbopump.cli.tables import BYTES, Column, Table
+from turbopump.errors import TurbopumpError
 
 BROKERS: Final = (
     Column("broker"),
@@ -34,7 +37,18 @@ SLAVES: Final = (
     Column("seconds_left", "time left", "s"),
 )
 
-command = command_group("cluster", "Show a whole cluster.")
+CLUSTERS: Final = (
+    Column("cluster"),
+    Column("brokers"),
+    Column("masters"),
+    Column("slaves"),
+    Column("topics"),
+    Column("put_per_second", "in", "msg/s"),
+    Column("get_per_second", "out", "msg/s"),
+    Column("fault", "not asked"),
+)
+
+command = command_group("cluster", "Show whole clusters.")
 
 
 @client_command(
@@ -80,3 +94,40 @@ def _state(broker: BrokerReplication) -> str:
     if row["does_not_copy"]:
         return f"does not copy: {row['does_not_copy']}"
     return "copies" if row["copies_from"] else "does not copy"
+
+
+@client_command(command, "list", short_help="Clusters: brokers, topics, rates.", watch=True)
+async def list_clusters(servers: Servers, output: str) -> int:
+    """List the clusters that the name server knows: brokerNames, masters, slaves, topics, and
+    messages a second in the last minute. Exit code 1 if a master could not be asked."""
+    brokers = await Brokers(servers).list()
+    rows = []
+    for cluster in sorted({one.cluster for one in brokers}):
+        members = [one for one in brokers if one.cluster == cluster]
+        masters = [one for one in members if one.is_master]
+        put, get = 0.0, 0.0
+        faults = []
+        for one in masters:
+            try:
+                figures = await Brokers(servers).figures(one.address)
+            except TurbopumpError as error:
+                faults.append(str(error))
+                continue
+            put += figures.put_rate.over_60_s if figures.put_rate is not None else 0.0
+            get += figures.get_rate.over_60_s if figures.get_rate is not None else 0.0
+        row: dict[str, Any] = {
+            "cluster": cluster,
+            "brokers": len({one.name for one in members}),
+            "masters": len(masters),
+            "slaves": len(members) - len(masters),
+            "topics": len(await Topics(servers).names(cluster)),
+            "put_per_second": put,
+            "get_per_second": get,
+        }
+        if faults:
+            row["fault"] = "; ".join(faults)
+        rows.append(row)
+    failed = any("fault" in row for row in rows)
+    columns = CLUSTERS if failed else CLUSTERS[:-1]
+    show(output, {"clusters": rows}, [Table(columns, rows)])
+    return INCOMPLETE if failed else 0

@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from turbopump.admin.cluster import Servers
-from turbopump.admin.groups import group_members, group_names, group_offsets, running_info
+from turbopump.admin.group_lag import group_offsets
+from turbopump.admin.groups import group_members, group_names, running_info
 from turbopump.broker.client_table import Member, MemberInfo, member_info
 from turbopump.broker.conflicts import find_conflicts
+from turbopump.cli.consume_mode import command as set_mode
 from turbopump.cli.entry import command_group, complain
 from turbopump.cli.frame import NOT_FOUND, client_command, show
 from turbopump.cli.names import group_subject
@@ -45,6 +47,7 @@ TOPICS: Final = (
 )
 
 command = command_group("consumer", "List consumer groups, and show one.")
+command.add_command(set_mode)
 
 
 @client_command(

@@ -19,7 +19,14 @@ from turbopump.config.system import require_unix
 if TYPE_CHECKING:
     from turbopump.config.namesrv_config import NamesrvConfig
 
-COMMANDS: Final = {"ping": ("turbopump.cli.ping", "namesrv")}
+COMMANDS: Final = {
+    "list": ("turbopump.cli.name_servers", "list_name_servers"),
+    "show": ("turbopump.cli.name_servers", "show_name_server"),
+    "config": ("turbopump.cli.server_settings", "namesrv"),
+    "wipe": ("turbopump.cli.name_servers", "wipe"),
+    "restore": ("turbopump.cli.name_servers", "restore"),
+    "ping": ("turbopump.cli.ping", "namesrv"),
+}
 
 
 @click.group(name="namesrv", cls=ServerGroup, places=COMMANDS, invoke_without_command=True)

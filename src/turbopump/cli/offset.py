@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, Final, Literal
 
 import click
 
 from turbopump.admin.cluster import Servers
-from turbopump.admin.groups import group_names, group_offsets
-from turbopump.admin.offsets import END, Offsets, offsets_after_reset, reset_offsets
+from turbopump.admin.group_lag import QueueLag, group_offsets
+from turbopump.admin.groups import Groups, group_names
+from turbopump.admin.offsets import Offsets
 from turbopump.cli.changes import Change, dry_run_option, show_changes
 from turbopump.cli.entry import command_group, complain
 from turbopump.cli.frame import NOT_FOUND, client_command, show
@@ -19,7 +20,6 @@ from turbopump.cli.values import TimeOption
 from turbopump.errors import NotFoundError
 from turbopump.message.message import MessageQueue
 from turbopump.message.rules import did_you_mean
-from turbopump.protocol.requests.offsets import ResetOffset
 
 OFFSETS: Final = (
     Column("topic"),
@@ -88,22 +88,50 @@ async def reset(
         raise click.UsageError("give one of --begin, --end, --time, --offset")
     if offset is not None and (queue is None or broker is None):
         raise click.UsageError("--offset is of one queue: give --queue and --broker too")
+    to: Literal["begin", "end"] | int = "end"
     if begin:
-        time_ms = 0
-    elif time_ms is None:
-        time_ms = END
-    wanted = ResetOffset(
-        group=group, topic=topic, timestamp=time_ms, force=not only_back, offset=offset
-    )
-    if queue is not None:
-        wanted.queue_id = queue
-    addresses = await servers.brokers_at(broker)
-    before = await group_offsets(servers, addresses, group, topic)
-    if dry_run:
-        after = await offsets_after_reset(servers, addresses, wanted)
+        to = "begin"
+    elif time_ms is not None:
+        to = time_ms
+    lag = await Offsets(servers).show(group, topic, broker=broker)
+    before = {MessageQueue(one.topic, one.broker, one.queue_id): one for one in lag.queues}
+    if not before or not await Groups(servers).settings(group, broker=broker):
+        raise NotFoundError(
+            f"no broker has both the group {group} and the topic {topic}; see turbopump consumer "
+            "list and turbopump topic list, and start a consumer of a new group once"
+        )
+    if not dry_run and queue is None:
+        after = await Offsets(servers).reset(group, topic, to, only_back=only_back, broker=broker)
     else:
-        after = await reset_offsets(servers, addresses, wanted)
-    return _show_moves(output, group, before, after, dry_run=dry_run)
+        after = {}
+        for at, stands in before.items():
+            if queue not in (None, at.queue_id):
+                continue
+            target = offset
+            if target is None:
+                target = await _target(servers, stands, to)
+            if only_back:
+                target = min(target, stands.offset)
+            after[at] = target
+    if queue is not None and not after:
+        raise NotFoundError(
+            f"{topic} has no queue {queue}; turbopump topic show {topic} lists them"
+        )
+    if not dry_run and queue is not None:
+        for at, target in after.items():
+            await Offsets(servers).reset_queue(group, at, target)
+    old = {at: one.offset for at, one in before.items()}
+    return _show_moves(output, group, old, after, dry_run=dry_run)
+
+
+async def _target(servers: Servers, stands: QueueLag, to: Literal["begin", "end"] | int) -> int:
+    """Return the offset in a queue for a reset."""
+    if to == "end":
+        return stands.end
+    queue = MessageQueue(stands.topic, stands.broker, stands.queue_id)
+    if to == "begin":
+        return (await Offsets(servers).bounds(queue))[0]
+    return await Offsets(servers).at_time(queue, to)
 
 
 @client_command(command, "clone", short_help="Copy the offsets of another group.")
@@ -132,8 +160,9 @@ async def clone_offsets(
     if not dry_run:
         await Offsets(servers).clone(source, target, topic)
         rows = await group_offsets(servers, addresses, target, topic)
+    old = {_queue(row): row["offset"] for row in before}
     after = {_queue(row): row["offset"] for row in rows}
-    return _show_moves(output, target, before, after, dry_run=dry_run)
+    return _show_moves(output, target, old, after, dry_run=dry_run)
 
 
 def _queue(row: Mapping[str, Any]) -> MessageQueue:
@@ -143,13 +172,12 @@ def _queue(row: Mapping[str, Any]) -> MessageQueue:
 def _show_moves(
     output: str,
     group: str,
-    before: Iterable[Mapping[str, Any]],
+    old: Mapping[MessageQueue, int],
     after: Mapping[MessageQueue, int],
     *,
     dry_run: bool,
 ) -> int:
     """Print the old and the new offsets of a group. Return the exit code."""
-    old = {_queue(row): row["offset"] for row in before}
     changes = [
         Change(queue.broker_name, f"{queue.topic} queue {queue.queue_id}", old.get(queue), offset)
         for queue, offset in after.items()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -63,6 +63,14 @@ def master_option(function: Callable[..., Any]) -> Callable[..., Any]:
     )
     return option(log_options("warning", plain=True)(function))
 
+
+metrics_port_option = click.option(
+    "--metrics-port",
+    metavar="N",
+    type=click.IntRange(0, 65535),
+    help="Serve the metrics of the run at http://127.0.0.1:N/metrics; 0 for a free port, which is "
+    "printed.  [default: no page]",
+)
 
 source_option = click.option(
     "--option",
@@ -147,6 +155,7 @@ source_option = click.option(
     help="End with exit code 1 if more rows were rejected.  [default: only if all were]",
 )
 @source_option
+@metrics_port_option
 @output_option("Form of the report.", forms=WITHOUT_CSV)
 @master_option
 def archive_command(
@@ -164,6 +173,7 @@ def archive_command(
     skip_lost: bool,
     output: str,
     master: str | None,
+    metrics_port: int | None,
     **settings: Any,
 ) -> None:
     """Append the messages of topics that the directory LAKE does not have yet.
@@ -187,7 +197,7 @@ def archive_command(
 
     from turbopump.spark.pipelines import archive, avro_bodies, json_bodies
 
-    with _spark_run("archive", master) as run:
+    with _spark_run("archive", master, metrics_port) as run:
         bodies = None
         names = {"prefix": body_prefix, "struct": body_struct}
         if json_schema is not None:
@@ -277,6 +287,7 @@ def compact_command(lake: Path, files: int, size: int, output: str) -> None:
     help="Messages after which progress is noted.",
 )
 @source_option
+@metrics_port_option
 @output_option("Form of the report.", forms=WITHOUT_CSV)
 @master_option
 def replay_command(
@@ -289,6 +300,7 @@ def replay_command(
     keys: tuple[str, ...],
     output: str,
     master: str | None,
+    metrics_port: int | None,
     **settings: Any,
 ) -> None:
     """Send the messages of TOPIC in the lake LAKE to the topic TARGET, in the order of time.
@@ -299,7 +311,7 @@ def replay_command(
     """
     from turbopump.spark.pipelines import replay
 
-    with _spark_run("replay", master) as run:
+    with _spark_run("replay", master, metrics_port) as run:
         report = replay(
             lake,
             topic,
@@ -314,21 +326,30 @@ def replay_command(
 
 
 @contextmanager
-def _spark_run(name: str, master: str | None) -> Iterator[dict[str, Any]]:
+def _spark_run(name: str, master: str | None, metrics_port: int | None) -> Iterator[dict[str, Any]]:
     """Open the environment of a pipeline in a command. Yield it as keyword arguments.
 
-    The arguments are a Spark session, a stop event that Ctrl-C sets, and the progress that is shown
-    on standard error.
+    The arguments are a Spark session, a stop event that Ctrl-C sets, the progress that is shown on
+    standard error, and the metrics.
     """
     from turbopump.blocking.stop_signals import stop_on_signals
+    from turbopump.spark.job_metrics import JobMetrics, MetricsPage
     from turbopump.spark.pipelines.running import ProgressLine, RowProgress, command_session
 
-    with (
-        command_session(f"turbopump {name}", master) as spark,
-        stop_on_signals() as stop,
-        closing(ProgressLine(name)) as line,
-    ):
-        yield {"spark": spark, "stop": stop, "progress": RowProgress(shown=line)}
+    metrics = JobMetrics()
+    with ExitStack() as stack:
+        if metrics_port is not None:
+            page = stack.enter_context(MetricsPage(metrics.metrics, metrics_port))
+            click.echo(f"metrics at {page.url}", err=True)
+        spark = stack.enter_context(command_session(f"turbopump {name}", master))
+        stop = stack.enter_context(stop_on_signals())
+        line = stack.enter_context(closing(ProgressLine(name)))
+        yield {
+            "spark": spark,
+            "stop": stop,
+            "progress": RowProgress(shown=line),
+            "metrics": metrics,
+        }
 
 
 def _show_and_exit(

@@ -7,21 +7,15 @@ from typing import Final
 
 import click
 
+from turbopump.admin.access import acl_of, policy_type
 from turbopump.auth.accounts import SUBJECT, Accounts
-from turbopump.auth.policies import Resource, actions_of
 from turbopump.cli.accounts import Place, edit, place_options
 from turbopump.cli.changes import dry_run_option
 from turbopump.cli.entry import command_group
 from turbopump.cli.frame import client_command, show
 from turbopump.cli.tables import Column
 from turbopump.cli.users import merged_rows, servers_table
-from turbopump.protocol.requests.access import (
-    AclInfo,
-    CreateAcl,
-    DeleteAcl,
-    PolicyEntryInfo,
-    PolicyInfo,
-)
+from turbopump.protocol.requests.access import CreateAcl, DeleteAcl
 
 POLICIES: Final = (
     *(Column(key) for key in ("user", "policy", "decision", "actions", "resource", "from")),
@@ -113,17 +107,7 @@ async def add_policy(
     \b
     turbopump auth policy add billing --resource Topic:orders --resource Group:billing --action Sub
     """
-    entries = [
-        PolicyEntryInfo(
-            resource=str(Resource.parse(resource)),
-            actions=sorted(actions_of(actions)),
-            source_ips=list(sources) or None,
-            decision="Deny" if deny else "Allow",
-        )
-        for resource in resources
-    ]
-    policies = [PolicyInfo(policy_type=_policy_type(is_default), entries=entries)]
-    acl = AclInfo(subject=SUBJECT + name, policies=policies)
+    acl = acl_of(name, resources, actions, deny, sources, is_default)
     change = edit(Accounts.with_acl, acl)
     request = CreateAcl(subject=acl.subject)
     return await place.change_accounts(output, name, change, request, acl, dry_run=dry_run)
@@ -143,11 +127,7 @@ async def delete_policy(
     """Delete the policies of a user for one resource, or for all."""
     type_ = None
     if resource:
-        type_ = _policy_type(is_default)
+        type_ = policy_type(is_default)
     change = edit(Accounts.without_acl, SUBJECT + name, type_, resource)
     request = DeleteAcl(subject=SUBJECT + name, policy_type=type_, resource=resource)
     return await place.change_accounts(output, name, change, request, dry_run=dry_run)
-
-
-def _policy_type(is_default: bool) -> str:
-    return "Default" if is_default else "Custom"

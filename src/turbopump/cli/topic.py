@@ -12,15 +12,13 @@ import click
 from msgspec import structs
 
 from turbopump.admin.cluster import Servers, refuse_unknown_cluster
+from turbopump.admin.topic_contents import QueueContent, queue_contents, unread_ids
 from turbopump.admin.topics import (
-    QueueContent,
     delete_topic_on_broker,
     delete_topic_route,
     find_topic,
     put_topic,
-    queue_contents,
     topic_names,
-    unread_ids,
     users_topics,
 )
 from turbopump.cli.changes import Change, dry_run_option, show_changes
@@ -28,6 +26,7 @@ from turbopump.cli.entry import EXISTS, WRONG_USAGE, command_group, complain
 from turbopump.cli.frame import INCOMPLETE, NOT_FOUND, client_command, show
 from turbopump.cli.names import broker_option, topic_subject
 from turbopump.cli.tables import Column, Table
+from turbopump.cli.topic_queues import order, show_topic
 from turbopump.cli.values import checked_pairs
 from turbopump.errors import ResponseError
 from turbopump.message.rules import did_you_mean, is_system_topic
@@ -58,7 +57,9 @@ SETTINGS: Final = {
 """Settings of a topic that a command changes, with the field of each."""
 T = TypeVar("T")
 
-command = command_group("topic", "List, create, change, delete and find topics.")
+command = command_group("topic", "List, show, create, change and delete topics.")
+command.add_command(show_topic)
+command.add_command(order)
 
 
 @client_command(command, "list", watch=True)

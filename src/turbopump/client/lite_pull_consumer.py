@@ -21,6 +21,7 @@ from turbopump.client.consumer.settings import LitePullConsumerSettings
 from turbopump.client.consumer.subscription import ALL, Subscription, Wanted, subscription_to
 from turbopump.client.heartbeat import InstanceMember
 from turbopump.client.instance import ClientInstance
+from turbopump.client.instrumentation import receiving
 from turbopump.client.lifecycle import Lifecycle
 from turbopump.client.namespace import unwrapped, wrap, wrapped
 from turbopump.client.setting_rules import OFFSET, SettingRule, is_number, whole_from
@@ -188,7 +189,8 @@ class LitePullConsumer(GroupConsumer["RunningLitePull"]):
         _POLL_TIMEOUT.check("timeout", timeout)
         _MESSAGES.check("max_messages", max_messages)
         running = self.lifecycle.ready()
-        messages = await running.prefetching.poll(max_messages, timeout)
+        with receiving(self.group) as messages:
+            messages += await running.prefetching.poll(max_messages, timeout)
         if messages and running.traces is not None:
             running.traces.polled(messages)
         return messages

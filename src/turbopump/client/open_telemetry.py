@@ -1,21 +1,24 @@
-"""OpenTelemetry spans for sent and handled messages.
+"""OpenTelemetry spans and metrics of sent, received and handled messages.
 
-There is one span for each attempt to send, and one for each handled message, by the semantic
-conventions for messaging and RocketMQ. The context travels in message properties (``traceparent``),
-as with Java's and Go's instrumentations of RocketMQ.
+There is one span for each attempt to send, one for each handled message, and one for each call that
+receives or acknowledges messages. The metrics count the same operations. Both follow the semantic
+conventions for messaging and RocketMQ (``messaging_attributes.py``). The context travels in message
+properties (``traceparent``), as with Java's and Go's instrumentations of RocketMQ.
 
 Needs ``turbopump[otel]``. One rule: tracing only observes. Without a configured SDK nothing is
 recorded, and no error here fails a send. This module must not know how sending or consuming works.
-Source: https://opentelemetry.io/docs/specs/semconv/messaging/rocketmq/
+Source: https://opentelemetry.io/docs/specs/semconv/messaging/
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from time import perf_counter, time_ns
 from typing import Any, Final
 
 from opentelemetry.context import Context
+from opentelemetry.metrics import MeterProvider, get_meter
 from opentelemetry.propagate import extract, inject
 from opentelemetry.trace import (
     Link,
@@ -27,39 +30,75 @@ from opentelemetry.trace import (
     get_current_span,
     get_tracer,
     set_span_in_context,
+    use_span,
 )
-from opentelemetry.util.types import AttributeValue
 
-from turbopump.client.consumer.delivery import BatchHandler
+from turbopump.client.consumer.delivery import BatchHandler, Delivery
 from turbopump.client.consumer.handling import Handler
-from turbopump.client.hooks import MessageKind, SendContext, SendHook
-from turbopump.client.namespace import INSTANCE_ID
+from turbopump.client.hooks import SendContext
+from turbopump.client.instrumentation import OBSERVED, Telemetry
+from turbopump.client.messaging_attributes import (
+    Attributes,
+    NameStyle,
+    error_type,
+    message_attributes,
+    operation_attributes,
+    queue_attributes,
+    received_attributes,
+    server_attributes,
+)
 from turbopump.client.user_function import is_coroutine_function
-from turbopump.config.addresses import parse_address
-from turbopump.errors import ConfigError, ResponseError
-from turbopump.message import properties as names
 from turbopump.message.message import Message, ReceivedMessage
 
 _SPAN: Final = "open telemetry span"
-_TYPES: Final = {
-    MessageKind.DELAY: "delay",
-    MessageKind.TRANSACTION_HALF: "transaction",
-    MessageKind.TRANSACTION_COMMIT: "transaction",
-}
+_BOUNDS_S: Final = [0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10]
+"""Upper bounds of the buckets of a duration, by the conventions."""
+_OTHER_ERROR: Final = "_OTHER"
 
 
-class OpenTelemetry(SendHook):
-    """Hook that records one OpenTelemetry span per send, and one per handler call.
+class OpenTelemetry(Telemetry):
+    """Hook that records one OpenTelemetry span per send, and one per handler call, with metrics.
 
     Pass the object to producers as ``hooks=[telemetry]``, and wrap handlers with it:
-    ``handler=telemetry.traced(handle, group="g")``.
+    ``handler=telemetry.traced(handle, group="g")``. ``TurbopumpInstrumentor`` does both for all
+    clients of the process.
 
     - ``provider``: tracer provider to use. By default it is that of the process
       (``opentelemetry.trace.set_tracer_provider``).
+    - ``meter_provider``: the same for metrics.
+
+    The variable OTEL_SEMCONV_STABILITY_OPT_IN selects the names of RocketMQ's own attributes.
     """
 
-    def __init__(self, provider: TracerProvider | None = None) -> None:
+    def __init__(
+        self, provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None
+    ) -> None:
         self._tracer = get_tracer("turbopump", tracer_provider=provider)
+        self._style = NameStyle.selected()
+        meter = get_meter("turbopump", meter_provider=meter_provider)
+        self._operation_s = meter.create_histogram(
+            "messaging.client.operation.duration",
+            unit="s",
+            description="Duration of messaging operation initiated by a producer or consumer "
+            "client.",
+            explicit_bucket_boundaries_advisory=_BOUNDS_S,
+        )
+        self._process_s = meter.create_histogram(
+            "messaging.process.duration",
+            unit="s",
+            description="Duration of processing operation.",
+            explicit_bucket_boundaries_advisory=_BOUNDS_S,
+        )
+        self._sent = meter.create_counter(
+            "messaging.client.sent.messages",
+            unit="{message}",
+            description="Number of messages producer attempted to send to the broker.",
+        )
+        self._consumed = meter.create_counter(
+            "messaging.client.consumed.messages",
+            unit="{message}",
+            description="Number of messages that were delivered to the application.",
+        )
 
     # --- sending
 
@@ -70,28 +109,32 @@ class OpenTelemetry(SendHook):
         span = self._tracer.start_span(
             f"send {context.topic}",
             kind=SpanKind.PRODUCER,
-            attributes={
-                "messaging.operation.name": "send",
-                "messaging.operation.type": "send",
-                "messaging.destination.partition.id": str(context.queue.queue_id),
-                "messaging.message.body.size": context.body_size,
-                "messaging.rocketmq.client_group": context.group,
-                **_message_attributes(context.topic, context.msg_id, properties, context.kind),
-                **_server(context.address),
-            },
+            attributes=self._style.named(
+                {
+                    **_send_attributes(context),
+                    "messaging.message.body.size": context.body_size,
+                    "rocketmq.client_group": context.group,
+                    **message_attributes(context.msg_id, properties, context.kind),
+                }
+            ),
         )
         context.state[_SPAN] = span
         inject(properties, context=set_span_in_context(span))
 
     def after(self, context: SendContext) -> None:
+        attributes = _send_attributes(context)
         span = context.state.pop(_SPAN, None)
-        if span is None:
-            return
         if context.error is not None:
-            _fail(span, context.error)
-        elif context.result is not None:
-            span.set_attribute("messaging.rocketmq.send.status", context.result.status.value)
-        span.end()
+            attributes["error.type"] = error_type(context.error)
+        if span is not None:
+            if context.error is not None:
+                _fail(span, context.error)
+            elif context.result is not None:
+                status = context.result.status.value
+                span.set_attributes(self._style.named({"rocketmq.send.status": status}))
+            span.end()
+        self._operation_s.record(context.cost_ms / 1000, attributes)
+        self._sent.add(context.msg_id.count(",") + 1, attributes)
 
     def carrying(self, message: Message) -> Message:
         """Return a copy of the message with the current trace context in its properties.
@@ -112,41 +155,56 @@ class OpenTelemetry(SendHook):
 
         The parent of the span is the span of the send. If ``message`` is a sequence of at least one
         message of a queue, the span is linked to the spans of their sends instead. An exception
-        marks the span as failed and is raised again.
+        marks the span as failed and is raised again. If the message has a span already, because all
+        clients are observed, that span becomes the current one.
         """
+        begun = getattr(message, "span", None)
+        if begun is not None:
+            with use_span(begun, record_exception=False, set_status_on_exception=False):
+                try:
+                    yield begun
+                except Exception as error:
+                    _fail(begun, error)
+                    raise
+            return
+        several = [message] if isinstance(message, ReceivedMessage) else list(message)
+        span = self._process_span(message, group)
+        attributes = _process_attributes(several[0], group)
+        if getattr(several[0], "span", None) is None:  # else it was counted when it was taken
+            self._consumed.add(len(several), attributes)
+        began = perf_counter()
+        try:
+            with use_span(
+                span, end_on_exit=True, record_exception=False, set_status_on_exception=False
+            ):
+                try:
+                    yield span
+                except Exception as error:
+                    attributes["error.type"] = error_type(error)
+                    _fail(span, error)
+                    raise
+        finally:
+            self._process_s.record(perf_counter() - began, attributes)
+
+    def _process_span(
+        self, message: ReceivedMessage | Sequence[ReceivedMessage], group: str | None
+    ) -> Span:
         several: list[ReceivedMessage] = []
+        parent = None
         if isinstance(message, ReceivedMessage):
             parent = extract(message.properties)
-            own_attributes = _single_attributes(message)
+            own_attributes = received_attributes(message)
         else:
             several = list(message)
             message = several[0]
-            parent = None
-            own_attributes = _several_attributes(several)
-        attributes: dict[str, AttributeValue] = {
-            "messaging.operation.name": "process",
-            "messaging.operation.type": "process",
-            "messaging.destination.partition.id": str(message.queue_id),
-            **own_attributes,
-            "server.address": message.store_host[0],
-            "server.port": message.store_host[1],
-        }
-        if group is not None:
-            attributes["messaging.consumer.group.name"] = group
-        with self._tracer.start_as_current_span(
+            own_attributes = {"messaging.batch.message_count": len(several)}
+        return self._tracer.start_span(
             f"process {message.topic}",
             context=parent,
             kind=SpanKind.CONSUMER,
-            attributes=attributes,
+            attributes=self._style.named({**_process_attributes(message, group), **own_attributes}),
             links=_links(several),
-            record_exception=False,
-            set_status_on_exception=False,
-        ) as span:
-            try:
-                yield span
-            except Exception as error:
-                _fail(span, error)
-                raise
+        )
 
     def traced(
         self, handler: Handler | BatchHandler, *, group: str | None = None
@@ -156,19 +214,152 @@ class OpenTelemetry(SendHook):
         The result is a coroutine function if ``handler`` is one, and a plain function otherwise.
         The handler may accept lists of messages (``handler_batch``).
         """
+        observed: Callable[[Any], object]
         if is_coroutine_function(handler):
 
             async def awaited(message: Any) -> object:
                 with self.processing(message, group=group):
                     return await handler(message)  # type: ignore[misc]
 
-            return awaited
+            observed = awaited
+        else:
 
-        def called(message: Any) -> object:
-            with self.processing(message, group=group):
-                return handler(message)
+            def called(message: Any) -> object:
+                with self.processing(message, group=group):
+                    return handler(message)
 
-        return called
+            observed = called
+        setattr(observed, OBSERVED, True)
+        return observed
+
+    def reading(self, group: str) -> _Reading:
+        """Return the observer of a consumer's messages that no handler gets."""
+        return _Reading(self, group)
+
+    # --- calls of consumers
+
+    @contextmanager
+    def receiving(self, group: str) -> Iterator[list[ReceivedMessage]]:
+        """Record a call that receives messages. The caller puts them into the yielded list.
+
+        A call that got messages or failed has a span, which is linked to the spans of the sends. A
+        call that got none has only its duration.
+        """
+        received: list[ReceivedMessage] = []
+        began = perf_counter()
+        began_ns = time_ns()
+        failure: Exception | None = None
+        try:
+            yield received
+        except Exception as error:
+            failure = error
+            raise
+        finally:
+            topics = {message.topic for message in received}
+            topic = topics.pop() if len(topics) == 1 else None
+            attributes = operation_attributes("receive", "receive", topic)
+            attributes["messaging.consumer.group.name"] = group
+            if failure is not None:
+                attributes["error.type"] = error_type(failure)
+            self._operation_s.record(perf_counter() - began, attributes)
+            if received or failure is not None:
+                span = self._tracer.start_span(
+                    " ".join(filter(None, ("receive", topic))),
+                    kind=SpanKind.CLIENT,
+                    start_time=began_ns,
+                    attributes={**attributes, "messaging.batch.message_count": len(received)},
+                    links=_links(received),
+                )
+                _end(span, failure)
+            for message, count in _by_queue(received):
+                counted = operation_attributes("receive", "receive", message.topic)
+                counted["messaging.consumer.group.name"] = group
+                self._consumed.add(count, {**counted, **queue_attributes(message)})
+
+    @contextmanager
+    def settling(self, messages: Sequence[ReceivedMessage], group: str) -> Iterator[None]:
+        """Record a call that acknowledges messages, as a span and a duration."""
+        topics = {message.topic for message in messages}
+        topic = topics.pop() if len(topics) == 1 else None
+        attributes = operation_attributes("ack", "settle", topic)
+        attributes["messaging.consumer.group.name"] = group
+        span = self._tracer.start_span(
+            " ".join(filter(None, ("ack", topic))),
+            kind=SpanKind.CLIENT,
+            attributes={**attributes, "messaging.batch.message_count": len(messages)},
+            links=_links(messages),
+        )
+        began = perf_counter()
+        failure: Exception | None = None
+        try:
+            yield
+        except Exception as error:
+            failure = error
+            attributes["error.type"] = error_type(error)
+            raise
+        finally:
+            _end(span, failure)
+            self._operation_s.record(perf_counter() - began, attributes)
+
+
+class _Reading:
+    """Observer of messages that a program reads without a handler.
+
+    The span of a message begins when the program gets the message, and ends when it is settled. It
+    is not the current span of the program, except inside ``OpenTelemetry.processing``.
+    """
+
+    def __init__(self, telemetry: OpenTelemetry, group: str) -> None:
+        self._telemetry = telemetry
+        self._group = group
+
+    def began(self, message: Delivery) -> None:
+        telemetry = self._telemetry
+        message.span = telemetry._process_span(message, self._group)
+        telemetry._consumed.add(1, _process_attributes(message, self._group))
+
+    def ended(self, message: Delivery, *, ok: bool, seconds: float) -> None:
+        span = getattr(message, "span", None)
+        if span is None:
+            return
+        message.span = None
+        attributes = _process_attributes(message, self._group)
+        if not ok:
+            cause = message.cause
+            error = _OTHER_ERROR
+            if isinstance(cause, Exception):
+                _fail(span, cause)
+                error = error_type(cause)
+            else:
+                span.set_attribute("error.type", error)
+                span.set_status(Status(StatusCode.ERROR, str(cause or "")))
+            attributes["error.type"] = error
+        span.end()
+        self._telemetry._process_s.record(seconds, attributes)
+
+
+def _send_attributes(context: SendContext) -> Attributes:
+    return {
+        **operation_attributes("send", "send", context.topic),
+        "messaging.destination.partition.id": str(context.queue.queue_id),
+        **server_attributes(context.address),
+    }
+
+
+def _process_attributes(message: ReceivedMessage, group: str | None) -> Attributes:
+    attributes = operation_attributes("process", "process", message.topic)
+    if group is not None:
+        attributes["messaging.consumer.group.name"] = group
+    return {**attributes, **queue_attributes(message)}
+
+
+def _by_queue(messages: Sequence[ReceivedMessage]) -> list[tuple[ReceivedMessage, int]]:
+    """Return one message of each queue, and the number of messages of that queue."""
+    queues: dict[object, tuple[ReceivedMessage, int]] = {}
+    for message in messages:
+        key = message.topic, message.queue_id, message.store_host
+        queues[key] = message, queues.get(key, (message, 0))[1] + 1
+    return list(queues.values())
 
 
 def _links(messages: Sequence[ReceivedMessage]) -> list[Link]:
@@ -177,86 +368,13 @@ def _links(messages: Sequence[ReceivedMessage]) -> list[Link]:
     return [Link(span.get_span_context()) for span in spans if span.get_span_context().is_valid]
 
 
-def _single_attributes(message: ReceivedMessage) -> dict[str, AttributeValue]:
-    kind = _kind_of(message)
-    properties = dict(message.properties)
-    if message.reconsume_times:
-        properties.pop(names.DELAY_TIME_LEVEL, None)  # set by the broker
-    return {
-        "messaging.message.body.size": len(message.stored_body),
-        **_message_attributes(message.topic, message.msg_id, properties, kind),
-    }
-
-
-def _several_attributes(messages: Sequence[ReceivedMessage]) -> dict[str, AttributeValue]:
-    return {
-        "messaging.system": "rocketmq",
-        "messaging.destination.name": messages[0].topic,
-        "messaging.batch.message_count": len(messages),
-    }
-
-
-def _message_attributes(
-    topic: str, msg_id: str, properties: dict[str, str], kind: MessageKind
-) -> dict[str, AttributeValue]:
-    ids = msg_id.split(",")
-    usual = "fifo" if names.SHARDING_KEY in properties else "normal"
-    attributes: dict[str, AttributeValue] = {
-        "messaging.system": "rocketmq",
-        "messaging.destination.name": topic,
-        "messaging.rocketmq.message.type": _TYPES.get(kind) or usual,
-    }
-    if len(ids) > 1:
-        attributes["messaging.batch.message_count"] = len(ids)
-    else:
-        attributes["messaging.message.id"] = msg_id
-    for name, attribute in _TEXTS.items():
-        if name in properties:
-            attributes[attribute] = properties[name]
-    for name, attribute in _NUMBERS.items():
-        if properties.get(name, "").isdecimal():
-            attributes[attribute] = int(properties[name])
-    if names.KEYS in properties:
-        attributes["messaging.rocketmq.message.keys"] = properties[names.KEYS].split()
-    return attributes
-
-
-_TEXTS: Final = {
-    INSTANCE_ID: "messaging.rocketmq.namespace",
-    names.TAGS: "messaging.rocketmq.message.tag",
-    names.SHARDING_KEY: "messaging.rocketmq.message.group",
-    names.CORRELATION_ID: "messaging.message.conversation_id",
-}
-_NUMBERS: Final = {
-    names.DELAY_TIME_LEVEL: "messaging.rocketmq.message.delay_time_level",
-    names.TIMER_DELIVER_MS: "messaging.rocketmq.message.delivery_timestamp",
-}
-
-
-def _kind_of(message: ReceivedMessage) -> MessageKind:
-    """Derive the kind of a received message from the properties that brokers keep.
-
-    In a retried message, ``DELAY`` was set by the broker, not by the sender.
-    """
-    properties = message.properties
-    if message.sys_flag & names.TRANSACTION_MASK == names.SysFlag.TRANSACTION_COMMIT:
-        return MessageKind.TRANSACTION_COMMIT
-    timed = names.TIMER_OUT_MS in properties or names.TIMER_DELIVER_MS in properties
-    waited = names.DELAY_TIME_LEVEL in properties or names.REAL_TOPIC in properties
-    delayed = timed or (waited and message.reconsume_times == 0)
-    return MessageKind.DELAY if delayed else MessageKind.NORMAL
-
-
-def _server(address: str) -> dict[str, AttributeValue]:
-    try:
-        host, port = parse_address(address)
-    except ConfigError:  # no address is known
-        return {}
-    return {"server.address": host, "server.port": port}
+def _end(span: Span, failure: Exception | None) -> None:
+    if failure is not None:
+        _fail(span, failure)
+    span.end()
 
 
 def _fail(span: Span, error: Exception) -> None:
-    kind = str(int(error.code)) if isinstance(error, ResponseError) else type(error).__qualname__
-    span.set_attribute("error.type", kind)
+    span.set_attribute("error.type", error_type(error))
     span.record_exception(error)
     span.set_status(Status(StatusCode.ERROR, str(error)))

@@ -10,6 +10,7 @@ from typing import Unpack, overload
 from turbopump.client.heartbeat import InstanceMember
 from turbopump.client.hooks import SendHooks
 from turbopump.client.instance import ClientInstance
+from turbopump.client.instrumentation import with_telemetry
 from turbopump.client.lifecycle import InContext, not_started
 from turbopump.client.namespace import unwrapped, wrap
 from turbopump.client.recall import recall_message
@@ -129,7 +130,9 @@ class Producer(InContext):
             compression=settings.packing,
             namespace=self._namespace,
         )
-        hooks = list(settings.hooks)
+        hooks = [*settings.hooks]
+        if not self.group.startswith(TRACE_GROUP_PREFIX):
+            hooks = with_telemetry(hooks)
         topic = trace_topic(settings.trace)
         if topic is not None:
             tracing = Tracing(Producer, settings, environment, self.group, topic, self._namespace)

@@ -30,6 +30,7 @@ from turbopump.client.consumer.subscription import (
 )
 from turbopump.client.heartbeat import InstanceMember
 from turbopump.client.instance import ClientInstance
+from turbopump.client.instrumentation import receiving
 from turbopump.client.lifecycle import InContext, not_started
 from turbopump.client.namespace import unwrapped, wrap, wrapped
 from turbopump.client.setting_rules import OFFSET, TIMEOUT, SettingRule, is_a, is_whole, whole_from
@@ -144,10 +145,11 @@ class PullConsumer(InContext):
         instance.announce(self._member)
         await instance.introduced(address)
         request = pull_request(self._group, subscription, queue, offset, max_messages, wait)
-        answer = await pull(instance, address, request, queue, ReceivedMessage, wait + timeout)
+        with receiving(self.group) as messages:
+            answer = await pull(instance, address, request, queue, ReceivedMessage, wait + timeout)
+            messages += wanted_messages(answer, subscription, queue.broker_name, self._namespace)
         damaged = [replace(one, queue=given) for one in answer.damaged]
         log_damaged(damaged)
-        messages = wanted_messages(answer, subscription, queue.broker_name, self._namespace)
         reply = answer.reply
         status = answer.status
         if status is PullStatus.FOUND and not messages:

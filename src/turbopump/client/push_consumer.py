@@ -32,6 +32,7 @@ from turbopump.client.consumer.statistics import Consumption
 from turbopump.client.consumer.subscription import ALL, Subscription, Wanted
 from turbopump.client.heartbeat import InstanceMember
 from turbopump.client.instance import ClientInstance
+from turbopump.client.instrumentation import handler_with_telemetry, telemetry
 from turbopump.client.lifecycle import Lifecycle
 from turbopump.client.namespace import unwrap, unwrapped, wrap
 from turbopump.client.request_reply import Replier
@@ -375,8 +376,12 @@ class RunningPush(RunningConsumer):
         self._consume_timeout = settings.consume_timeout
         self._close_timeout = settings.close_timeout
         self._replier: Replier | None = None
+        observer = telemetry()
+        shown_group = unwrap(namespace, group)
         self.consumption = Consumption(
-            asyncio.get_running_loop().time, tracing.of_consumer() if tracing is not None else None
+            asyncio.get_running_loop().time,
+            tracing.of_consumer() if tracing is not None else None,
+            observer.reading(shown_group) if observer and settings.handler is None else None,
         )
         self.ready = ReadyMessages(
             self.consumption.handling_began, batch=settings.handler_batch, ordered=settings.ordered
@@ -408,8 +413,9 @@ class RunningPush(RunningConsumer):
             consequence = None
             if settings.broadcast and not settings.ordered:
                 consequence = "is not delivered again (broadcasting)"
+            handler = handler_with_telemetry(settings.handler, shown_group)
             self.handlers = HandlerPool(
-                settings.handler, self.ready, concurrency=concurrency, consequence=consequence
+                handler, self.ready, concurrency=concurrency, consequence=consequence
             )
         super().__init__(instance, member, tracing, self.assignment, balancer)
 

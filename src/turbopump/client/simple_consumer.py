@@ -31,6 +31,7 @@ from turbopump.client.consumer.settings import SimpleConsumerSettings
 from turbopump.client.consumer.subscription import ALL, Subscription, Wanted
 from turbopump.client.heartbeat import InstanceMember
 from turbopump.client.instance import ClientInstance
+from turbopump.client.instrumentation import receiving, settling
 from turbopump.client.lifecycle import Lifecycle
 from turbopump.client.namespace import unwrap, wrap
 from turbopump.client.setting_rules import SECONDS, TIMEOUT, check_timeout, whole_from
@@ -146,7 +147,10 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
         TIMEOUT.check("timeout", timeout)
         if not self._subscriptions:
             raise errors.ConfigError("nothing to receive: give topic=… or call subscribe(topic)")
-        return await self.lifecycle.ready().receive(max_messages, invisible_seconds, timeout)
+        running = self.lifecycle.ready()
+        with receiving(self.group) as messages:
+            messages += await running.receive(max_messages, invisible_seconds, timeout)
+        return messages
 
     # --- acknowledging
 
@@ -166,7 +170,8 @@ class SimpleConsumer(GroupConsumer["RunningSimple"]):
         several = [messages] if isinstance(messages, PoppedMessage) else list(messages)
         for message in several:
             _refuse_others(message)
-        await running.requests.acknowledge(several, timeout=timeout)
+        with settling(several, self.group):
+            await running.requests.acknowledge(several, timeout=timeout)
 
     async def change_invisible_time(
         self, message: PoppedMessage, seconds: float, *, timeout: float = CALL_TIMEOUT_S

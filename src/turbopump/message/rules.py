@@ -84,6 +84,30 @@ def is_system_topic(topic: str) -> bool:
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
 
 
+_SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
+PREDEFINED_GROUPS: Final = frozenset(
+    {
+        "CID_ONS-HTTP-PROXY",
+        "CID_ONSAPI_OWNER",
+        "CID_ONSAPI_PERMISSION",
+        "CID_ONSAPI_PULL",
+        "CID_RMQ_SYS_TRANS",
+        "DEFAULT_CONSUMER",
+        "FILTERSRV_CONSUMER",
+        "SCHEDULE_CONSUMER",
+        "SELF_TEST_C_GROUP",
+        "TOOLS_CONSUMER",
+        "__MONITOR_CONSUMER",
+    }
+)
+"""Groups of RocketMQ's own (apache/rocketmq ``MixAll.PREDEFINE_GROUP_SET``)."""
+
+
+def is_system_group(group: str) -> bool:
+    """Return True for a consumer group of RocketMQ's own."""
+    return group in PREDEFINED_GROUPS or group.startswith(_SYSTEM_GROUP_PREFIX)
+
+
 def is_brokers_own(topic: str) -> bool:
     """Return True for a topic in which the broker keeps internal state.
 

@@ -152,6 +152,7 @@ class RegistrationHandlers:
         topics = registration.topics.topic_config_table
         known = self._table.data_version(broker.cluster, broker.address) is not None
         outcome = self._table.register(registration, peer, self._clock.monotonic())
+        self._table.registrations[type(outcome).__name__.lower()] += 1
         if isinstance(outcome, Occupied):
             return outcome
         if isinstance(outcome, Incomplete):

@@ -8,6 +8,7 @@ Source of the rules: apache/rocketmq `RouteInfoManager`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -53,6 +54,10 @@ class RouteTable:
         self._mappings: dict[str, dict[str, TopicQueueMappingInfo]] = {}
         self._drained: set[str] = set()
         """Names of brokers whose write permission an operator has removed."""
+        self.registrations: Counter[str] = Counter()
+        """Number of registrations by their result, the name of its class in lower case."""
+        self.removals: Counter[str] = Counter(silent=0, connection_lost=0)
+        """Number of brokers that were removed without a request, by cause."""
         self.on_change: Callable[[str | None], None] = lambda _topic: None
         """Called with each topic whose route has changed, or with None if any route may have
         changed."""
@@ -136,6 +141,7 @@ class RouteTable:
     def connection_lost(self, connection: object) -> list[BrokerIdentity]:
         """Remove and return every broker that was registered on this connection."""
         gone = [live for live in self._live.values() if live.connection is connection]
+        self.removals["connection_lost"] += len(gone)
         return [live.broker for live in self._forget_all(gone)]
 
     def expire(self, now: float) -> list[tuple[BrokerIdentity, object]]:
@@ -146,6 +152,7 @@ class RouteTable:
         silent = [
             live for live in self._live.values() if live.heard_at + live.timeout_ms / 1000 < now
         ]
+        self.removals["silent"] += len(silent)
         return [(live.broker, live.connection) for live in self._forget_all(silent)]
 
     # Queries.
@@ -227,6 +234,16 @@ class RouteTable:
     def broker_count(self) -> int:
         """Number of known broker names."""
         return len(self._brokers)
+
+    @property
+    def address_count(self) -> int:
+        """Number of registered brokers, each master and each slave."""
+        return len(self._live)
+
+    @property
+    def topic_count(self) -> int:
+        """Number of topics with a route."""
+        return len(self._queues)
 
     # Changes by operators. A removed write permission survives new registrations. It ends with
     # add_write_perm or when the broker's master is gone. Other changes end when the broker

@@ -25,8 +25,10 @@ from turbopump.namesrv.route_handlers import RouteHandlers
 from turbopump.namesrv.route_table import RouteTable
 from turbopump.remoting.health_port import HealthPort
 from turbopump.remoting.metrics_port import MetricsPort
+from turbopump.remoting.metrics_reports import MetricsReports
 from turbopump.remoting.router import Authorise, Router
 from turbopump.remoting.server import RemotingServer
+from turbopump.remoting.server_metrics import ServerMetrics
 from turbopump.remoting.wire import Wire
 
 log = logging.getLogger(__name__)
@@ -91,13 +93,17 @@ class NameServer:
             per_address=self.config.max_connections_per_address,
             tls=self.config.server_tls,
         )
+        self._measuring = ServerMetrics(self._server)
         self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
         self._unready = "the name server is starting"
         self._health = HealthPort(self.config, self.unready_reasons)
         may_read = None
         if self.access is not None:
             may_read = self.access.control.may_read_metrics
-        self.metrics_port = MetricsPort(self.config, metrics_of(self.config, self.table), may_read)
+        metrics = metrics_of(self.config, self.table, self._server.times)
+        self._measuring.add_to(metrics)
+        self.metrics_port = MetricsPort(self.config, metrics, may_read)
+        self._metrics_reports = MetricsReports(self.config, metrics)
 
     async def start(self, host: str | None = None, port: int | None = None) -> tuple[str, int]:
         """Open the port of the name server, and return its host and port.
@@ -121,6 +127,7 @@ class NameServer:
             self._repeat(LOOK_INTERVAL_S, self.access.check_file)
         if self.config.metrics_exporter_type is MetricsExporterType.PROM:
             await self.metrics_port.open(self.config.namesrv_metrics_port)
+        self._metrics_reports.start()
         self._unready = ""
         log.info("name server ready address=%s:%d", *bound)
         return bound
@@ -134,6 +141,8 @@ class NameServer:
         for timer in self._timers.values():
             timer.cancel()
         self.metrics_port.close()
+        await self._metrics_reports.close()
+        self._measuring.stop()
         await self._server.close()
         self._health.pages.close()
 

@@ -220,6 +220,26 @@ TEMPORARY_REFUSALS: Final = frozenset(
 """Response codes of a temporary refusal. The same request may succeed later."""
 
 
+_REQUEST_NAMES: Final = {int(code): code.name.lower() for code in RequestCode}
+_RESPONSE_NAMES: Final = {int(code): code.name.lower() for code in ResponseCode}
+
+
+def request_name(code: int) -> str:
+    """Return Apache's name of a request code in lower case, such as ``send_message_v2``.
+
+    The name of a code that does not exist is ``unknown``.
+    """
+    return _REQUEST_NAMES.get(code, "unknown")
+
+
+def response_name(code: int) -> str:
+    """Return Apache's name of a response code in lower case, such as ``success``.
+
+    The name of a code that does not exist is its number.
+    """
+    return _RESPONSE_NAMES.get(code, str(code))
+
+
 class LanguageCode(IntEnum):
     """Programming languages of peers. JSON headers carry the name, binary headers the number."""
 

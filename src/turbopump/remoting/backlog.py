@@ -34,6 +34,7 @@ import msgspec
 from turbopump.errors import ProtocolError
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.frame import Frame
+from turbopump.remoting.answer_times import AnswerTimes
 from turbopump.remoting.response import Refusal, encoder_of, refusal
 from turbopump.remoting.wire import Wire
 
@@ -81,11 +82,13 @@ class PeerRequests(Protocol):
 
     - ``in_line``: number of the connection's requests in the backlog.
     - ``interrupted``: True if the remaining frames must not be handled at once.
+    - ``times``: the server's times of answers.
     """
 
     wire: Wire
     in_line: int
     interrupted: bool
+    times: AnswerTimes
 
     @property
     def router(self) -> WaitingRules:
@@ -409,7 +412,9 @@ class Backlog:
             connection, frame = begun.connection, begun.frame
             self._size -= _size(frame)
             connection.in_line -= 1
+            connection.times.begin_turn(begun.arrived, now)
             connection.take_frame(frame)
+            connection.times.end_turn(self._loop.time())
             self._begun = None
             if connection.interrupted and until < FOR_EVER:
                 self._take_out(connection)
@@ -458,6 +463,8 @@ class Backlog:
         """Refuse the first request of a queue, together with the next ones from the same
         millisecond."""
         arrived, before = line[0].arrived, len(line)
+        times = line[0].connection.times
+        times.begin_turn(arrived, now)
         answer = self._shared_answer(why, now, arrived, len(self) - 1)
         for _ in range(min(before, REFUSED_TOGETHER)):
             if line[0].arrived - arrived >= ALIKE_S:
@@ -466,6 +473,7 @@ class Backlog:
             self._size -= _size(waiting.frame)
             waiting.connection.in_line -= 1
             waiting.connection.router.refuse_frame(waiting.frame, answer, waiting.connection)
+        times.end_turn(now)
         self.refused[why] += before - len(line) - 1
 
     def _refuse_one(self, waiting: _QueuedRequest, why: BacklogRefusal) -> None:

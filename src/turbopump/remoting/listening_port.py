@@ -18,6 +18,7 @@ import socket
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
@@ -94,6 +95,11 @@ class FirstByte:
     def __init__(self, tls: ServerTls) -> None:
         self._enforcing = tls.mode is TlsMode.ENFORCING
         self._context = ServerContext(tls)
+
+    @property
+    def certificate_end(self) -> datetime | None:
+        """End of the validity of the certificate in use, or None if it is unknown."""
+        return self._context.certificate_end
 
     def options(self, first: bytes, now: float) -> dict[str, Any] | None:
         """Return the arguments for ``connect_accepted_socket``, or None if the connection must be

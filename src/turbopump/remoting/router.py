@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Generator
 from enum import Enum
+from functools import partial
 from typing import Any, Final, Literal, Protocol, TypeVar, cast
 
 import msgspec
@@ -40,6 +41,7 @@ from turbopump.protocol.command import (
 )
 from turbopump.protocol.frame import JSON, Frame
 from turbopump.protocol.request import ReplyT, Request, header_from_ext
+from turbopump.remoting.answer_times import answer_key
 from turbopump.remoting.backlog import PeerRequests
 from turbopump.remoting.response import Refusal, Response, encode_response, refusal, response_steps
 from turbopump.remoting.served_requests import ServedRequests, size_of
@@ -106,6 +108,8 @@ class RequestContext(msgspec.Struct, gc=False):
     - ``judge_topic``: function that authorises the topic of a message that the request names by
       offset only. ``authorise`` cannot know this topic.
     - ``may_produce``: False if the producers of a heartbeat do not count.
+    - ``arrived``: the loop's time at which the request was read, or 0 during that turn.
+    - ``suspended``: True if the request has waited for messages (long polling).
     """
 
     peer: Wire
@@ -119,6 +123,8 @@ class RequestContext(msgspec.Struct, gc=False):
     decoded: Command | None = None
     judge_topic: Callable[[str, str | None], Refusal | None] | None = None
     may_produce: bool = True
+    arrived: float = 0.0
+    suspended: bool = False
 
     @property
     def command(self) -> Command:
@@ -142,11 +148,14 @@ class RequestContext(msgspec.Struct, gc=False):
         """Send the answer to a request, after its handler has returned ``HELD``. A one-way request
         gets no answer."""
         if self.flag & FLAG_ONEWAY:
-            return
-        if response.has_body:
+            self._count_answer(response.code)
+        elif response.has_body:
+            self._leave_turn()
             steps = response_steps(self.opaque, response)
-            self.served.run_steps(steps, self.peer.send_frame, _raise)
+            send = partial(self._send_encoded, code=response.code)
+            self.served.run_steps(steps, send, _raise)
         else:
+            self._count_answer(response.code)
             self.peer.send_frame(encode_response(self.opaque, response))
 
     def fail(self, error: Exception) -> None:
@@ -161,19 +170,47 @@ class RequestContext(msgspec.Struct, gc=False):
     def settle(self, outcome: Outcome[Any]) -> None:
         """Process the outcome of a handler: send the answer, or start the work that produces it."""
         if outcome.__class__ is bytes:  # the fastest form
-            if not self.flag & FLAG_ONEWAY:
+            if self.arrived or self.flag & FLAG_ONEWAY:
+                self._send_encoded(outcome)
+            else:
+                self.served.note_answer(self.code)
                 self.peer.send_frame(outcome)
         elif outcome is HELD:
-            return
+            self._leave_turn()
         elif outcome is NO_ROOM:
             self.served.put_off(self.frame)
         elif isinstance(outcome, Response):
             self.answer(outcome)
         elif isinstance(outcome, Generator):
+            self._leave_turn()
             self.served.run_steps(_with_frame(outcome, self.opaque), self.settle, self.fail)
         else:
             assert isinstance(outcome, Awaitable)
+            self._leave_turn()
             self.served.start_task(outcome, size_of(self.frame), self.settle_awaited)
+
+    def _leave_turn(self) -> None:
+        """Remember when the request was read, because its answer may come in a later turn."""
+        self.arrived = self.arrived or self.served.times.arrived
+
+    def _send_encoded(self, frame: bytes, code: int = ResponseCode.SUCCESS) -> None:
+        """Send an encoded answer with the response code ``code``."""
+        self._count_answer(code)
+        if not self.flag & FLAG_ONEWAY:
+            self.peer.send_frame(frame)
+
+    def _count_answer(self, response_code: int) -> None:
+        key = answer_key(
+            self.code,
+            response_code,
+            oneway=self.is_oneway,
+            suspended=self.suspended,
+            failed=self.peer.closed,
+        )
+        if self.arrived:
+            self.served.times.count(key, self.arrived, self.peer.now())
+        else:
+            self.served.note_answer(key)
 
     async def settle_awaited(self, outcome: Awaitable[Ready[Any]]) -> None:
         """Await the answer of a handler and send it. If the handler fails, send its error."""
@@ -238,6 +275,7 @@ class RequestWithBodyType(RequestType[RequestT, ReplyT], Protocol[RequestT, Body
 class _Number(msgspec.Struct):
     """Header fields of a request that a refusal needs."""
 
+    code: int
     opaque: int
     flag: int = 0
 
@@ -400,7 +438,10 @@ class Router:
             except ProtocolError as error:
                 connection.give_up(error)
                 return
-        if not head.flag & FLAG_ONEWAY:
+        oneway = bool(head.flag & FLAG_ONEWAY)
+        key = answer_key(head.code, ResponseCode.SYSTEM_BUSY, oneway=oneway)
+        connection.times.turn.append(key)
+        if not oneway:
             connection.wire.send_frame(answer(head.opaque))
 
     def decode_typed(self, header: bytes) -> tuple[TypedJsonHeader[Any], RequestHandler] | None:
@@ -449,7 +490,7 @@ class Router:
 
     @staticmethod
     def _number(frame: Frame) -> _Number | None:
-        """Decode only the id and the flag of a request. Return None if ``decode_command`` is
+        """Decode only the code, id and flag of a request. Return None if ``decode_command`` is
         needed.
 
         This takes a third of the time of ``decode_typed``.

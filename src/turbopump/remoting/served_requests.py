@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from turbopump.errors import ProtocolError
 from turbopump.protocol.frame import FRAME_SIZE_MAX, JSON, Frame
+from turbopump.remoting.answer_times import AnswerTimes
 from turbopump.remoting.backlog import FULL_READ, TURN_S, Backlog, WaitingRules
 from turbopump.remoting.connection_memory import ConnectionMemory
 from turbopump.remoting.turns import Steps, Turns
@@ -80,8 +81,11 @@ class ServedRequests:
       continue.
     - ``backlog``: the server's backlog for requests that may wait.
     - ``turns``: driver of long work.
+    - ``times``: the server's times of answers.
     - ``on_open``, ``on_close``: functions called with the wire when it is connected and when it
       ends.
+
+    ``note_answer`` notes an answer in the turn of its request, by its key (``answer_key``).
     """
 
     __slots__ = (
@@ -99,7 +103,9 @@ class ServedRequests:
         "_tasks",
         "in_line",
         "interrupted",
+        "note_answer",
         "router",
+        "times",
         "turns",
         "wire",
     )
@@ -114,7 +120,10 @@ class ServedRequests:
         memory: ConnectionMemory | None = None,
         backlog: Backlog | None = None,
         turns: Turns | None = None,
+        times: AnswerTimes | None = None,
     ) -> None:
+        self.times = times if times is not None else AnswerTimes()
+        self.note_answer = self.times.turn.append
         self.wire = Wire(
             self,
             on_open=on_open,
@@ -157,7 +166,8 @@ class ServedRequests:
         #
         # If a handler closes the connection, the remaining frames are dropped. An invalid frame is
         # processed last, so that the valid ones before it are answered.
-        wire, backlog = self.wire, self._backlog
+        wire, backlog, times = self.wire, self._backlog, self.times
+        times.arrived = now
         if size >= FULL_READ and self._memory is not None:
             self._rest_if_much_was_read(size)
         if wire.frame_began or self._held != self._kept_size:
@@ -175,13 +185,15 @@ class ServedRequests:
                 else:  # a server has no typed calls: this saves a function call
                     handle(frame, self)
                 if self.interrupted and self.stops(rest, now):
-                    return
+                    break
                 if backlog.busy:
                     backlog.wait_all(self, rest, now)
         elif frames:
             backlog.take_in_turns(self, frames, size, now)
-            if wire.closed:
-                return
+        if len(times.turn) > times.begun:
+            times.end_turn(wire.now())
+        if wire.closed:
+            return
         error = wire.reader.error
         if error is not None and (self._lag is None or self._lag.is_clear):
             self.give_up(error)
@@ -420,7 +432,9 @@ class ServedRequests:
             if (self.in_line or self._backlog.is_held) and self.router.may_wait(frame):
                 self._backlog.wait_all(self, iter((frame,)), wire.now())
             else:  # the backlog gets its own share of each turn
+                self.times.begin_turn(wire.last_read, wire.now())
                 self.take_frame(frame)
+                self.times.end_turn(wire.now())
                 self.interrupted = wire.closed
         if wire.closed or not lag.is_clear:
             return not wire.closed

@@ -13,10 +13,12 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable
+from datetime import datetime
 from typing import Final
 
 from turbopump.config.tls import ServerTls, TlsMode
 from turbopump.protocol.frame import FRAME_SIZE_MAX
+from turbopump.remoting.answer_times import AnswerTimes
 from turbopump.remoting.backlog import Backlog
 from turbopump.remoting.connection_memory import SIZE_MAX, ConnectionMemory
 from turbopump.remoting.listening_port import (
@@ -58,6 +60,7 @@ class RemotingServer:
     - ``on_close``: function called with each connection that has ended.
     - ``backlog``: backlog for requests that may wait.
     - ``turns``: driver of long work.
+    - ``times``: the times of the server's answers.
     - ``memory_max``: maximum bytes of memory that all connections use together
       (``ConnectionMemory``).
     - ``connections_max``: maximum number of connections. More wait to be accepted. None means as
@@ -78,13 +81,14 @@ class RemotingServer:
         frame_size_max: int = FRAME_SIZE_MAX,
         backlog: Backlog | None = None,
         turns: Turns | None = None,
+        times: AnswerTimes | None = None,
         memory_max: int = SIZE_MAX,
         connections_max: int | None = None,
         per_address: int = 0,
         tls: ServerTls | None = None,
     ) -> None:
         self.router = router
-        self._connections_max = connections_max or room_for_connections()
+        self.connections_max = connections_max or room_for_connections()
         self._per_address = per_address
         self._by_address: Counter[str] = Counter()
         self._unaccepted: dict[Wire, None] = {}
@@ -102,10 +106,16 @@ class RemotingServer:
         self._backlog = backlog
         self._turns = turns or Turns()
         self._closing = Turns()
+        self.times = times or AnswerTimes()
         self.memory = ConnectionMemory(memory_max)
         self.ports: list[ListeningPort] = []
         self._all_gone = asyncio.Event()
         self._sweep: asyncio.TimerHandle | None = None
+
+    @property
+    def certificate_end(self) -> datetime | None:
+        """End of the validity of the TLS certificate. None without one, or if it is unknown."""
+        return None if self._tls is None else self._tls.certificate_end
 
     async def listen(self, host: str, port: int, router: Router | None = None) -> tuple[str, int]:
         """Listen on ``host`` and ``port``, and return the bound address. Port 0 picks a free port.
@@ -159,11 +169,12 @@ class RemotingServer:
             memory=self.memory,
             backlog=self._backlog,
             turns=self._turns,
+            times=self.times,
         ).wire
 
     def _is_full(self) -> bool:
         waiting = sum(port.waiting for port in self.ports)
-        return len(self.connections) + waiting >= self._connections_max
+        return len(self.connections) + waiting >= self.connections_max
 
     def _admits(self, host: str) -> bool:
         """Return True if the host at this address may have one more connection."""

@@ -79,6 +79,8 @@ class ServerContext:
 
     def __init__(self, tls: ServerTls) -> None:
         self._tls = tls
+        self.certificate_end: datetime | None = None
+        """End of the validity of the certificate, or None if it is unknown."""
         self._files = _Files((tls.certificate, tls.key, tls.trust), self._make_context)
 
     def context_at(self, now: float) -> ssl.SSLContext:
@@ -99,7 +101,7 @@ class ServerContext:
             context.verify_mode = ssl.CERT_OPTIONAL
             if tls.client_auth is ClientAuth.REQUIRE:
                 context.verify_mode = ssl.CERT_REQUIRED
-        _tell_of_expiry(tls.certificate)
+        self.certificate_end = _tell_of_expiry(tls.certificate)
         return context
 
 
@@ -255,11 +257,13 @@ def peer_certificate_end(transport: asyncio.BaseTransport | None) -> datetime | 
     return end_of_validity(certificate)
 
 
-def _tell_of_expiry(path: str) -> None:
+def _tell_of_expiry(path: str) -> datetime | None:
+    """Log a warning if a certificate expires soon. Return the end of its validity, if known."""
     end = end_of_validity(_first_certificate(path))
     warning = None if end is None else expiry_warning(end, datetime.now(UTC))
     if warning is not None:
         log.warning("certificate %s file=%s", warning, path)
+    return end
 
 
 def _first_certificate(path: str) -> bytes:

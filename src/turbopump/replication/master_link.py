@@ -89,6 +89,8 @@ class MasterLink:
         self.rules = rules
         self.in_sync_slaves = InSyncSlaves(settings)
         self.slaves: list[SlavePeer] = []
+        self.refused = 0
+        """Number of connections that were closed because of the slave's permission or log."""
         self.on_in_sync: Callable[[], None] = lambda: None
         """Called when enough slaves are in sync again."""
         self._unproven: dict[SlavePeer, float] = {}
@@ -408,6 +410,7 @@ class SlavePeer(asyncio.Protocol):
             self._link.watch_log()
             return
         cause = masters_refusal(found, end)
+        self._link.refused += 1
         _refused(self.address, cause, kind=f"{self._host} {found.verdict}")
         self._transport.close()
 
@@ -431,6 +434,7 @@ class SlavePeer(asyncio.Protocol):
 
     def refuse(self, cause: str) -> None:
         """Close the connection before it is served, and log the reason."""
+        self._link.refused += 1
         _refused_peer(self.address, cause, kind=f"{self._host} {cause}")
         self.close()
 
@@ -531,5 +535,6 @@ class SlavePeer(asyncio.Protocol):
         self._transport.writelines(pieces)
 
     def _fail(self, error: Exception) -> None:
+        self._link.refused += 1
         _refused(self.address, error, kind=str(error))
         self.close()

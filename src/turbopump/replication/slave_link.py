@@ -114,6 +114,11 @@ class SlaveLink:
         self._logged_at = 0.0
         self.fault: str | None = None
         """Reason why the slave does not copy now, or None while copying."""
+        self.refusal: str | None = None
+        """Reason why the last master that answered was not copied, or None if it was."""
+        self.copied_until: float | None = None
+        """Time at which the last connection that copied was last read, in seconds of the event
+        loop. None if none has copied since the start."""
         self._has_address = asyncio.Event()
         self._warned = False
         self._pause = AGAIN_MIN_S
@@ -180,7 +185,8 @@ class SlaveLink:
             self._record_fault(f"the master's history cannot be read: {error}")
             return self._next_pause()
         except CopyError as error:
-            self._record_fault(str(error))
+            self.refusal = str(error)
+            self._record_fault(self.refusal)
             return REFUSED_S
         except (ssl.SSLError, ConnectionResetError) as error:
             fault = f"no TLS connection to the master at {address}: {failure_words(error)}"
@@ -199,6 +205,9 @@ class SlaveLink:
         finally:
             self.peer = None
             peer.close()
+        if peer.connection.accepted:
+            self.copied_until = peer.connection.last_read
+            self.refusal = None
         if cause is None:
             if peer.connection.accepted:
                 self._record_fault(f"the connection to the master at {address} has ended")
@@ -209,8 +218,10 @@ class SlaveLink:
             )
             if peer.shakes_hands:
                 cause += "; both brokers need the same innerClientAuthenticationCredentials"
+            self.refusal = cause
             self._record_fault(cause)
             return self._next_pause(REFUSED_S)  # a master that stopped may be back at once
+        self.refusal = cause
         self._record_fault(cause)
         return REFUSED_S
 

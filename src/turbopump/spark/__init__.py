@@ -12,10 +12,17 @@ from typing import TYPE_CHECKING, Final
 from turbopump.errors import MissingExtraError
 
 if TYPE_CHECKING:
-    from turbopump.spark.progress import LagListener, LagReport, lag
+    from turbopump.spark.progress import LagListener, LagReport, lag, serve_stream_metrics
     from turbopump.spark.session import end_session, rocketmq_session
 
-__all__ = ["LagListener", "LagReport", "end_session", "lag", "rocketmq_session"]
+__all__ = [
+    "LagListener",
+    "LagReport",
+    "end_session",
+    "lag",
+    "rocketmq_session",
+    "serve_stream_metrics",
+]
 
 _MODULES: Final = {
     "LagListener": "progress",
@@ -23,6 +30,7 @@ _MODULES: Final = {
     "end_session": "session",
     "lag": "progress",
     "rocketmq_session": "session",
+    "serve_stream_metrics": "progress",
 }
 
 

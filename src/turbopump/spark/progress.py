@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
     QueryProgressEvent,
@@ -24,6 +25,7 @@ from pyspark.sql.streaming.listener import (
 
 from turbopump.errors import ConfigError
 from turbopump.message.message import MessageQueue
+from turbopump.spark.job_metrics import JobCounts, JobMetrics, MetricsPage
 from turbopump.spark.offsets import VERSION, Offsets, decode_offsets
 
 QueryProgress = StreamingQueryProgress | Mapping[str, Any] | str
@@ -65,6 +67,8 @@ class LagReport:
     rows: int
     input_rows_per_second: float
     processed_rows_per_second: float
+    batch_seconds: float = 0.0
+    """Time of the micro-batch, from its plan to its commit."""
 
     @property
     def behind_total(self) -> int:
@@ -95,6 +99,7 @@ def report(progress: QueryProgress) -> LagReport:
         rows=int(fields.get("numInputRows") or 0),
         input_rows_per_second=_rate(fields.get("inputRowsPerSecond")),
         processed_rows_per_second=_rate(fields.get("processedRowsPerSecond")),
+        batch_seconds=_rate((fields.get("durationMs") or {}).get("triggerExecution")) / 1000,
     )
 
 
@@ -137,6 +142,48 @@ class LagListener(StreamingQueryListener):
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         with self._lock:
             self._reports.pop(str(event.id), None)
+
+
+class MetricsListener(LagListener):
+    """Listener that counts the rows, lag and batches of streaming queries on RocketMQ topics.
+
+    ``serve_stream_metrics`` adds one to a session.
+    """
+
+    def __init__(self, metrics: JobMetrics) -> None:
+        super().__init__(self._count)
+        self._metrics = metrics
+        self._jobs: dict[str, JobCounts] = {}
+
+    def _count(self, found: LagReport) -> None:
+        job = self._jobs.get(found.query_id)
+        if job is None:
+            job = self._metrics.job("stream", found.name or found.query_id)
+            self._jobs[found.query_id] = job
+        job.count_batch(found.rows, found.batch_seconds)
+        job.note_behind(found.behind)
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        super().onQueryTerminated(event)
+        job = self._jobs.pop(str(event.id), None)
+        if job is not None:
+            job.forget_lag()
+
+
+def serve_stream_metrics(spark: SparkSession, port: int) -> MetricsPage:
+    """Serve the metrics of this session's streaming queries at `/metrics` on 127.0.0.1.
+
+    The page has the queries with a RocketMQ source that make progress from now on. The label
+    ``name`` is the name of the query, or its id. ``close`` ends the page.
+
+    - ``port``: 0 picks a free one; ``url`` of the result tells which.
+
+    Raises ConfigError if the port cannot be opened.
+    """
+    metrics = JobMetrics()
+    page = MetricsPage(metrics.metrics, port)
+    spark.streams.addListener(MetricsListener(metrics))
+    return page
 
 
 _NO_PROGRESS: Final = (

@@ -28,6 +28,9 @@ class Flusher:
     """Writes the log and the queues of a store to the disk in the background.
 
     The owner of the clock calls ``flush_log`` and ``flush_queues`` periodically.
+
+    - ``monotonic``: returns a time in seconds.
+    - ``on_log_synced``: called with the seconds that each successful sync of the log took.
     """
 
     disk: Disk
@@ -38,6 +41,8 @@ class Flusher:
     checkpoint: StoreCheckpoint
     confirmed: Confirmed
     log_error: Callable[[str], None]
+    monotonic: Callable[[], float]
+    on_log_synced: Callable[[float], None] = lambda _seconds: None
     queues_synced: int = 0
     """Log offset up to which queues and index are on the disk, as far as this run knows."""
     queues_failed: bool = False
@@ -75,6 +80,7 @@ class Flusher:
         target = self.log.end
         timestamp = self.dispatcher.last_store_timestamp
         segments = self.log.files.dirty_segments()
+        began = self.monotonic()
 
         def done(error: OSError | None) -> None:
             self.log_busy = False
@@ -86,6 +92,7 @@ class Flusher:
                 self._stop_writing(lost)
             if self._has_failed:
                 return
+            self.on_log_synced(self.monotonic() - began)
             self.checkpoint.log_timestamp = max(self.checkpoint.log_timestamp, timestamp)
             self.confirmed.note_flushed(target)
             if self._log_again:

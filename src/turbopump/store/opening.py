@@ -233,7 +233,15 @@ def _make_writing(
     confirmed = Confirmed(log, flushed_only=config.flushed_only, copied_only=config.copied_only)
     dispatcher = Dispatcher(index, confirmed, config.delay_levels)
     flusher = Flusher(
-        disk, log, queues, index, dispatcher, files.checkpoint, confirmed, hooks.log_error
+        disk,
+        log,
+        queues,
+        index,
+        dispatcher,
+        files.checkpoint,
+        confirmed,
+        hooks.log_error,
+        clock.monotonic,
     )
     retention = Retention(
         disk,

@@ -9,7 +9,7 @@ from tests.loops import in_loop
 from tests.stand_ins import returns
 from tests.unit.client.scripted_cluster import ScriptedBroker
 
-from turbopump.admin.topics import QueueContent, queue_contents
+from turbopump.admin.topic_contents import QueueContent, queue_contents
 from turbopump.message.message import MessageQueue
 from turbopump.protocol.requests.consumers import QueryTopicConsumeByWho
 from turbopump.protocol.requests.groups import GroupList

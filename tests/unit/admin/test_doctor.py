@@ -17,10 +17,11 @@ from tests.ports import free_ports
 from tests.stand_ins import raises, returns
 
 from turbopump import ConsumeFrom, Producer, PushConsumer
+from turbopump.admin.broker_figures import BrokerFigures
 from turbopump.admin.cluster import Servers
 from turbopump.admin.doctor import Diagnosis, Level, examine_cluster
 from turbopump.admin.doctor.diagnosis import Findings
-from turbopump.admin.doctor.runtime_figures import RuntimeFigures, judge_runtime
+from turbopump.admin.doctor.runtime_figures import judge_runtime
 from turbopump.broker.broker import Broker
 from turbopump.cli import main
 from turbopump.clock import Clock, SystemClock
@@ -352,7 +353,7 @@ def test_what_apaches_brokers_say_of_themselves_is_judged(
     figures: dict[str, str], says: str
 ) -> None:
     found = Findings("broker b")
-    judge_runtime(found, RuntimeFigures(figures), 2 * 86_400_000.0)
+    judge_runtime(found, BrokerFigures.read(figures), 2 * 86_400_000.0)
     assert only(found.diagnoses).message.startswith(says)
 
 

@@ -16,6 +16,7 @@ from tests.unit.broker.replicas import (
     with_replicas,
 )
 
+from turbopump.admin.broker_figures import BrokerFigures
 from turbopump.admin.cluster import Servers
 from turbopump.admin.draining import (
     DrainedBroker,
@@ -149,7 +150,7 @@ def test_what_waits_on_the_disk_is_counted_by_kind() -> None:
         "timerOffsetBehind": "1",
         "transactionsPending": "5",
     }
-    assert waiting_messages(figures) == {
+    assert waiting_messages(BrokerFigures.read(figures)) == {
         "delayed messages": 3,
         "timer messages": 3,
         "transactions without an end": 5,

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import pytest
+from tests.loops import in_loop
+from tests.unit.broker.replicas import MASTER, NAMESRV, SLAVE, Replicas, eventually, with_replicas
+from tests.unit.broker.test_closed_ha_port import ha_status
+from tests.unit.broker.test_slave_accounts import ADMIN, ON, access_of, until_same_accounts
 
+from turbopump.admin.admin import Admin
 from turbopump.admin.replication import (
     BrokerReplication,
     open_ha_port,
     replication_problems,
     seconds_left,
 )
+from turbopump.errors import ClientError
 from turbopump.protocol.requests.replication import (
     COMPARING,
     HAClientRuntimeInfo,
@@ -129,3 +135,43 @@ def test_a_slave_that_is_connected_to_nobody_copies_from_nobody() -> None:
 
 def test_the_time_left_is_told_if_there_is_a_rate() -> None:
     assert [seconds_left(0, 0), seconds_left(100, 0), seconds_left(100, 30)] == [0, None, 4]
+
+
+@in_loop(with_replicas)
+async def test_the_slaves_of_a_master_in_sync(replicas: Replicas, /) -> None:
+    master = await replicas.master()
+    await replicas.slave()
+    await eventually(lambda: ha_status(master).in_sync_slave_nums)
+    async with Admin(f"{NAMESRV}:9876") as admin:
+        (copying,) = await admin.replication.slaves("broker-a")
+        assert (copying.is_in_sync, copying.behind_bytes, copying.seconds_left) == (True, 0, 0)
+        assert copying.address.startswith(f"{SLAVE}:")
+        assert await admin.replication.slaves("broker-a:1") == []
+        assert (await admin.replication.status("broker-a")).in_sync_slave_nums == 1
+        assert [one.id for one in await admin.replication.states()] == [0, 1]
+        assert await admin.replication.problems() == {}
+        await admin.replication.reset_master_flush_offset("broker-a:1", 10)
+
+
+@in_loop(with_replicas)
+async def test_problems_are_listed_by_broker(replicas: Replicas, /) -> None:
+    await replicas.slave()
+    async with Admin(f"{NAMESRV}:9876") as admin:
+        ((name, problems),) = (await admin.replication.problems()).items()
+        assert name == "broker-a"
+        assert problems[0].message.startswith("it has no master now")
+
+
+@in_loop(with_replicas)
+async def test_accounts_of_a_slave_are_compared(replicas: Replicas, /) -> None:
+    master, slave = await replicas.master(**ON), await replicas.slave(**ON)
+    await until_same_accounts(slave, master)
+    async with Admin(f"{NAMESRV}:9876", credentials=ADMIN) as admin:
+        assert await admin.replication.differing_accounts("broker-a") == {}
+        with pytest.raises(ClientError, match="no broker broker-b"):
+            await admin.replication.differing_accounts("broker-b")
+        await replicas.stop(SLAVE)
+        await replicas.slave(**access_of(secret="another"))
+        await admin.users.create("ann", "s", server=f"{MASTER}:10911")
+        (difference,) = (await admin.replication.differing_accounts("broker-a")).values()
+        assert difference == "ann is missing"

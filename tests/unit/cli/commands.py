@@ -53,6 +53,10 @@ class Running:
         self._process.kill()
         raise AssertionError(f"no line {pattern!r} in {self.lines}, errors: {self.end()[1]}")
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def send(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 

@@ -60,6 +60,7 @@ def test_p_leaves_out_secrets_so_that_its_output_can_be_given_with_c(
     values = {
         "initAuthenticationUser": '{"username": "admin", "password": "hush"}',
         "innerClientAuthenticationCredentials": '{"accessKey": "in", "secretKey": "hush"}',
+        "metricsGrpcExporterHeader": "authorization:hush",
     }
     conf = tmp_path / "server.conf"
     conf.write_text("".join(f"{key}={values.get(key, 'hush')}\n" for key in secrets))

@@ -14,3 +14,4 @@ def spans() -> Iterator[Any]:
     made = Spans()
     yield made
     made.provider.shutdown()
+    made.meter_provider.shutdown()

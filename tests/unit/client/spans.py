@@ -1,10 +1,12 @@
-"""Spans of OpenTelemetry in memory, and a producer that makes them."""
+"""Spans and metrics of OpenTelemetry in memory, and a producer that makes them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -22,12 +24,26 @@ class Spans:
         self._exporter = InMemorySpanExporter()
         self.provider = TracerProvider(shutdown_on_exit=False)
         self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
-        self.telemetry = OpenTelemetry(self.provider)
+        self._reader = InMemoryMetricReader()
+        self.meter_provider = MeterProvider([self._reader], shutdown_on_exit=False)
+        self.telemetry = OpenTelemetry(self.provider, self.meter_provider)
         self.tracer = self.provider.get_tracer("test")
 
     @property
     def ended(self) -> list[ReadableSpan]:
         return list(self._exporter.get_finished_spans())
+
+    def points(self, metric: str) -> list[Any]:
+        """Return the data points of a metric since the begin of the test."""
+        data = self._reader.get_metrics_data()
+        return [
+            point
+            for resource in (data.resource_metrics if data is not None else ())
+            for scope in resource.scope_metrics
+            for one in scope.metrics
+            if one.name == metric
+            for point in one.data.data_points
+        ]
 
 
 def with_producer(

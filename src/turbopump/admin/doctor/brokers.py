@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from turbopump.admin.broker_figures import BrokerFigures
 from turbopump.admin.doctor.diagnosis import Examination, Findings
-from turbopump.admin.doctor.runtime_figures import RuntimeFigures, judge_runtime
+from turbopump.admin.doctor.runtime_figures import judge_runtime, summary_of
 from turbopump.admin.doctor.servers import (
     check_security,
     fix_for_refusal,
@@ -65,7 +66,7 @@ async def _check_member(examination: Examination, found: Findings, name: str, ad
             )
             return False
         refuse_failure(answer, request, address)
-        figures = RuntimeFigures(reply_in(answer, request).table)
+        figures = BrokerFigures.read(reply_in(answer, request).table)
         # every broker has a topic under its own name
         own = await examination.servers.exchange(address, GetTopicConfig(topic=name))
     except (RemotingError, ProtocolError) as error:
@@ -78,7 +79,7 @@ async def _check_member(examination: Examination, found: Findings, name: str, ad
         )
         return False
     judge_runtime(found, figures, asked + took_ms / 2)
-    message = f"{address} answers in {took_ms:.0f} ms; {figures.summary(asked)}"
+    message = f"{address} answers in {took_ms:.0f} ms; {summary_of(figures, asked)}"
     if took_ms > SLOW_MS:
         found.note(message, "check the load of its machine and the network")
     else:

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from turbopump.admin.doctor.diagnosis import Examination, Findings
 from turbopump.admin.doctor.topics import count_messages
-from turbopump.admin.groups import group_members, group_names, group_offsets, running_info
+from turbopump.admin.group_lag import group_offsets
+from turbopump.admin.groups import group_members, group_names, running_info
 from turbopump.admin.topics import find_topic
 from turbopump.errors import ProtocolError, RemotingError
 from turbopump.message.rules import DLQ_PREFIX, did_you_mean

@@ -1,14 +1,13 @@
 """Runtime figures of a broker (request 28), as evidence of its clock, disk and load.
 
-A broker reports its figures as texts. Apache's brokers report fewer of them than ours.
+Apache's brokers report fewer of them than ours.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from typing import Final
 
+from turbopump.admin.broker_figures import BrokerFigures
 from turbopump.admin.doctor.diagnosis import LOG_OF_BROKER, Findings
 
 CLOCK_TOLERANCE_MS: Final = 5_000
@@ -28,64 +27,22 @@ This is Apache's ``waitTimeMillsInSendQueue``.
 """
 MORE_ROOM: Final = "free space, lower fileReservedTime, or move storePathCommitLog to a larger disk"
 
-_RUNTIME: Final = re.compile(r"\[ ([\d,. ]+) days, (\d+) hours, (\d+) minutes, (\d+) seconds \]")
-_SIZE: Final = re.compile(r"([\d.]+) ?([KMGTPE]?)i?B")
+
+def summary_of(figures: BrokerFigures, now_ms: float) -> str:
+    """Return the version, the clock error and the used disk space as one phrase.
+
+    - ``now_ms``: the time of the request, in ms since 1970.
+    """
+    clock = "clock unknown"
+    if figures.time_ms is not None:
+        clock = f"clock {round((figures.time_ms - now_ms) / 1000)} s off"
+    disk = "disk unknown"
+    if figures.log_disk_used is not None:
+        disk = f"disk {figures.log_disk_used * 100:.0f} % used"
+    return f"RocketMQ {figures.version or 'of an unknown version'}, {clock}, {disk}"
 
 
-class RuntimeFigures:
-    """Runtime figures of a broker, by name. The texts are read as numbers."""
-
-    def __init__(self, table: Mapping[str, str]) -> None:
-        self._table = table
-
-    def text(self, name: str) -> str:
-        return self._table.get(name, "")
-
-    def number(self, name: str) -> float | None:
-        try:
-            return float(self.text(name))
-        except ValueError:
-            return None
-
-    def size(self, name: str) -> int:
-        """Return a size such as ``1.5 MiB`` in bytes, or 0 if the text is not a size."""
-        found = _SIZE.fullmatch(self.text(name))
-        if found is None:
-            return 0
-        return int(float(found[1]) * 1024 ** "_KMGTPE".index(found[2] or "_"))
-
-    @property
-    def time_ms(self) -> float | None:
-        """Time of the broker's clock in ms since 1970, or None if the figures do not show the time.
-
-        Apache's broker reports its start and its uptime, to the second.
-        """
-        now = self.number("currentTimeMillis")
-        boot = self.number("bootTimestamp")
-        uptime = _RUNTIME.search(self.text("runtime"))
-        if now is not None or boot is None or uptime is None:
-            return now
-        days, hours, minutes, seconds = (int(re.sub(r"\D", "", part)) for part in uptime.groups())
-        return boot + (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000 + 500
-
-    def summary(self, now_ms: float) -> str:
-        """Return the version, the clock error and the used disk space as one phrase.
-
-        - ``now_ms``: the time of the request, in ms since 1970.
-        """
-        version = self._table.get("brokerVersionDesc", "of an unknown version")
-        version = version.removeprefix("V").replace("_", ".").lower()
-        clock = "clock unknown"
-        if self.time_ms is not None:
-            clock = f"clock {round((self.time_ms - now_ms) / 1000)} s off"
-        disk = "disk unknown"
-        used = self.number("commitLogDiskRatio")
-        if used is not None:
-            disk = f"disk {used * 100:.0f} % used"
-        return f"RocketMQ {version}, {clock}, {disk}"
-
-
-def judge_runtime(found: Findings, figures: RuntimeFigures, now_ms: float) -> None:
+def judge_runtime(found: Findings, figures: BrokerFigures, now_ms: float) -> None:
     """Judge a broker by its runtime figures, and report problems.
 
     - ``now_ms``: the time of the answer by this machine's clock, in ms since 1970.
@@ -100,35 +57,34 @@ def judge_runtime(found: Findings, figures: RuntimeFigures, now_ms: float) -> No
             "synchronise both by NTP: timedatectl set-ntp true, or chronyc makestep",
         )
     _judge_disk(found, figures)
-    until = figures.number("startAcceptSendRequestTimeStamp") or 0
+    until = figures.sends_accepted_from_ms
     if until > now_ms:
         found.wrong(
             f"it accepts no sends for another {(until - now_ms) / 1000:.0f} s",
             "wait, or change startAcceptSendRequestTimeStamp in its broker.conf",
         )
-    unflushed = figures.size("remainHowManyDataToFlush")
+    unflushed = figures.unflushed_bytes
     if unflushed > UNFLUSHED_MAX:
         found.wrong(
             f"{unflushed >> 20} MiB are not flushed yet: the disk does not keep up",
             f"check the disk (iostat -x 1); {LOG_OF_BROKER}",
         )
-    behind = int(figures.number("dispatchBehindBytes") or 0)
+    behind = figures.dispatch_behind_bytes
     if behind > UNDISPATCHED_MAX:
         found.wrong(
             f"{behind >> 20} MiB of its log are not visible to consumers yet", LOG_OF_BROKER
         )
-    waits_ms = figures.number("sendThreadPoolQueueHeadWaitTimeMills") or 0
+    waits_ms = figures.send_wait_ms
     if waits_ms > SENDS_WAIT_MS:
         found.wrong(
-            f"sends wait {waits_ms:.0f} ms in its queue; from {SENDS_WAIT_MS} ms on it refuses "
-            "them",
+            f"sends wait {waits_ms} ms in its queue; from {SENDS_WAIT_MS} ms on it refuses them",
             "the load is too high for its disk or processor: send less, or add a broker",
         )
 
 
-def _judge_disk(found: Findings, figures: RuntimeFigures) -> None:
-    refusal = figures.text("writeRefusal")
-    used = figures.number("commitLogDiskRatio") or 0.0
+def _judge_disk(found: Findings, figures: BrokerFigures) -> None:
+    refusal = figures.refuses_sends_because or ""
+    used = figures.log_disk_used or 0.0
     if "disk" in refusal:
         found.wrong(f"it refuses sends: {refusal}", MORE_ROOM)
     elif refusal:

@@ -200,7 +200,10 @@ class PopHandler:
             self._woken.add(task)
             task.add_done_callback(self._woken.discard)
 
-        return held.hold_pop(line, queue_id, left, again, context.served, ordered=query.ordered)
+        context.suspended = held.hold_pop(
+            line, queue_id, left, again, context.served, ordered=query.ordered
+        )
+        return context.suspended
 
     def _drawn_queues(self, line: TopicGroup, queue_id: int, *, retries: bool) -> list[GroupQueue]:
         """Return the queues that a pop reads, in random order.
@@ -269,9 +272,10 @@ class PopHandler:
                 context.settle(self._notify_again(line, queue_id, ordered=ordered))
 
         left = min(left, HOLD_MAX_S)
-        if not self._pop.held.hold_pop(
+        context.suspended = self._pop.held.hold_pop(
             line, queue_id, left, again, context.served, takes=False, ordered=ordered
-        ):
+        )
+        if not context.suspended:
             return Response(NotificationReply(has_msg=False, polling_full=True))
         return HELD
 

@@ -285,6 +285,7 @@ class PullHandler:
         queue = self.store.queues.find_or_make(request.topic, request.queue_id)
         if queue.end.value <= pull.offset:
             pull.context.frame = _DECODED
+            pull.context.suspended = True
             assert pull.deadline is not None
             self.held.hold_pull(queue, pull.offset, pull.deadline - now, pull, pull.context.served)
             return HELD

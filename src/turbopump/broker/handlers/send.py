@@ -100,7 +100,7 @@ class SendHandler:
         self._flush = forwarding.flush
         self._sync = self._flush.sync
         self._held = HeldAnswers(
-            self._store.confirmed, confirm_wait_s(self._config), self._late_answer
+            self._store.confirmed, confirm_wait_s(self._config), self._late_answer, stored.times
         )
         self.read_settings()
 
@@ -316,8 +316,9 @@ class SendHandler:
             return frame
         if self._unsaved:
             return self._held.hold_both(log_end, self._topics.new_saving(), frame)
-        if not context.flag & FLAG_ONEWAY:
-            self._held.hold_answer(log_end, context.peer, frame)
+        if context.flag & FLAG_ONEWAY:
+            return frame  # which is counted and not sent
+        self._held.hold_answer(log_end, context.peer, frame, context.code)
         return HELD
 
     def _late_answer(self, frame: bytes, copied: bool) -> bytes:

@@ -7,6 +7,11 @@ Source of names, types and labels: apache/rocketmq ``BrokerMetricsConstant`` and
 from __future__ import annotations
 
 from turbopump.broker.metrics.broker_state import add_broker_state
+from turbopump.broker.metrics.pop import add_pop
+from turbopump.broker.metrics.replication import add_replication
+from turbopump.broker.metrics.requests import add_requests
+from turbopump.broker.metrics.storage import add_storage
+from turbopump.broker.metrics.timers import add_timers
 from turbopump.broker.parts import Parts
 from turbopump.metrics.family import Metrics
 
@@ -23,5 +28,12 @@ def metrics_of(parts: Parts) -> Metrics:
             **config.metrics_labels,
         }
     )
-    add_broker_state(metrics, parts.stored)
+    stored = parts.stored
+    delivering = parts.delivering
+    add_broker_state(metrics, stored)
+    add_requests(metrics, stored)
+    add_storage(metrics, stored)
+    add_timers(metrics, delivering.timers, stored.tables.topics, stored.clock)
+    add_pop(metrics, delivering.pop, stored.tables)
+    add_replication(metrics, parts.listening.replication)
     return metrics

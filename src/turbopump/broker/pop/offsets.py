@@ -36,6 +36,11 @@ class PopOffsets:
         """True while an offset cannot be committed, because its checkpoint is not on the disk."""
         return bool(self._ahead)
 
+    @property
+    def waiting_count(self) -> int:
+        """Number of offsets that cannot be committed yet."""
+        return sum(map(len, self._ahead.values()))
+
     def find(self, queue: GroupQueue) -> int | None:
         """Return the offset of the next message to pop. Return None if the group has no offset."""
         waiting = self._ahead.get(queue)

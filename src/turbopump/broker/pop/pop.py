@@ -14,6 +14,7 @@ from turbopump.broker.pop.in_flight import InFlight
 from turbopump.broker.pop.offsets import PopOffsets
 from turbopump.broker.pop.order_info import OrderInfo
 from turbopump.broker.pop.reader import PopReader
+from turbopump.broker.pop.record_counts import PopCounts
 from turbopump.broker.pop.records import (
     CHECKPOINT_TAG,
     REVIVE_GROUP,
@@ -51,6 +52,8 @@ class Pop:
     """POP of one broker. With POP, consumers take messages without owning a queue.
 
     Call ``start``, then ``stop``.
+
+    - ``counts``: the counters of records, for the metrics.
     """
 
     def __init__(
@@ -71,7 +74,8 @@ class Pop:
         self.order.begun_ms = tables.begun_ms
         self.order.load()
         tables.save_too(self.order)
-        self.revive_log = ReviveLog(config, forwarding, clock)
+        self.counts = PopCounts()
+        self.revive_log = ReviveLog(config, forwarding, clock, counts=self.counts)
         self.in_flight = InFlight(
             config.pop_inflight_message_threshold if config.enable_pop_message_threshold else None
         )
@@ -90,11 +94,15 @@ class Pop:
             topics.put(plain_topic(topic, queues))
         else:
             queues = known.read_queue_nums
-        redelivery = Redelivery(self.view, tables.groups, forwarding, self.held.wake_line)
+        redelivery = Redelivery(
+            self.view, tables.groups, forwarding, self.held.wake_line, self.counts
+        )
         self.reviving = [
             Reviving(number, store, self.offsets, timers, redelivery, self.revive_log, clock)
             for number in range(queues)
         ]
+        self.reviving_now = list(self.reviving)
+        """Those of the present revive topic."""
         # The name of a revive topic contains the name of the cluster. After a change of
         # ``brokerClusterName`` the checkpoints of earlier pops are in another revive topic, so
         # those pops are settled there. With Apache's broker their group never gets these messages.
@@ -104,7 +112,7 @@ class Pop:
             if before is None or name == topic:
                 continue
             log.info("pops of an earlier brokerClusterName are settled as well topic=%s", name)
-            earlier = ReviveLog(config, forwarding, clock, name)
+            earlier = ReviveLog(config, forwarding, clock, name, self.counts)
             self._earlier_logs.append(earlier)
             self.reviving += [
                 Reviving(number, store, self.offsets, timers, redelivery, earlier, clock)

@@ -19,6 +19,7 @@ import msgspec
 
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.interceptors import Destination
+from turbopump.broker.pop.record_counts import ACKNOWLEDGEMENT, CHECKPOINT, PopCounts
 from turbopump.broker.schedule.destinations import by_way_of_timer
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
@@ -158,13 +159,20 @@ class ReviveLog:
 
     - ``topic``: the revive topic, if a former ``brokerClusterName`` is in its name. By default the
       topic of the present cluster.
+    - ``counts``: the counters of records, for the metrics.
 
     Source: apache/rocketmq ``PopMessageProcessor.buildCkMsg``, ``AckMessageProcessor.appendAck``.
     """
 
     def __init__(
-        self, config: BrokerConfig, forwarding: Forwarding, clock: Clock, topic: str = ""
+        self,
+        config: BrokerConfig,
+        forwarding: Forwarding,
+        clock: Clock,
+        topic: str = "",
+        counts: PopCounts | None = None,
     ) -> None:
+        self.counts = counts or PopCounts()
         self._config = config
         self._forwarding = forwarding
         self._clock = clock
@@ -192,9 +200,11 @@ class ReviveLog:
         key = checkpoint.key(self.broker_name)
         unique_id = key.unique_id(checkpoint.start_offset, CHECKPOINT_TAG)
         deliver_ms = checkpoint.visible_at_ms - AHEAD_MS
-        return await self._append(
+        stored = await self._append(
             queue_id, CHECKPOINT_TAG, unique_id, checkpoint, deliver_ms, for_client=True
         )
+        self.counts.add_put(key.group, key.topic, CHECKPOINT)
+        return stored
 
     async def store_acknowledgement(
         self, queue_id: int, key: PopKey, offsets: list[int], visible_at_ms: int
@@ -206,7 +216,9 @@ class ReviveLog:
         ack = Acknowledgement.of(key, offsets)
         first = ack.offset if ack.tag == ACK_TAG else f"[{', '.join(map(str, offsets))}]"
         unique_id = key.unique_id(first, ack.tag)
-        return await self._append(queue_id, ack.tag, unique_id, ack, visible_at_ms)
+        stored = await self._append(queue_id, ack.tag, unique_id, ack, visible_at_ms)
+        self.counts.add_put(key.group, key.topic, ACKNOWLEDGEMENT)
+        return stored
 
     async def _append(
         self,

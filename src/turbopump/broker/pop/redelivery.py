@@ -19,6 +19,7 @@ from turbopump.broker.groups import GroupTable
 from turbopump.broker.pop import records
 from turbopump.broker.pop.group_queue import GroupQueue, TopicGroup
 from turbopump.broker.pop.open_checkpoints import OpenCheckpoint
+from turbopump.broker.pop.record_counts import PopCounts
 from turbopump.broker.pop.view import PopView
 from turbopump.broker.reading import ask
 from turbopump.broker.topic_attributes import is_batch_cq
@@ -44,12 +45,14 @@ class Redelivery:
     """Second delivery of popped messages that no consumer acknowledged.
 
     - ``wake_line``: wakes the waiting pops of the topic and group for which copies were stored.
+    - ``counts``: the counters of copies, for the metrics.
     """
 
     view: PopView
     groups: GroupTable
     forwarding: Forwarding
     wake_line: Callable[[TopicGroup], None]
+    counts: PopCounts
 
     async def redeliver(self, entry: OpenCheckpoint) -> list[int]:
         """Store a copy of each unacknowledged message of a checkpoint. Return the queue offsets of
@@ -99,6 +102,7 @@ class Redelivery:
         try:
             await self.forwarding.turns.pause()
             await self._store_copy(found.message, key)
+            self.counts.add_retried(key.group, key.topic)
         except MessageError as error:
             return str(error)
         return None

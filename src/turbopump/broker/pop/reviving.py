@@ -25,6 +25,7 @@ from turbopump.broker.pop import records
 from turbopump.broker.pop.group_queue import GroupQueue
 from turbopump.broker.pop.offsets import PopOffsets
 from turbopump.broker.pop.open_checkpoints import OpenCheckpoint, OpenCheckpoints
+from turbopump.broker.pop.record_counts import ACKNOWLEDGEMENT, CHECKPOINT
 from turbopump.broker.pop.redelivery import Redelivery
 from turbopump.broker.reading import read_queue
 from turbopump.broker.schedule.timers import Timers
@@ -66,6 +67,8 @@ class Reviving:
     time.
 
     Call ``start``, then ``stop``.
+
+    - ``queue_id``: the number of the revive queue.
     """
 
     def __init__(
@@ -78,6 +81,7 @@ class Reviving:
         revive_log: records.ReviveLog,
         clock: Clock,
     ) -> None:
+        self.queue_id = queue_id
         self._group_queue = GroupQueue(records.REVIVE_GROUP, revive_log.topic, queue_id)
         self._store = store
         self._offsets = offsets
@@ -105,6 +109,22 @@ class Reviving:
         log."""
         self.start = self._task.start
         self.stop = self._task.stop
+
+    @property
+    def behind(self) -> int:
+        """Number of records of the queue that are not settled."""
+        return max(self._queue.max_index - self._open.position, 0)
+
+    @property
+    def late_ms(self) -> int:
+        """Milliseconds by which the oldest open checkpoint is late. 0 if none is due."""
+        due = self._open.next_time_ms
+        return 0 if due is None else max(self._clock.now_ms() - due, 0)
+
+    @property
+    def open_count(self) -> int:
+        """Number of checkpoints in memory with messages that are not acknowledged."""
+        return len(self._open)
 
     async def _step(self) -> None:
         await self._read_records()
@@ -137,12 +157,13 @@ class Reviving:
                 checkpoint = fastjson.decode(message.body, records.Checkpoint)
                 if checkpoint.topic and checkpoint.group:
                     self._open.add_checkpoint(checkpoint, offset)
+                    self._count_read(checkpoint, CHECKPOINT)
             elif message.tags in (records.ACK_TAG, records.BATCH_ACK_TAG):
                 deliver = whole_number(message.properties.get(TIMER_DELIVER_MS))
                 time = message.store_timestamp if deliver is None else deliver
-                self._open.add_acknowledgement(
-                    fastjson.decode(message.body, records.Acknowledgement), time, offset
-                )
+                acknowledgement = fastjson.decode(message.body, records.Acknowledgement)
+                self._open.add_acknowledgement(acknowledgement, time, offset)
+                self._count_read(acknowledgement, ACKNOWLEDGEMENT)
         except fastjson.FastjsonError as error:
             log.error(
                 "record of the revive topic cannot be read queue=%s offset=%s cause=%s",
@@ -150,6 +171,10 @@ class Reviving:
                 offset,
                 error,
             )
+
+    def _count_read(self, record: records.Record, kind: str) -> None:
+        counts = self._revive_log.counts
+        counts.add_read(record.group or "", record.topic or "", self.queue_id, kind)
 
     async def _settle_ripe(self) -> float:
         """Settle due checkpoints: redeliver their unacknowledged messages. Return the seconds until
@@ -168,7 +193,10 @@ class Reviving:
         # the first record of any open checkpoint.
         now = self._clock.now_ms()
         settling = False
-        for entry in self._open.ripe_entries(now):
+        began = self._clock.monotonic()
+        ripe = self._open.ripe_entries(now)
+        self._revive_log.counts.add_scan(self._clock.monotonic() - began)
+        for entry in ripe:
             if not self._is_complete(entry):
                 settling = True
                 continue

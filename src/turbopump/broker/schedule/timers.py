@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
 from turbopump.broker.background import RetryingTask, wait_for
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.reading import ask, read_units
+from turbopump.broker.schedule.timer_counts import TimerCounts
 from turbopump.broker.schedule.timer_messages import (
     NEVER_WAITED,
     Recalls,
@@ -80,6 +82,19 @@ class TimerNumbers:
 
 
 @dataclass(frozen=True, slots=True)
+class FoundUnits:
+    """Part of the timer log that a start has found.
+
+    - ``read_time``: slots before this time were delivered, in ms since 1970.
+    - ``delivered``: number of delivered messages of the slot at ``read_time``.
+    """
+
+    log_end: int
+    read_time: int
+    delivered: int
+
+
+@dataclass(frozen=True, slots=True)
 class PrefetchedSlot:
     """A slot and its first messages, read ahead of time.
 
@@ -96,6 +111,8 @@ class Timers:
     """Timers of a broker. They deliver each timer message at its time.
 
     Call ``start``, then ``stop``, then ``save_now``.
+
+    - ``counts``: the counters by topic, for the metrics.
     """
 
     def __init__(
@@ -109,6 +126,8 @@ class Timers:
     ) -> None:
         self.pending = pending
         self.numbers = TimerNumbers()
+        self.counts = TimerCounts()
+        self._found = FoundUnits(pending.log.end, pending.read_time, pending.delivered)
         self._store = store
         self._forwarding = forwarding
         self._clock = clock
@@ -178,19 +197,36 @@ class Timers:
         """End of the timers' queue. Messages that cannot be read yet are included."""
         return self._queue.max_index
 
-    def figures(self) -> dict[str, str]:
-        """Return counts of late and waiting messages, for the broker's runtime table.
+    @property
+    def overdue_ms(self) -> int:
+        """Milliseconds by which the next slot is late.
 
         RocketMQ reads slot by slot, and counts what is not read yet as behind. This broker sleeps
         until the next slot is due, so it counts only from then on.
         """
+        next_time = self.pending.next_time()
+        if next_time is None:
+            return 0
+        return max(self._clock.now_ms() - next_time - self.pending.config.precision_ms, 0)
+
+    async def count_found(self) -> Counter[int]:
+        """Return the numbers of messages that waited at the start of the broker, by the hash of
+        their topics.
+
+        The timer log is read. A log that is being made again counts as empty.
+        """
         pending = self.pending
-        next_time = pending.next_time()
-        overdue = 0
-        if next_time is not None:
-            overdue = self._clock.now_ms() - next_time - pending.config.precision_ms
+        found = self._found
+        if pending.redo_before or found.log_end == pending.log.start:
+            return Counter()
+        steps = pending.count_units(found.log_end, found.read_time, found.delivered)
+        return await ask(self._store.cold_reads, steps, self._forwarding.turns)
+
+    def figures(self) -> dict[str, str]:
+        """Return counts of late and waiting messages, for the broker's runtime table."""
+        pending = self.pending
         return {
-            "timerReadBehind": str(max(overdue, 0) // 1000),
+            "timerReadBehind": str(self.overdue_ms // 1000),
             "timerOffsetBehind": str(max(self.queue_end - pending.queue_offset, 0)),
             "timerCongestNum": str(pending.waiting),
         }
@@ -216,6 +252,7 @@ class Timers:
         except StoreDamagedError as error:
             await self._saving.wait_for_write()
             self._prefetched = None
+            self.counts.waiting.clear()
             self._repair.begin_rebuild(str(error))
             self._saving.save_redo()
             return
@@ -283,16 +320,22 @@ class Timers:
         self.numbers.received += 1
         if self._repair.rebuilds and not self._repair.is_pending(index, offset, size, message):
             return
+        stored = message.message
+        self.counts.add_taken(
+            message.topic, stored.born_timestamp, stored.store_timestamp, message.out, now
+        )
         precision = pending.config.precision_ms
         overdue = message.until < pending.read_time and message.until + precision <= now
         if overdue and index >= self._found_end and not self._repair.rebuilds:
             if not message.recalls:
+                self.counts.waiting[message.topic] += 1
                 await self._forward_message(message, NEVER_WAITED, rolls=False)
             return
         is_far_behind = message.until < pending.read_time - 2 * precision
         if is_far_behind and pending.read_time > now + precision:
             self._rewind(now)
         due = self._repair.put_in_slot(offset, size, message.slot, now)
+        self.counts.waiting[message.topic] += not message.recalls
         if overdue:
             self._overdue_in = max(self._overdue_in, due)
 
@@ -416,11 +459,14 @@ class Timers:
             return
         elif recalls and is_recalled(message, recalls):
             self.numbers.recalled += 1
+            self.counts.waiting[message.topic] -= 1
         else:
             await self._forward_message(message, due.written[number], rolls=False)
 
     async def _forward_message(self, timer: TimerMessage, written: int, *, rolls: bool) -> None:
         message = timer.message
+        self.counts.left[timer.topic] += 1
+        self.counts.waiting[timer.topic] -= 1
         topic, queue_id = (TIMER_TOPIC, 0) if rolls else (timer.topic, timer.queue_id)
         try:
             text = copy_properties(message, written, self._clock.now_ms(), rolls=rolls)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from turbopump.client.setting_rules import SettingRule, is_a, is_number, whole_between
 from turbopump.log_keys import LogKeys
@@ -59,6 +59,7 @@ class Delivery(ReceivedMessage):
         "cause",
         "handled_s",
         "settled",
+        "span",
         "taken",
         "taken_at",
         "trace",
@@ -80,6 +81,9 @@ class Delivery(ReceivedMessage):
     settled counts instead."""
     trace: object
     """State that the tracer keeps while the message is handled."""
+    span: Any
+    """Span of OpenTelemetry while a program without a handler has the message. Unset or None in all
+    other cases."""
 
     def deliver(self, owner: DeliveryOwner, attempt: int) -> None:
         """Prepare the message for delivery as attempt number ``attempt``.

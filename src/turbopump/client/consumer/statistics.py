@@ -16,6 +16,7 @@ from threading import get_ident
 from typing import Final
 
 from turbopump.client.consumer.delivery import Delivery, DeliveryBatch, Handled
+from turbopump.client.instrumentation import Reading
 from turbopump.client.tracing import ConsumeTraces
 from turbopump.protocol.requests.consumers import ConsumeStatus
 
@@ -29,11 +30,18 @@ class Consumption:
 
     - ``now``: function that returns the seconds of a monotonic clock.
     - ``traces``: traces of the handled messages. None if messages are not traced.
+    - ``reading``: observer of the messages, if there is no handler and the process has telemetry.
     """
 
-    def __init__(self, now: Callable[[], float], traces: ConsumeTraces | None = None) -> None:
+    def __init__(
+        self,
+        now: Callable[[], float],
+        traces: ConsumeTraces | None = None,
+        reading: Reading | None = None,
+    ) -> None:
         self._now = now
         self._traces = traces
+        self._reading = reading
         self._loop = asyncio.get_running_loop()
         self._thread = get_ident()
         self._topics: dict[str, TopicStatistics] = {}
@@ -60,6 +68,8 @@ class Consumption:
             self._began_together(message.messages)
             return
         message.taken_at = self._now()
+        if self._reading is not None:
+            self._reading.began(message)
         if self._traces is None:
             return
         if get_ident() == self._thread:
@@ -94,6 +104,8 @@ class Consumption:
         if message.taken:
             seconds = now - message.taken_at if message.handled_s is None else message.handled_s
             statistics.handled(seconds, now, ok=ok)
+            if self._reading is not None:
+                self._reading.ended(message, ok=ok, seconds=seconds)
             if self._traces is not None:
                 self._traces.ended(message, ok=ok, seconds=seconds)
         return now

@@ -23,7 +23,8 @@ from turbopump.client.message_finder import (
     pull_now,
 )
 from turbopump.client.routes import refuse_other_than_name_server
-from turbopump.client.trace import ERROR, FIELD_END, RECORD_END, TRACE_TOPIC
+from turbopump.client.trace import TRACE_TOPIC, ContextCode
+from turbopump.client.trace_reading import TracedAction, TraceKind, read_actions
 from turbopump.errors import BodyError, MessageNotFoundError, RemotingError, RouteNotFoundError
 from turbopump.message import properties as names
 from turbopump.message.message import MessageQueue, ReceivedMessage
@@ -388,17 +389,13 @@ class DeadLetters(MessageFinder):
         return latest_reason([message.body for message in found.messages], letter.group, msg_id)
 
 
-# Why a consumer could not handle a message, from its SubAfter records (``trace.py``). Their code is
-# the ordinal of apache/rocketmq ``ConsumeReturnType``.
-
 REASONS: Final = {
-    "1": "the handler took too long (TIME_OUT)",
-    "2": "the handler raised an exception (EXCEPTION)",
-    "3": "the handler returned nothing (RETURNNULL)",
-    "4": "the handler asked to have it again (FAILED)",
+    ContextCode.TIME_OUT: "the handler took too long (TIME_OUT)",
+    ContextCode.EXCEPTION: "the handler raised an exception (EXCEPTION)",
+    ContextCode.RETURNNULL: "the handler returned nothing (RETURNNULL)",
+    ContextCode.FAILED: "the handler asked to have it again (FAILED)",
 }
-_SHORT: Final = 7
-_WHOLE: Final = 9
+"""Reasons why a consumer could not handle a message, by the code in its trace."""
 
 
 def latest_reason(bodies: Iterable[bytes], group: str, msg_id: str) -> str | None:
@@ -407,23 +404,18 @@ def latest_reason(bodies: Iterable[bytes], group: str, msg_id: str) -> str | Non
     ``bodies`` are the bodies of the trace messages, oldest first. The result is None if they have
     no reason.
     """
-    latest: tuple[int, str] | None = None
-    for body in bodies:
-        for record in body.decode(errors="replace").split(RECORD_END):
-            fields = record.split(FIELD_END)
-            if (
-                fields[0] != "SubAfter"
-                or len(fields) < _SHORT
-                or fields[2] != msg_id
-                or fields[4] != "false"
-            ):
-                continue
-            if len(fields) >= _WHOLE and fields[8] != group:
-                continue
-            time = int(fields[7]) if len(fields) >= _WHOLE and fields[7].isdigit() else 0
-            reason = REASONS.get(fields[6])
-            if reason is not None and len(fields) > _WHOLE and fields[_WHOLE].startswith(ERROR):
-                reason += ": " + fields[_WHOLE].removeprefix(ERROR)
-            if reason is not None and (latest is None or time >= latest[0]):
-                latest = time, reason
-    return latest[1] if latest is not None else None
+    latest: TracedAction | None = None
+    for action in (action for body in bodies for action in read_actions(body)):
+        if (
+            action.kind is TraceKind.HANDLED
+            and action.msg_id == msg_id
+            and action.group in (group, "")
+            and action.outcome in REASONS
+            and not action.success
+            and (latest is None or action.time_ms >= latest.time_ms)
+        ):
+            latest = action
+    if latest is None or latest.outcome is None:
+        return None
+    reason = REASONS[latest.outcome]
+    return reason if latest.error is None else f"{reason}: {latest.error}"

@@ -33,6 +33,7 @@ from turbopump.errors import (
 )
 from turbopump.message.message import MessageQueue
 from turbopump.spark import planning
+from turbopump.spark.job_metrics import JobCounts, JobMetrics
 from turbopump.spark.offsets import Offsets, limit_ends
 from turbopump.spark.options import BODY_FAULT, COLUMN_NAMES, ReadOptions, read_options
 from turbopump.spark.pipelines.lake import (
@@ -164,6 +165,7 @@ def archive(
     options: Mapping[str, str] | None = None,
     stop: threading.Event | StopRequest | None = None,
     progress: RowProgress | None = None,
+    metrics: JobMetrics | None = None,
     at_step: Callable[[str], None] = no_step,
 ) -> ArchiveReport:
     """Archive RocketMQ topics in a lake. Messages that are already in the lake are not read again.
@@ -183,6 +185,7 @@ def archive(
       lost its end.
     - ``max_rejected``: maximum rejected rows for ``report.ok``: a number, or a share such as
       ``"5%"``. By default, ``ok`` is false only if all rows were rejected.
+    - ``metrics``: counts of the run, under the name of the lake's directory.
 
     Without ``restart_queues``, a queue that was made again is left out, and so is a missing topic;
     the others continue. The run then raises DataLossError or RouteNotFoundError at its end.
@@ -223,6 +226,7 @@ def archive(
                 options=known,
                 rows_per_batch=rows_per_batch,
                 progress=progress or RowProgress(),
+                counts=(metrics or JobMetrics()).job("archive", root.name),
                 at_step=at_step,
             )
             stopped = run.archive_all(stop or threading.Event(), interval, compact=compact)
@@ -371,6 +375,7 @@ class ArchiveRun:
     options: ReadOptions
     rows_per_batch: int
     progress: RowProgress
+    counts: JobCounts
     at_step: Callable[[str], None]
     messages: int = 0
     lost: int = 0
@@ -422,6 +427,7 @@ class ArchiveRun:
     def _archive_next(self, target: Offsets) -> bool:
         """Read, write and commit the next batch of messages. Return False if no messages are
         left."""
+        began = time.monotonic()
         begins, ends = self._plan(target)
         if not begins:
             return False
@@ -442,6 +448,11 @@ class ArchiveRun:
             self.lost += sum(lost.values())
             self.batches += 1
             self.progress.add(count)
+            rejected = sum(file.rows for file in files if file.table == REJECTED)
+            gone = sum(lost.values())
+            self.counts.count_batch(
+                count - gone - rejected, time.monotonic() - began, rejected=rejected, lost=gone
+            )
         return True
 
     def _plan(self, ends: Offsets) -> tuple[Offsets, Offsets]:
@@ -455,7 +466,9 @@ class ArchiveRun:
         begins = {
             queue: self.queues.begin_of(self.snapshot, queue, end) for queue, end in ends.items()
         }
-        self.progress.expect(sum(max(0, end - begins[queue]) for queue, end in ends.items()))
+        behind = {queue: max(0, end - begins[queue]) for queue, end in ends.items()}
+        self.progress.expect(sum(behind.values()))
+        self.counts.note_behind(behind)
         unfinished = {
             queue: end for queue, end in (self.snapshot.unfinished or {}).items() if queue in ends
         }

@@ -26,6 +26,7 @@ from turbopump.blocking.stop_signals import StopRequest
 from turbopump.disk.durable_files import replace_file
 from turbopump.errors import ConfigError, LakeError, RouteNotFoundError
 from turbopump.spark import archive as lakes
+from turbopump.spark.job_metrics import JobCounts, JobMetrics
 from turbopump.spark.offsets import Offsets, decode_offsets, encode_offsets
 from turbopump.spark.options import OPTIONS, Option, did_you_mean, given_values, read_options
 from turbopump.spark.pipelines.lake import lake_place, locked_file, no_step, open_lake
@@ -134,6 +135,7 @@ def replay(
     options: Mapping[str, str] | None = None,
     stop: threading.Event | StopRequest | None = None,
     progress: RowProgress | None = None,
+    metrics: JobMetrics | None = None,
     at_step: Callable[[str], None] = no_step,
 ) -> ReplayReport:
     """Send messages of a lake to a topic again, in the order of store times.
@@ -147,6 +149,7 @@ def replay(
     - ``rate``: maximum messages per second.
     - ``name``: name of the replay. By default, the same selection has the same name. Calling again
       with the same name continues, also with messages that the lake has got since.
+    - ``metrics``: counts of the run, under the name of the replay.
     - ``at_step``: called for each batch with ``begun``, ``looked`` (after the search in the
       target), ``sent`` and ``noted``.
 
@@ -179,6 +182,7 @@ def replay(
         selection=selection,
         name=name,
         notes=lake / _REPLAYS / f"{name}.json",
+        counts=(metrics or JobMetrics()).job("replay", name),
     )
     with run.locked():
         run.load_state()
@@ -286,6 +290,7 @@ class ReplayRun:
     selection: dict[str, Any]
     name: str
     notes: Path
+    counts: JobCounts = field(default_factory=lambda: JobMetrics().job("replay", ""))
     began: float = field(default_factory=time.monotonic)
     state: ReplayState = field(init=False)
     selected: int = 0
@@ -383,11 +388,16 @@ class ReplayRun:
             unsent = sum(count for _, count in seconds)
             self.selected = self.state.done + unsent
             progress.expect(unsent)
+            self.counts.note_left(unsent)
             for low, high, count in batches_of(seconds, rows_per_batch):
                 if stop.is_set():
                     return
+                began = time.monotonic()
                 self._send_batch(low, high, count, at_step)
                 progress.add(count)
+                unsent -= count
+                self.counts.note_left(unsent)
+                self.counts.count_batch(count, time.monotonic() - began)
                 if rate is not None:
                     due_s = (self.sent + self.present) / rate
                     stop.wait(max(0.0, self.began + due_s - time.monotonic()))

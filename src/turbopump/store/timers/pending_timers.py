@@ -13,6 +13,7 @@ and the messages are unknown here. Source: apache/rocketmq ``TimerMessageStore``
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -234,7 +235,17 @@ class PendingTimers:
 
     def next_time(self) -> int | None:
         """Return the time of the first slot with undelivered messages, or None."""
-        return self._wheel.next_pending(self.read_time) if self._wheel is not None else None
+        return self.next_time_from(self.read_time)
+
+    def next_time_from(self, time: int) -> int | None:
+        """Return the time of the first slot at or after ``time`` with undelivered messages, or
+        None."""
+        return self._wheel.next_pending(time) if self._wheel is not None else None
+
+    def count_at(self, time: int) -> int:
+        """Return the number of messages in the slot of a time, minus the number of recalls."""
+        slot = self._wheel.slot(time) if self._wheel is not None else None
+        return slot.units if slot is not None else 0
 
     @property
     def waiting(self) -> int:
@@ -427,6 +438,31 @@ class PendingTimers:
                 looked = 0
                 yield []
         return None
+
+    def count_units(self, end: int, read_time: int, delivered: int) -> ReadSteps[Counter[int]]:
+        """Count the undelivered messages in the timer log before ``end``, by the hash of their
+        topics.
+
+        - ``read_time``: slots before this time are delivered.
+        - ``delivered``: number of delivered messages of the slot at ``read_time``.
+        """
+        counts: Counter[int] = Counter()
+        position = self.log.start
+        while position < end:
+            block, begin = yield from self._read(position, 0)
+            for at in range(0, min(len(block), end - begin) - TIMER_UNIT_SIZE + 1, TIMER_UNIT_SIZE):
+                unit = read_unit(block, at, begin + at)
+                if unit is None or unit.time < read_time:
+                    continue
+                if unit.time == read_time and delivered:
+                    delivered -= 1
+                elif not unit.recalls:
+                    counts[unit.topic_hash] += 1
+            if not block:
+                break
+            position = self.log.next_position(begin + len(block))
+            yield []
+        return counts
 
     def _read(self, position: int, before: int) -> ReadSteps[tuple[bytes, int]]:
         """Read the unit at a position of the timer log, together with units beside it.

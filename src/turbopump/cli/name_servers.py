@@ -1,0 +1,146 @@
+"""`turbopump namesrv list|show|wipe|restore`: running name servers, and what they know."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import click
+
+from turbopump.admin.cluster import Servers
+from turbopump.admin.name_servers import NameServers
+from turbopump.cli.changes import Change, dry_run_option, show_changes
+from turbopump.cli.entry import complain
+from turbopump.cli.frame import INCOMPLETE, NOT_FOUND, client_command, show
+from turbopump.cli.names import broker_subject
+from turbopump.cli.tables import Column, Table
+from turbopump.cli.values import checked_address
+from turbopump.errors import TurbopumpError
+from turbopump.message.rules import did_you_mean
+from turbopump.protocol.requests.namesrv import (
+    MASTER_ID,
+    ClusterInfo,
+    GetAllTopicList,
+    GetBrokerClusterInfo,
+)
+
+NAME_SERVERS: Final = (
+    Column("name_server"),
+    Column("clusters"),
+    Column("masters"),
+    Column("slaves"),
+    Column("topics"),
+    Column("fault", "not asked because"),
+)
+BROKERS: Final = (Column("cluster"), Column("broker"), Column("id"), Column("address"))
+
+
+@client_command(None, "list", short_help="The name servers, and how many brokers each knows.")
+async def list_name_servers(servers: Servers, output: str) -> int:
+    """Ask each name server in -n how many brokers and topics it knows. Exit code 1 if one could not
+    be asked, or if they know other brokers."""
+    rows: list[dict[str, Any]] = []
+    known = []
+    for address in servers.name_servers:
+        row: dict[str, Any] = {"name_server": address}
+        try:
+            info = await servers.call(address, GetBrokerClusterInfo())
+            topics = (await servers.call(address, GetAllTopicList())).topic_list
+        except TurbopumpError as error:
+            rows.append({**row, "fault": str(error)})
+            continue
+        brokers = _broker_rows(info)
+        known.append(brokers)
+        masters = sum(one["id"] == MASTER_ID for one in brokers)
+        row |= {
+            "clusters": sorted(info.cluster_addr_table),
+            "masters": masters,
+            "slaves": len(brokers) - masters,
+            "topics": len(topics),
+        }
+        rows.append(row)
+    failed = any("fault" in row for row in rows)
+    columns = NAME_SERVERS if failed else NAME_SERVERS[:-1]
+    differ = any(one != known[0] for one in known)
+    show(output, {"name_servers": rows, "differ": differ}, [Table(columns, rows)])
+    if differ:
+        complain(
+            "the name servers know other brokers: check namesrvAddr of each broker; turbopump "
+            "namesrv show ADDR lists them"
+        )
+    return INCOMPLETE if failed or differ else 0
+
+
+def _broker_rows(info: ClusterInfo) -> list[dict[str, Any]]:
+    return [
+        {"cluster": broker.cluster, "broker": name, "id": number, "address": address}
+        for name, broker in sorted(info.broker_addr_table.items())
+        for number, address in sorted(broker.broker_addrs.items())
+    ]
+
+
+@client_command(None, "show", short_help="The brokers that one name server knows.", watch=True)
+@click.argument("server", metavar="[ADDR]", required=False, callback=checked_address)
+async def show_name_server(servers: Servers, server: str | None, output: str) -> int:
+    """Show the brokers that one name server knows, and how many topics. ADDR is its HOST:PORT, by
+    default the first one of -n."""
+    address = server or servers.name_servers[0]
+    info = await servers.call(address, GetBrokerClusterInfo())
+    topics = (await servers.call(address, GetAllTopicList())).topic_list
+    rows = _broker_rows(info)
+    answer = {"name_server": address, "topics": len(topics), "brokers": rows}
+    parts: list[str | Table] = [Table(BROKERS, rows), f"{address} knows {len(topics)} topics"]
+    show(output, answer, parts)
+    return 0
+
+
+@client_command(None, "wipe", short_help="Let clients send to other brokers.")
+@broker_subject()
+@dry_run_option
+async def wipe(servers: Servers, broker: str, dry_run: bool, output: str) -> int:
+    """Remove the write permission of a broker at each name server in -n. Clients then send to other
+    brokers, at the latest after 30 s, and read this one as before. BROKER is a brokerName.
+
+    The permission comes back by `namesrv restore`, and when the broker starts again. To stop a
+    broker, use `turbopump broker drain`.
+    """
+    return await _change_permission(
+        servers, broker, is_wanted=False, dry_run=dry_run, output=output
+    )
+
+
+@client_command(None, "restore", short_help="Let clients send to a broker again.")
+@broker_subject()
+@dry_run_option
+async def restore(servers: Servers, broker: str, dry_run: bool, output: str) -> int:
+    """Restore the write permission of a broker at each name server in -n, after `namesrv wipe` or
+    `broker drain`. BROKER is a brokerName."""
+    return await _change_permission(servers, broker, is_wanted=True, dry_run=dry_run, output=output)
+
+
+async def _change_permission(
+    servers: Servers, broker: str, *, is_wanted: bool, dry_run: bool, output: str
+) -> int:
+    table = (await servers.brokers()).broker_addr_table
+    if broker not in table:
+        near = did_you_mean(broker, list(table))
+        complain(f"no broker {broker} is registered{near}; turbopump broker list shows all")
+        return NOT_FOUND
+    facet = NameServers(servers)
+    change = facet.restore_write_permission if is_wanted else facet.wipe_write_permission
+    changes = []
+    for address in facet.addresses:
+        old: str | None = None
+        fault = None
+        try:
+            old = _words(await facet.is_writable(broker, address))
+            if not dry_run:
+                await change(broker, address)
+        except TurbopumpError as error:
+            fault = str(error)
+        what = f"write permission of {broker}"
+        changes.append(Change(address, what, old, _words(is_wanted), fault))
+    return show_changes(output, changes, dry_run=dry_run)
+
+
+def _words(is_writable: bool) -> str:
+    return "yes" if is_writable else "no"

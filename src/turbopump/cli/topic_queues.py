@@ -1,0 +1,167 @@
+"""`turbopump topic show` and `topic order`: the queues of a topic, and globally ordered topics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import click
+
+from turbopump.admin.cluster import Servers
+from turbopump.admin.kv import Kv
+from turbopump.admin.topics import Topics, topic_names, users_topics
+from turbopump.cli.changes import Change, dry_run_option, show_changes
+from turbopump.cli.entry import complain
+from turbopump.cli.frame import NOT_FOUND, client_command, show
+from turbopump.cli.group import broker_names
+from turbopump.cli.names import topic_option, topic_subject
+from turbopump.cli.tables import TIME, Column, Table
+from turbopump.errors import TurbopumpError
+from turbopump.message.rules import did_you_mean
+from turbopump.plural import counted
+from turbopump.protocol.requests.topics import TopicConfig
+
+SETTINGS: Final = (
+    Column("broker"),
+    Column("read_queues"),
+    Column("write_queues"),
+    Column("perm"),
+    Column("order"),
+    Column("attributes"),
+)
+QUEUES: Final = (
+    Column("broker"),
+    Column("queue"),
+    Column("first"),
+    Column("end"),
+    Column("messages"),
+    Column("last_stored", "last write", TIME),
+)
+ORDERED: Final = (Column("topic"), Column("broker"), Column("queues"))
+
+
+@client_command(None, "show", short_help="Queues, offsets, last write, settings.", watch=True)
+@topic_subject()
+@click.option("--cluster", metavar="NAME", help="Only on the brokers of this cluster.")
+async def show_topic(servers: Servers, topic: str, cluster: str | None, output: str) -> int:
+    """Show the settings of a topic on each broker, and each of its queues: first offset, end,
+    number of messages, time of the last write. Exit code 3 if no broker has it."""
+    facet = Topics(servers)
+    settings = await facet.settings(topic, cluster=cluster)
+    if not settings:
+        near = did_you_mean(
+            topic, users_topics(await topic_names(servers), await servers.brokers())
+        )
+        complain(f"unknown topic {topic}{near}; turbopump topic list shows all")
+        return NOT_FOUND
+    names = await broker_names(servers)
+    brokers = [_settings_row(names.get(at, at), one) for at, one in settings.items()]
+    queues = [
+        {
+            "broker": one.broker,
+            "queue": one.queue_id,
+            "first": one.first,
+            "end": one.end,
+            "messages": one.messages,
+            "last_stored": one.last_stored_ms or None,
+        }
+        for one in await facet.queues(topic, cluster=cluster)
+    ]
+    messages = sum(int(one["messages"] or 0) for one in queues)
+    answer = {"topic": topic, "brokers": brokers, "messages": messages, "queues": queues}
+    table = Table(QUEUES, queues)
+    parts: list[str | Table] = [Table(SETTINGS, brokers), "", table]
+    parts.append(f"{counted(messages, 'message')} in all")
+    if output == "csv":
+        parts = [table]
+    show(output, answer, parts)
+    return 0
+
+
+def _settings_row(broker: str, settings: TopicConfig) -> dict[str, Any]:
+    return {
+        "broker": broker,
+        "read_queues": settings.read_queue_nums,
+        "write_queues": settings.write_queue_nums,
+        "perm": settings.perm,
+        "order": settings.order,
+        "attributes": [f"{key}={value}" for key, value in (settings.attributes or {}).items()],
+    }
+
+
+@client_command(None, "order", short_help="Globally ordered topics: list them, set one.")
+@click.argument("given", metavar="[BROKER:QUEUES]...", nargs=-1)
+@topic_option("Set the queues of this topic; without it all ordered topics are listed.")
+@click.option("--keep-others", is_flag=True, help="Keep the queues on brokers that are not given.")
+@click.option("--remove", is_flag=True, help="Make the topic an ordinary one; its messages stay.")
+@dry_run_option
+async def order(
+    servers: Servers,
+    given: Sequence[str],
+    topic: str | None,
+    keep_others: bool,
+    remove: bool,
+    dry_run: bool,
+    output: str,
+) -> int:
+    """Show or set the queues of topics that are ordered over all brokers. The name servers keep
+    them. A producer then sends to these queues also while a broker is away, so that messages of
+    one key stay in one queue.
+
+    With -t TOPIC and BROKER:QUEUES, such as broker-a:4 broker-b:4, set the queues of a topic. The
+    topic itself must exist. With -t TOPIC alone show it; exit code 3 if it is not ordered.
+    """
+    facet = Kv(servers)
+    if topic is None:
+        if given or remove:
+            raise click.UsageError("give the topic: -t TOPIC")
+        return _show_ordered(await facet.ordered_topics(), output)
+    old = await facet.ordered_queues(topic)
+    if not given and not remove:
+        if not old:
+            complain(f"the topic {topic} is not globally ordered; turbopump topic order lists all")
+            return NOT_FOUND
+        return _show_ordered({topic: old}, output)
+    if given and remove:
+        raise click.UsageError("give BROKER:QUEUES or --remove")
+    wanted = _queues(given)
+    if keep_others:
+        wanted = old | wanted
+    fault = None
+    try:
+        if dry_run:
+            pass
+        elif remove:
+            await facet.delete_ordered_queues(topic)
+        else:
+            await facet.set_ordered_queues(topic, wanted)
+    except TurbopumpError as error:
+        fault = str(error)
+    changes = [
+        Change(broker, f"ordered queues of {topic}", old.get(broker), wanted.get(broker), fault)
+        for broker in sorted({*old, *wanted})
+        if old.get(broker) != wanted.get(broker)
+    ]
+    return show_changes(output, changes, dry_run=dry_run)
+
+
+def _queues(given: Sequence[str]) -> dict[str, int]:
+    found = {}
+    for text in given:
+        broker, _, number = text.rpartition(":")
+        if not broker or not (number.isascii() and number.isdigit()) or int(number) < 1:
+            raise click.UsageError(f"{text!r}: expected BROKER:QUEUES, as in broker-a:4")
+        found[broker] = int(number)
+    return found
+
+
+def _show_ordered(topics: dict[str, dict[str, int]], output: str) -> int:
+    rows = [
+        {"topic": topic, "broker": broker, "queues": number}
+        for topic, queues in topics.items()
+        for broker, number in queues.items()
+    ]
+    show(output, {"topics": rows}, [Table(ORDERED, rows)])
+    if not rows:
+        complain("no topic is globally ordered")
+    return 0

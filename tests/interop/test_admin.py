@@ -1,0 +1,150 @@
+"""Our ``Admin`` on our servers and on Apache's: each operation of Apache's ``DefaultMQAdminExt``
+has the same result on both."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from pprint import pformat
+from typing import Final, NamedTuple
+
+import pytest
+from tests.interop.accounts import ADMIN, APACHES_ON, ON
+from tests.interop.admin_cases import GIVES_UP_SOON, Cases, prepare, side_of
+from tests.interop.admin_client_cases import CLIENTS
+from tests.interop.admin_server_cases import ACCOUNTS, SERVERS
+from tests.interop.apache import NEWEST, fetch_jars
+from tests.interop.foreign import found
+from tests.interop.our_servers import patient_turbopump
+from tests.interop.patient_apache import patient_apache
+from tests.interop.tools import skipping_without_tools
+
+from turbopump import Credentials
+
+WITHOUT_CASE: Final = {
+    "start": "it starts the client: `async with Admin(…)`",
+    "shutdown": "it ends the client: `async with Admin(…)`",
+    "putKVConfig": "it does nothing in Java; createAndUpdateKvConfig puts a value",
+    "getClusterList": "it sends nothing in Java, and always returns an empty set",
+    "addBrokerToContainer": "only a broker container serves it, which is a program of its own",
+    "removeBrokerFromContainer": "only a broker container serves it",
+    "getInSyncStateData": "only a controller serves it",
+    "getControllerMetaData": "only a controller serves it",
+    "getControllerConfig": "only a controller serves it",
+    "updateControllerConfig": "only a controller serves it",
+    "electMaster": "only a controller serves it",
+    "cleanControllerBrokerData": "only a controller serves it",
+    "getBrokerEpochCache": "a broker serves it only with a controller",
+    "checkRocksdbCqWriteProgress": "ours has no RocksDB, and refuses it in words",
+    "exportRocksDBConfigToJson": "ours has no RocksDB, and refuses it in words",
+    "exportPopRecords": "ours has no RocksDB, and refuses it in words",
+    "createStaticTopic": "ours has no static topics, and refuses them in words",
+}
+"""Operations of Apache without a case, and the reasons."""
+
+
+PLAIN: Final = Cases({**CLIENTS, **SERVERS})
+"""Cases for servers without access control."""
+
+
+class Outcomes(NamedTuple):
+    """Result of each case, on our servers and on Apache's."""
+
+    ours: dict[str, object]
+    apache: dict[str, object]
+
+
+async def outcomes_at(
+    cases: Cases, namesrv: str, broker: str, root: Path, credentials: Credentials | None
+) -> dict[str, object]:
+    async with side_of(namesrv, broker, str(root), credentials) as side:
+        if credentials is None:
+            await prepare(side)
+        return await cases.outcomes(side)
+
+
+@contextmanager
+def both_outcomes(cases: Cases, directory: Path, *, accounts: bool = False) -> Iterator[Outcomes]:
+    credentials = ADMIN if accounts else None
+    with ExitStack() as stack:
+        stack.enter_context(skipping_without_tools())
+        ours = stack.enter_context(
+            patient_turbopump(directory / "ours", ON if accounts else GIVES_UP_SOON)
+        )
+        theirs = stack.enter_context(
+            patient_apache(
+                NEWEST, directory / "apache", **(APACHES_ON if accounts else GIVES_UP_SOON)
+            )
+        )
+        yield Outcomes(
+            *(
+                asyncio.run(
+                    outcomes_at(cases, one.namesrv, one.broker, directory / name, credentials)
+                )
+                for name, one in (("ours", ours), ("apache", theirs))
+            )
+        )
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory, summary: list[str]) -> Iterator[Outcomes]:
+    started = time.monotonic()
+    with both_outcomes(PLAIN, tmp_path_factory.mktemp("admin")) as found:
+        seconds = time.monotonic() - started
+        summary.append(f"Admin, {len(PLAIN)} cases on ours and on Apache's: {seconds:.1f} s")
+        yield found
+
+
+@pytest.fixture(scope="module")
+def account_outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcomes]:
+    with both_outcomes(ACCOUNTS, tmp_path_factory.mktemp("accounts"), accounts=True) as found:
+        yield found
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_an_operation_has_the_same_result_on_apaches_servers(outcomes: Outcomes, name: str) -> None:
+    check(outcomes, name)
+
+
+@pytest.mark.parametrize("name", ACCOUNTS)
+def test_an_operation_on_accounts_has_the_same_result_on_apaches_broker(
+    account_outcomes: Outcomes, name: str
+) -> None:
+    check(account_outcomes, name)
+
+
+def check(outcomes: Outcomes, name: str) -> None:
+    for result in (outcomes.ours[name], outcomes.apache[name]):
+        if isinstance(result, Exception):
+            raise result
+    ours, apache = (pformat(found[name], width=100).splitlines() for found in outcomes)
+    difference = "\n".join(difflib.unified_diff(ours, apache, "ours", "apache", lineterm=""))
+    assert not difference, difference
+
+
+def test_every_operation_of_apache_has_a_case_or_a_reason() -> None:
+    """The operations are those of Apache's jar, so none is forgotten."""
+    tried = PLAIN.operations | ACCOUNTS.operations
+    operations = operations_of_apache()
+    assert tried & set(WITHOUT_CASE) == set()
+    assert operations - tried - set(WITHOUT_CASE) == set()
+    assert tried | set(WITHOUT_CASE) <= operations
+
+
+def operations_of_apache() -> set[str]:
+    with skipping_without_tools():
+        library, javap = fetch_jars(NEWEST), found("javap")
+    interfaces = (
+        "org.apache.rocketmq.tools.admin.MQAdminExt",
+        "org.apache.rocketmq.client.MQAdmin",
+    )
+    shown = subprocess.run(
+        [javap, "-cp", f"{library}/*", *interfaces], capture_output=True, text=True, check=True
+    )
+    return set(re.findall(r"(\w+)\(", shown.stdout))
