@@ -65,14 +65,14 @@ async def ha(servers: Servers, output: str, cluster: str | None) -> int:
         for name, replicas in itertools.groupby(brokers, lambda one: one.name)
         for message, fix in replication_problems(list(replicas), n)
     ]
-    parts = _tables(brokers)
+    parts = ha_tables(brokers)
     for one in problems:
         parts += [f"WRONG  broker {one['broker']}: {one['message']}", f"       -> {one['fix']}"]
     show(output, {"brokers": [one.row for one in brokers], "problems": problems}, parts)
     return INCOMPLETE if problems or any(one.status is None for one in brokers) else 0
 
 
-def _tables(brokers: Sequence[BrokerReplication]) -> list[str | Table]:
+def ha_tables(brokers: Sequence[BrokerReplication]) -> list[str | Table]:
     """Return a table of the brokers and, if there are slaves, the masters' table of them."""
     slaves: list[dict[str, Any]] = []
     for one in brokers:

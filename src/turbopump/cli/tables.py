@@ -100,7 +100,7 @@ class Table:
         return (
             column.unit != TIME
             and bool(numbers)
-            and all(isinstance(value, int | float) for value in numbers)
+            and all(type(value) in (int, float) for value in numbers)
         )
 
 
