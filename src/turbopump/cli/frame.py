@@ -52,7 +52,7 @@ def show(output: str, value: object, parts: Iterable[str | Table]) -> None:
         for part in parts:
             if isinstance(part, str):
                 click.echo(part)
-            elif sys.stdout.isatty():
+            elif sys.stdout is not None and sys.stdout.isatty():
                 part.show_on_terminal()
             else:
                 for line in part.lines():
@@ -229,7 +229,7 @@ async def _repeat(
 ) -> None:
     """Repeat a command until it is cancelled. On a terminal each answer replaces the last one."""
     while True:
-        if sys.stdout.isatty():
+        if sys.stdout is not None and sys.stdout.isatty():
             click.clear()
         await work(connections, **given)
         sys.stdout.flush()
