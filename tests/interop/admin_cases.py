@@ -82,8 +82,9 @@ class Side:
         async for message in pusher:
             message.done()
 
-    async def send_half(self, message: Message) -> None:
-        """Send a half message whose transaction is never decided."""
+    @asynccontextmanager
+    async def undecided(self, message: Message) -> AsyncIterator[None]:
+        """Send a half message whose transaction is not decided while the block lasts."""
 
         def undecided(*_: object) -> TransactionState:
             return TransactionState.UNKNOWN
@@ -92,6 +93,7 @@ class Side:
             self.namesrv, group="undecided", executor=undecided, checker=undecided
         ) as producer:
             await producer.send_in_transaction(message)
+            yield
 
     async def stop_pusher(self) -> None:
         if self.pusher is not None and self.handler is not None:

@@ -226,7 +226,6 @@ async def shows_units_of_a_queue(side: Side) -> object:
 @CLIENTS.case("resumeCheckHalfMessage")
 async def resumes_the_checks_of_a_transaction(side: Side) -> object:
     messages = side.admin.messages
-    await side.send_half(Message(TOPIC, "half", keys=["half"]))
 
     async def is_given_up() -> bool:
         return bool(await with_messages())
@@ -240,7 +239,8 @@ async def resumes_the_checks_of_a_transaction(side: Side) -> object:
             if queue.messages
         ]
 
-    await eventual(is_given_up)
+    async with side.undecided(Message(TOPIC, "half", keys=["half"])):
+        await eventual(is_given_up)
     (queue,) = await with_messages()
     half = await messages.at(queue, 0)
     await messages.resume_check(GIVEN_UP, half.offset_msg_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Final
 
-from tests.interop.admin_cases import BROKER, CLUSTER, TOPIC, Cases, Side, only, refused
+from tests.interop.admin_cases import BROKER, CLUSTER, TOPIC, Cases, Side, eventual, only, refused
 
 from turbopump.message.rules import is_system_group
 
@@ -71,6 +71,24 @@ async def refuses_to_change_a_path(side: Side) -> object:
 @SERVERS.case("viewBrokerStatsData")
 async def has_no_statistics_of_an_unknown_topic(side: Side) -> object:
     return await side.admin.brokers.statistics(BROKER, "TOPIC_PUT_NUMS", "nope")
+
+
+@SERVERS.case("viewBrokerStatsData")
+async def counts_the_messages_of_a_topic(side: Side) -> object:
+    await side.admin.topics.create("counted", read_queues=1, write_queues=1)
+    for _ in range(3):
+        await side.producer.send("counted", b"x")
+
+    async def is_sampled() -> bool:
+        found = await side.admin.brokers.statistics(BROKER, "TOPIC_PUT_NUMS", "counted")
+        return found is not None and found.minute is not None and found.minute.sum > 0
+
+    await eventual(is_sampled)
+    found = await side.admin.brokers.statistics(BROKER, "TOPIC_PUT_NUMS", "counted")
+    assert found is not None
+    assert found.minute is not None
+    assert 0 < found.minute.per_second < 3
+    return found.minute.sum, found.hour is None, found.day is None
 
 
 @SERVERS.case("fetchConsumeStatsInBroker")

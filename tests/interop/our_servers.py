@@ -54,10 +54,12 @@ PATIENT_BROKER: dict[str, str | int | bool] = {
 
 @contextmanager
 def patient_turbopump(
-    directory: Path, settings: Mapping[str, str | int | bool] | None = None
+    directory: Path,
+    settings: Mapping[str, str | int | bool] | None = None,
+    broker_only: Mapping[str, str | int | bool] | None = None,
 ) -> Iterator[OurServers]:
     """`turbopump namesrv` and `turbopump broker` on free ports, with their data in `directory`.
-    `settings` are further lines of both files."""
+    `settings` are further lines of both files, `broker_only` of the broker's."""
     directory.mkdir(parents=True, exist_ok=True)
     conf = directory / "broker.conf"
     port = free_ports(-2, 0)  # VIP, listen
@@ -68,6 +70,7 @@ def patient_turbopump(
                 "listenPort": port,
                 "storePathRootDir": str(directory / "store"),
                 **(settings or {}),
+                **(broker_only or {}),
             }
         )
     )

@@ -8,7 +8,7 @@ import difflib
 import re
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from pprint import pformat
@@ -21,6 +21,7 @@ from tests.interop.admin_client_cases import CLIENTS
 from tests.interop.admin_server_cases import ACCOUNTS, SERVERS
 from tests.interop.apache import NEWEST, fetch_jars
 from tests.interop.foreign import found
+from tests.interop.java_admin import COMPARISONS, compared
 from tests.interop.our_servers import patient_turbopump
 from tests.interop.patient_apache import patient_apache
 from tests.interop.tools import skipping_without_tools
@@ -53,20 +54,25 @@ PLAIN: Final = Cases({**CLIENTS, **SERVERS})
 """Cases for servers without access control."""
 
 
-class Outcomes(NamedTuple):
-    """Result of each case, on our servers and on Apache's."""
+Comparisons = Mapping[str, tuple[object, object]]
 
-    ours: dict[str, object]
-    apache: dict[str, object]
+
+class Outcomes(NamedTuple):
+    """What was found on our servers, and on Apache's: the result of each case, and answers that
+    Java gets beside ours."""
+
+    ours: tuple[dict[str, object], Comparisons]
+    apache: tuple[dict[str, object], Comparisons]
 
 
 async def outcomes_at(
     cases: Cases, namesrv: str, broker: str, root: Path, credentials: Credentials | None
-) -> dict[str, object]:
+) -> tuple[dict[str, object], Comparisons]:
     async with side_of(namesrv, broker, str(root), credentials) as side:
-        if credentials is None:
-            await prepare(side)
-        return await cases.outcomes(side)
+        if credentials is not None:
+            return await cases.outcomes(side), {}
+        await prepare(side)
+        return await cases.outcomes(side), await compared(side, root / "java")
 
 
 @contextmanager
@@ -120,12 +126,25 @@ def test_an_operation_on_accounts_has_the_same_result_on_apaches_broker(
 
 
 def check(outcomes: Outcomes, name: str) -> None:
-    for result in (outcomes.ours[name], outcomes.apache[name]):
+    (ours, _), (apache, _) = outcomes
+    for result in (ours[name], apache[name]):
         if isinstance(result, Exception):
             raise result
-    ours, apache = (pformat(found[name], width=100).splitlines() for found in outcomes)
-    difference = "\n".join(difflib.unified_diff(ours, apache, "ours", "apache", lineterm=""))
+    same(ours[name], apache[name], "ours", "apache")
+
+
+def same(one: object, other: object, name: str, other_name: str) -> None:
+    lines, other_lines = (pformat(each, width=100).splitlines() for each in (one, other))
+    difference = "\n".join(difflib.unified_diff(lines, other_lines, name, other_name, lineterm=""))
     assert not difference, difference
+
+
+@pytest.mark.parametrize("name", COMPARISONS)
+@pytest.mark.parametrize("servers", ["ours", "apache"])
+def test_an_answer_is_the_one_that_java_gets(outcomes: Outcomes, name: str, servers: str) -> None:
+    _, comparisons = getattr(outcomes, servers)
+    java, ours = comparisons[name]
+    same(java, ours, "java", "Admin")
 
 
 def test_every_operation_of_apache_has_a_case_or_a_reason() -> None:

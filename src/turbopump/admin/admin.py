@@ -6,34 +6,50 @@ name. All subjects share the connections of one ``Servers``.
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import Callable
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
-from turbopump.admin.brokers import Brokers
-from turbopump.admin.clients import Clients
 from turbopump.admin.cluster import ANSWER_S, Servers
-from turbopump.admin.dead_letters import GroupDeadLetters
-from turbopump.admin.groups import Groups
-from turbopump.admin.kv import Kv
-from turbopump.admin.messages import Messages
-from turbopump.admin.name_servers import NameServers
-from turbopump.admin.offsets import Offsets
-from turbopump.admin.replication import Replication
-from turbopump.admin.topics import Topics
-from turbopump.admin.users import Users
 from turbopump.auth.signatures import Credentials
-from turbopump.client.dead_letters import DeadLetters
 from turbopump.client.environment import name_server_addresses
-from turbopump.client.lifecycle import InContext
+from turbopump.client.lifecycle import InContext, not_started
 from turbopump.config.tls import ClientTls
+from turbopump.errors import NotStartedError
 from turbopump.protocol.command import Body, Command
 from turbopump.protocol.request import Request
 
+if TYPE_CHECKING:
+    from turbopump.admin.brokers import Brokers
+    from turbopump.admin.clients import Clients
+    from turbopump.admin.dead_letters import GroupDeadLetters
+    from turbopump.admin.groups import Groups
+    from turbopump.admin.kv import Kv
+    from turbopump.admin.messages import Messages
+    from turbopump.admin.name_servers import NameServers
+    from turbopump.admin.offsets import Offsets
+    from turbopump.admin.replication import Replication
+    from turbopump.admin.topics import Topics
+    from turbopump.admin.users import Users
+    from turbopump.client.dead_letters import DeadLetters
 
-class _Finder(DeadLetters):
-    """Finder of the messages for ``Admin``. It also knows if the ``Admin`` may be used."""
-
-    _named = ("Admin", "admin")
+SUBJECTS: Final = {
+    "topics": "Topics",
+    "groups": "Groups",
+    "offsets": "Offsets",
+    "clients": "Clients",
+    "messages": "Messages",
+    "dead_letters": "GroupDeadLetters",
+    "brokers": "Brokers",
+    "name_servers": "NameServers",
+    "kv": "Kv",
+    "users": "Users",
+    "replication": "Replication",
+}
+"""Class of each subject, in the module of the subject's name. A module is imported on first use, so
+that a command pays for its own subject only."""
 
 
 class _CheckedServers(Servers):
@@ -44,7 +60,7 @@ class _CheckedServers(Servers):
         name_servers: list[str],
         credentials: Credentials | None,
         tls: ClientTls | bool,
-        check: Callable[[], object],
+        check: Callable[[], None],
     ) -> None:
         super().__init__(name_servers, credentials, tls)
         self._check = check
@@ -70,9 +86,9 @@ class Admin(InContext):
     except connections.
 
     Operations raise RemotingError if a server cannot be asked, ResponseError if it refuses, and
-    ClientError if a name does not exist. Before the start, after the close and in a forked child
-    they raise NotStartedError. Constructing raises ConfigError for unusable settings.
-    Source of the operations: apache/rocketmq ``DefaultMQAdminExt``.
+    ClientError if a name does not exist. Before the start, after the close, in a forked child and
+    on another event loop they raise NotStartedError. Constructing raises ConfigError for unusable
+    settings. Source of the operations: apache/rocketmq ``DefaultMQAdminExt``.
     """
 
     topics: Topics
@@ -97,6 +113,8 @@ class Admin(InContext):
     """Users and policies on all servers."""
     replication: Replication
     """Masters and slaves: in sync, behind, problems."""
+    servers: Servers
+    """Connections of this object, for a request that no operation sends."""
 
     def __init__(
         self,
@@ -106,28 +124,60 @@ class Admin(InContext):
         tls: ClientTls | bool = False,
     ) -> None:
         addresses = list(name_server_addresses(namesrv))
-        self._finder = _Finder(addresses, credentials=credentials, tls=tls)
-        self.servers: Servers = _CheckedServers(
-            addresses, credentials, tls, lambda: self._finder.instance
-        )
-        """Connections of this object, for a request that no operation sends."""
-        self.topics = Topics(self.servers)
-        self.groups = Groups(self.servers)
-        self.offsets = Offsets(self.servers)
-        self.clients = Clients(self.servers, self._finder)
-        self.messages = Messages(self.servers, self._finder)
-        self.dead_letters = GroupDeadLetters(self._finder)
-        self.brokers = Brokers(self.servers)
-        self.name_servers = NameServers(self.servers)
-        self.kv = Kv(self.servers)
-        self.users = Users(self.servers)
-        self.replication = Replication(self.servers)
+        self.servers = _CheckedServers(addresses, credentials, tls, self._check_usable)
+        self._tls = tls
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pid = 0
+        self._closed = False
+        self._finder: DeadLetters | None = None
 
     async def start(self) -> None:
-        """Start the client. The first operation opens connections."""
-        await self._finder.start()
+        """Start the client. The first operation opens connections, and a second ``start`` does
+        nothing."""
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+            self._pid = os.getpid()
+        self._check_usable()
 
     async def close(self) -> None:
         """Close all connections. A second call does nothing."""
-        await self._finder.close()
+        self._closed = True
+        if self._finder is not None:
+            await self._finder.close()
         await self.servers.close()
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in SUBJECTS:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        subject = getattr(import_module(f"turbopump.admin.{name}"), SUBJECTS[name])
+        if name == "dead_letters":
+            made = subject(self._started_finder)
+        elif name in ("clients", "messages"):
+            made = subject(self.servers, self._started_finder)
+        else:
+            made = subject(self.servers)
+        setattr(self, name, made)
+        return made
+
+    async def _started_finder(self) -> DeadLetters:
+        """Return the finder of messages and dead letters. It has connections of its own."""
+        self._check_usable()
+        if self._finder is None:
+            from turbopump.client.dead_letters import DeadLetters  # few operations need it
+
+            self._finder = DeadLetters(
+                self.servers.name_servers, credentials=self.servers.credentials, tls=self._tls
+            )
+        await self._finder.start()
+        return self._finder
+
+    def _check_usable(self) -> None:
+        if self._loop is None:
+            raise not_started("Admin", "admin")
+        if self._closed:
+            raise NotStartedError("this Admin is closed; start a new one")
+        if os.getpid() != self._pid or asyncio.get_running_loop() is not self._loop:
+            raise NotStartedError(
+                "this Admin was started in another process or on another event loop; start a new "
+                "one here"
+            )

@@ -5,7 +5,9 @@ Source of the requests: apache/rocketmq ``DefaultMQAdminExtImpl``.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from turbopump.admin.cluster import Servers, ask_each
 from turbopump.admin.groups import (
@@ -16,7 +18,6 @@ from turbopump.admin.groups import (
     member_of,
     members_of,
 )
-from turbopump.client.message_finder import MessageFinder
 from turbopump.errors import ClientError, ResponseError
 from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import ResponseCode
@@ -30,6 +31,9 @@ from turbopump.protocol.requests.consumers import (
     ProducerConnection,
 )
 from turbopump.protocol.requests.offsets import GetConsumerStatus
+
+if TYPE_CHECKING:  # one operation needs it
+    from turbopump.client.message_finder import MessageFinder
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,7 @@ class Clients:
     of a cluster. Without both, an operation is for all masters.
     """
 
-    def __init__(self, servers: Servers, finder: MessageFinder) -> None:
+    def __init__(self, servers: Servers, finder: Callable[[], Awaitable[MessageFinder]]) -> None:
         self._servers = servers
         self._finder = finder
 
@@ -175,7 +179,7 @@ class Clients:
         does not know the consumer, ResponseError if the consumer does not answer, and
         RemotingError. Java: ``consumeMessageDirectly``.
         """
-        message = await self._finder.view(topic, msg_id)
+        message = await (await self._finder()).view(topic, msg_id)
         (address,) = await self._servers.brokers_at(message.broker_name)
         request = ConsumeMessageDirectly(
             consumer_group=group, client_id=client_id, msg_id=message.offset_msg_id, topic=topic
@@ -198,6 +202,6 @@ def _is_not_online(error: ResponseError) -> bool:
 
 def _unknown_client(group: str, client_id: str) -> ClientError:
     return ClientError(
-        f"no broker knows a consumer {client_id} of the group {group}; turbopump consumer show "
+        f"no broker knows a consumer {client_id} of the group {group}; turbopump group show "
         f"{group} lists its consumers"
     )

@@ -18,7 +18,12 @@ from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Body, Command, reply_in
 from turbopump.protocol.request import ReplyT, Request
-from turbopump.protocol.requests.namesrv import MASTER_ID, ClusterInfo, GetBrokerClusterInfo
+from turbopump.protocol.requests.namesrv import (
+    MASTER_ID,
+    BrokerData,
+    ClusterInfo,
+    GetBrokerClusterInfo,
+)
 from turbopump.remoting.client import RemotingClient, refused_by
 
 BodyT = TypeVar("BodyT")
@@ -135,12 +140,7 @@ class Servers(RemotingClient):
             name, number = broker, str(MASTER_ID)
         elif not number.isdecimal() or int(number) >= PORT_MIN:
             return [broker]
-        table = (await self.brokers()).broker_addr_table
-        if name not in table:
-            known = ", ".join(sorted(table)) or "none"
-            near = did_you_mean(name, list(table))
-            raise NotFoundError(f"no broker {name} is registered{near}; there are: {known}")
-        addresses = table[name].broker_addrs
+        addresses = broker_named(await self.brokers(), name).broker_addrs
         if int(number) in addresses:
             return [addresses[int(number)]]
         if colon:
@@ -171,6 +171,17 @@ class Servers(RemotingClient):
         ``change_each``.
         """
         return list(await change_each(addresses, lambda at: self.ask(at, request, body)))
+
+
+def broker_named(info: ClusterInfo, name: str) -> BrokerData:
+    """Return the master and the slaves of a brokerName. Raise NotFoundError if there is no such
+    broker; the error suggests a similar name."""
+    table = info.broker_addr_table
+    if name not in table:
+        known = ", ".join(sorted(table)) or "none"
+        near = did_you_mean(name, list(table))
+        raise NotFoundError(f"no broker {name} is registered{near}; there are: {known}")
+    return table[name]
 
 
 def refuse_unknown_cluster(info: ClusterInfo, cluster: str) -> None:

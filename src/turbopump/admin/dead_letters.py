@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from turbopump.client.dead_letters import (
@@ -21,7 +22,7 @@ from turbopump.client.trace import TRACE_TOPIC
 class GroupDeadLetters:
     """Dead letters of consumer groups: list, and send again."""
 
-    def __init__(self, dead_letters: DeadLetters) -> None:
+    def __init__(self, dead_letters: Callable[[], Awaitable[DeadLetters]]) -> None:
         self._dead_letters = dead_letters
 
     async def groups(self) -> list[DeadGroup]:
@@ -29,7 +30,7 @@ class GroupDeadLetters:
 
         Raises RemotingError.
         """
-        return await self._dead_letters.groups()
+        return await (await self._dead_letters()).groups()
 
     async def letters(
         self, group: str, max_letters: int = 32, wanted: LetterFilter | None = None
@@ -42,7 +43,7 @@ class GroupDeadLetters:
         RemotingError.
         """
         found: list[DeadLetter] = []
-        async for letter in self._dead_letters.letters(group, wanted):
+        async for letter in (await self._dead_letters()).letters(group, wanted):
             found.append(letter)
             if len(found) >= max_letters:
                 break
@@ -54,7 +55,7 @@ class GroupDeadLetters:
         Our consumers record it in the message. Other consumers record it in their trace, which is
         searched with QUERY_MESSAGE (12).
         """
-        return await self._dead_letters.reason(letter, trace_topic=trace_topic)
+        return await (await self._dead_letters()).reason(letter, trace_topic=trace_topic)
 
     async def would_resend(
         self,
@@ -67,7 +68,7 @@ class GroupDeadLetters:
 
         Raises MessageNotFoundError if the group has no dead letters, and RemotingError.
         """
-        return await would_resend(self._dead_letters, group, journal, to, wanted)
+        return await would_resend(await self._dead_letters(), group, journal, to, wanted)
 
     async def resend(
         self,
@@ -96,5 +97,5 @@ class GroupDeadLetters:
         be written.
         """
         return await resend(
-            self._dead_letters, group, journal, to, wanted, in_doubt=in_doubt, rate=rate
+            await self._dead_letters(), group, journal, to, wanted, in_doubt=in_doubt, rate=rate
         )

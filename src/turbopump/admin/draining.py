@@ -16,21 +16,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from turbopump.admin.broker_figures import BrokerFigures
-from turbopump.admin.cluster import Servers
+from turbopump.admin.cluster import Servers, broker_named
 from turbopump.admin.group_lag import group_offsets
 from turbopump.admin.groups import group_members, group_names
 from turbopump.admin.name_servers import set_write_permission_at
 from turbopump.clock import Clock
 from turbopump.config import properties
-from turbopump.errors import (
-    ClientError,
-    ConfigError,
-    NotFoundError,
-    ProtocolError,
-    RemotingError,
-    ResponseError,
-)
-from turbopump.message.rules import did_you_mean, is_system_topic
+from turbopump.errors import ClientError, ConfigError, ProtocolError, RemotingError, ResponseError
+from turbopump.message.rules import is_system_topic
 from turbopump.plural import counted
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.configuration import GetBrokerConfig
@@ -114,12 +107,7 @@ async def find_broker(servers: Servers, name: str) -> DrainedBroker:
     Raises RemotingError if no name server can be asked, NotFoundError if the broker does not exist,
     and ClientError if it has no master.
     """
-    table = (await servers.brokers()).broker_addr_table
-    if name not in table:
-        known = ", ".join(sorted(table)) or "none"
-        near = did_you_mean(name, list(table))
-        raise NotFoundError(f"no broker {name} is registered{near}; there are: {known}")
-    addresses = table[name].broker_addrs
+    addresses = broker_named(await servers.brokers(), name).broker_addrs
     if MASTER_ID not in addresses:
         raise ClientError(f"broker {name} has no master, so it accepts no messages now")
     address = addresses[MASTER_ID]

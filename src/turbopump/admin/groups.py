@@ -182,7 +182,7 @@ async def unknown_group(servers: Servers, group: str) -> ClientError:
     """
     near = did_you_mean(group, await group_names(servers, await servers.masters()))
     return ClientError(
-        f"no broker knows the group {group}{near}; turbopump consumer list shows the groups"
+        f"no broker knows the group {group}{near}; turbopump group list shows the groups"
     )
 
 

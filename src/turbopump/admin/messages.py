@@ -5,6 +5,7 @@ Source of the requests: apache/rocketmq ``DefaultMQAdminExtImpl``.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -68,7 +69,7 @@ class Messages:
     or an offset message id.
     """
 
-    def __init__(self, servers: Servers, finder: MessageFinder) -> None:
+    def __init__(self, servers: Servers, finder: Callable[[], Awaitable[MessageFinder]]) -> None:
         self._servers = servers
         self._finder = finder
 
@@ -77,7 +78,7 @@ class Messages:
 
         Sends GET_ROUTEINFO_BY_TOPIC (105) to a name server. Raises RouteNotFoundError.
         """
-        return await self._finder.queues(topic)
+        return await (await self._finder()).queues(topic)
 
     async def by_id(self, topic: str, msg_id: str) -> ReceivedMessage:
         """Return the message of a topic with this id.
@@ -86,14 +87,14 @@ class Messages:
         broker of the topic for any other id. Raises MessageNotFoundError, RouteNotFoundError and
         RemotingError. Java: ``viewMessage``, ``queryMessage``.
         """
-        return await self._finder.view(topic, msg_id)
+        return await (await self._finder()).view(topic, msg_id)
 
     async def at(self, queue: MessageQueue, offset: int) -> ReceivedMessage:
         """Return the message at this offset of a queue.
 
         Sends PULL_MESSAGE (11). Raises MessageNotFoundError, RouteNotFoundError and RemotingError.
         """
-        return await self._finder.at(queue, offset)
+        return await (await self._finder()).at(queue, offset)
 
     async def by_key(
         self,
@@ -112,7 +113,7 @@ class Messages:
 
         Raises RouteNotFoundError. Java: ``queryMessage``.
         """
-        return await self._finder.by_key(topic, key, max_messages, begin=begin, end=end)
+        return await (await self._finder()).by_key(topic, key, max_messages, begin=begin, end=end)
 
     async def by_time(
         self, topic: str, begin: Time, end: Time | None = None, max_messages: int = 32
@@ -122,7 +123,7 @@ class Messages:
         Sends SEARCH_OFFSET_BY_TIMESTAMP (29) and PULL_MESSAGE (11) for each queue. Raises
         RouteNotFoundError.
         """
-        return await self._finder.by_time(topic, begin, end, max_messages)
+        return await (await self._finder()).by_time(topic, begin, end, max_messages)
 
     async def tracks(self, topic: str, msg_id: str) -> list[MessageTrack]:
         """Return what each group of a topic has done with a message, sorted by group.
@@ -133,7 +134,7 @@ class Messages:
         Raises MessageNotFoundError, RouteNotFoundError and RemotingError. Java:
         ``messageTrackDetail``.
         """
-        message = await self._finder.view(topic, msg_id)
+        message = await (await self._finder()).view(topic, msg_id)
         addresses = await self._servers.masters()
         tracks = []
         for group in await Topics(self._servers).groups(topic):
@@ -182,7 +183,7 @@ class Messages:
         Raises RouteNotFoundError if nobody has traced anything, and RemotingError if a broker could
         not be asked. Source: apache/rocketmq ``QueryMsgTraceByIdSubCommand``.
         """
-        found = await self._finder.by_key(trace_topic, msg_id, TRACES_MAX)
+        found = await (await self._finder()).by_key(trace_topic, msg_id, TRACES_MAX)
         for name, why in found.missing.items():
             raise RemotingError(f"broker {name} has not been asked for traces: {why}")
         actions = [
@@ -203,7 +204,7 @@ class Messages:
         Raises MessageNotFoundError, RouteNotFoundError, ResponseError if the broker refuses, and
         RemotingError. Java: ``resumeCheckHalfMessage``.
         """
-        message = await self._finder.view(topic, msg_id)
+        message = await (await self._finder()).view(topic, msg_id)
         (address,) = await self._servers.brokers_at(message.broker_name)
         request = ResumeCheckHalfMessage(topic=topic, msg_id=message.offset_msg_id)
         await self._servers.ask(address, request)

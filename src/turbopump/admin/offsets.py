@@ -311,7 +311,7 @@ class Offsets:
 
 def _no_group_or_topic(group: str, topic: str) -> NotFoundError:
     return NotFoundError(
-        f"no broker has both the group {group} and the topic {topic}; see turbopump consumer list "
+        f"no broker has both the group {group} and the topic {topic}; see turbopump group list "
         "and turbopump topic list, and start a consumer of a new group once"
     )
 

@@ -8,11 +8,11 @@ from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 from turbopump.admin.access import ComparedAccounts, accounts_at, differing_accounts
-from turbopump.admin.cluster import Servers, refuse_unknown_cluster
+from turbopump.admin.cluster import Servers, broker_named, refuse_unknown_cluster
 from turbopump.config import properties
 from turbopump.config.addresses import host_of
 from turbopump.documentation import page_url
-from turbopump.errors import BodyError, ConfigError, ProtocolError, RemotingError
+from turbopump.errors import BodyError, ClientError, ConfigError, ProtocolError, RemotingError
 from turbopump.plural import counted
 from turbopump.protocol.requests.configuration import GetBrokerConfig
 from turbopump.protocol.requests.namesrv import MASTER_ID, BrokerData
@@ -64,7 +64,7 @@ class BrokerReplication:
     address: str
     status: HARuntimeInfo | None
     fault: str | None = None
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict, repr=False)
     accounts: ComparedAccounts | None = None
 
     @property
@@ -364,12 +364,13 @@ class Replication:
 
         A slave with equal accounts is left out. So is a server that does not show its accounts:
         passwords are compared only for a Super user. Raises RemotingError, and ClientError for an
-        unknown broker.
+        unknown broker and for one without a master.
         """
-        master = await self._servers.brokers_at(broker)  # refuses an unknown broker
-        expected = await accounts_at(self._servers, master[0])
+        addresses = broker_named(await self._servers.brokers(), broker).broker_addrs
+        if MASTER_ID not in addresses:
+            raise ClientError(f"broker {broker} has no master now")
+        expected = await accounts_at(self._servers, addresses[MASTER_ID])
         found = {}
-        addresses = (await self._servers.brokers()).broker_addr_table[broker].broker_addrs
         for number, address in sorted(addresses.items()):
             its = None if number == MASTER_ID else await accounts_at(self._servers, address)
             if expected is not None and its is not None:

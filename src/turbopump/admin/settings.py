@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from turbopump.config import properties
-from turbopump.errors import ConfigError, ResponseError
+from turbopump.errors import ConfigError, RemotingError
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Body, Command
 from turbopump.protocol.request import Request
-from turbopump.remoting.client import RemotingClient
+from turbopump.remoting.client import RemotingClient, refused_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +49,12 @@ async def exchange_checked(
     """Send a request and return the whole answer. Raises RemotingError, and ResponseError if the
     server refuses."""
     answer = await servers.exchange(address, request, body)
-    if answer.code != ResponseCode.SUCCESS:
-        raise ResponseError(
-            answer.code, answer.remark, request=type(request).__name__, address=address
+    if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+        raise RemotingError(
+            f"{address} does not know {type(request).__name__}: it is another kind of server"
         )
+    if answer.code != ResponseCode.SUCCESS:
+        raise refused_by(address, request, answer)
     return answer
 
 

@@ -49,6 +49,7 @@ class Groups(Facet[groups.Groups]):
     all_settings = waits(groups.Groups.all_settings)
     create = waits(groups.Groups.create)
     alter = waits(groups.Groups.alter)
+    put = waits(groups.Groups.put)
     put_all = waits(groups.Groups.put_all)
     delete = waits(groups.Groups.delete)
     members = waits(groups.Groups.members)
@@ -58,6 +59,7 @@ class Groups(Facet[groups.Groups]):
     may_read = waits(groups.Groups.may_read)
     allow_reading = waits(groups.Groups.allow_reading)
     set_mode = waits(groups.Groups.set_mode)
+    mode = waits(groups.Groups.mode)
 
 
 class Offsets(Facet[offsets.Offsets]):
@@ -114,6 +116,7 @@ class Brokers(Facet[brokers.Brokers]):
     """Brokers, as ``turbopump.admin.brokers.Brokers``."""
 
     list = waits(brokers.Brokers.list)
+    find = waits(brokers.Brokers.find)
     figures = waits(brokers.Brokers.figures)
     settings = waits(brokers.Brokers.settings)
     change_settings = waits(brokers.Brokers.change_settings)
@@ -140,6 +143,7 @@ class NameServers(Facet[name_servers.NameServers]):
     change_settings = waits(name_servers.NameServers.change_settings)
     wipe_write_permission = waits(name_servers.NameServers.wipe_write_permission)
     restore_write_permission = waits(name_servers.NameServers.restore_write_permission)
+    is_writable = waits(name_servers.NameServers.is_writable)
 
 
 class Kv(Facet[kv.Kv]):

@@ -51,6 +51,7 @@ from turbopump.broker.housekeeping import (
 )
 from turbopump.broker.log_repair import Range
 from turbopump.broker.metrics.all_metrics import metrics_of
+from turbopump.broker.metrics.broker_state import add_readiness
 from turbopump.broker.parts import Parts, listen, make_announcing, make_copies, make_deliveries
 from turbopump.broker.readiness import Readiness
 from turbopump.broker.recovery_progress import RecoveryProgress
@@ -259,11 +260,12 @@ class Broker:
             may_read = self.access.control.may_read_metrics
         turns = parts.stored.turns
         metrics = metrics_of(parts)
+        add_readiness(metrics, self.readiness.reasons)
         self._measuring = ServerMetrics(parts.listening.server)
         self._measuring.add_to(metrics)
         self._metrics_reports = MetricsReports(self.config, metrics, turns)
         self._metrics_reports.start()
-        self.metrics_port = MetricsPort(self.config, metrics, may_read, turns)
+        self.metrics_port = MetricsPort(self.config, metrics, may_read)
         if self.config.metrics_exporter_type is MetricsExporterType.PROM:
             await self.metrics_port.open(self.config.metrics_prom_exporter_port)
 
@@ -347,7 +349,7 @@ class Broker:
 
         yield TopicsHandler(config, copying.records, announce)
         yield CleaningHandler(copying.records, copying.cleaning)
-        yield GroupsHandler(stored.tables, held, pop.held)
+        yield GroupsHandler(stored.tables, held, pop.held, stored.statistics)
         yield OffsetControlHandler(stored, held)
         yield ConsumersHandler(stored, "{}:{}".format(*listening.store_host), listening.membership)
         yield StatisticsHandler(stored)

@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from turbopump.broker.counters.dead_letters import DeadLetterCounts
 from turbopump.broker.interceptors import Destination, Interceptor
 from turbopump.broker.schedule.destinations import by_way_of_level
 from turbopump.broker.tables import Tables
@@ -89,7 +90,7 @@ def dead_letter_topic(topics: TopicTable, group: str) -> TopicConfig:
     return topics.find_or_make(DLQ_PREFIX + group, 1)
 
 
-def retry_interceptor(tables: Tables, clock: Clock) -> Interceptor:
+def retry_interceptor(tables: Tables, clock: Clock, counts: DeadLetterCounts) -> Interceptor:
     """Return the interceptor that moves hopeless retries to the dead-letter topic.
 
     A consumer sends a retry as a plain message after request 36, which sends a message back, has
@@ -118,6 +119,7 @@ def retry_interceptor(tables: Tables, clock: Clock) -> Interceptor:
             return destination
         topic = dead_letter_topic(tables.topics, name).topic_name
         assert topic is not None
+        counts.count(request.producer_group or name, request.topic)
         properties = {**decode_properties(destination.properties), DELAY_TIME_LEVEL: "-1"}
         return msgspec.structs.replace(
             destination, topic=topic, queue_id=0, properties=encode_properties(properties)

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
+from turbopump.broker.counters.messages_in import MessagesIn
 from turbopump.broker.flush_wait import FlushWait
 from turbopump.clock import Clock
 from turbopump.errors import RoomInMakingError
@@ -41,6 +42,7 @@ class Forwarding:
     - ``store_host``: (ip, port), as written into entries.
     - ``on_forward``: a function that is called for each forwarded message with its new topic, its
       new queue id, and the time when it was first stored, in ms.
+    - ``messages_in``: the metric of sent messages, which messages of the broker are no part of.
     - ``turns``: pauses that keep the event loop responsive while a caller forwards thousands.
     """
 
@@ -51,7 +53,9 @@ class Forwarding:
         store_host: tuple[str, int],
         flush: FlushWait,
         on_forward: Callable[[str, int, int], None],
+        messages_in: MessagesIn | None = None,
     ) -> None:
+        self._messages_in = messages_in or MessagesIn()
         self._store = store
         self._clock = clock
         self.store_host = store_host
@@ -72,6 +76,7 @@ class Forwarding:
         reconsume_times: int | None = None,
         prepared_transaction_offset: int = 0,
         for_client: bool = False,
+        is_sent: bool = False,
     ) -> PutResult:
         """Store a copy of a stored message in another queue.
 
@@ -80,6 +85,8 @@ class Forwarding:
         CRC, the new entry has no CRC. Such messages were stored while ``enabledAppendPropCRC`` was
         off. The call waits if the log needs a new file. Raises the errors of ``MessageStore.put``,
         except RoomInMakingError.
+
+        - ``is_sent``: True if the caller counts the message as sent.
         """
         put = partial(
             self.put_now,
@@ -95,6 +102,7 @@ class Forwarding:
             prepared_transaction_offset=prepared_transaction_offset,
             own=not for_client,
             as_stored=properties is None and not for_client,
+            is_sent=is_sent,
         )
         stored = await self._when_room(put)
         self._on_forward(topic, queue_id, message.store_timestamp)
@@ -160,8 +168,11 @@ class Forwarding:
         reconsume_times: int = 0,
         prepared_transaction_offset: int = 0,
         as_stored: bool = False,
+        is_sent: bool = False,
     ) -> PutResult:
         """Store a message at once, without waiting for a new file of the log.
+
+        - ``is_sent``: True if the caller counts the message as sent.
 
         Raises the errors of ``MessageStore.put``.
         """
@@ -194,6 +205,8 @@ class Forwarding:
             own=own,
             as_stored=as_stored,
         )
+        if not is_sent:
+            self._messages_in.count_own(topic, stored.log_end - stored.offset)
         self.flush.begin_soon()
         return stored
 

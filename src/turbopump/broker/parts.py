@@ -229,6 +229,7 @@ def make_deliveries(
         listening.store_host,
         flush,
         partial(make_topic_of_waiting, tables.topics, config.default_topic_queue_nums),
+        stored.statistics.events.messages_in,
     )
 
     def may_publish(peer: Wire, topic: str) -> bool:
@@ -239,6 +240,7 @@ def make_deliveries(
         tables.delay_offsets,
         store,
         forwarding,
+        stored.statistics.events,
         stored.settings.delay_levels,
         stored.clock,
         config.flush_delay_offset_interval / 1000,
@@ -274,7 +276,7 @@ def _interceptors(stored: Stored) -> Interceptors:
     return Interceptors(
         refuse_false_inner_batch,
         HalfMessageInterceptor(stored.config),
-        retry_interceptor(stored.tables, stored.clock),
+        retry_interceptor(stored.tables, stored.clock, stored.statistics.events.dead_letters),
         timer_interceptor(stored.config, stored.clock),
         delay_level_interceptor(stored.settings.delay_levels),
     )

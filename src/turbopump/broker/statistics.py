@@ -14,10 +14,12 @@ import sys
 from array import array
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, datetime
+from operator import sub
 from typing import Final, NamedTuple
 
+from turbopump.broker.counters.counted_events import CountedEvents
 from turbopump.clock import Clock
 from turbopump.message.rules import is_system_topic
 from turbopump.protocol.requests.statistics import BrokerStatsItem
@@ -37,6 +39,8 @@ BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC: Final = "BROKER_PUT_NUMS_WITHOUT_SYSTEM_TO
 BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC: Final = "BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC"
 
 SAMPLE_S: Final = 10.0
+QUEUES_AT_ONCE: Final = 64
+"""Number of unchanged queues that are looked at in one step."""
 UNITS_AT_ONCE: Final = 20_000
 """Maximum new messages of a queue that are summed at once. They take half a millisecond."""
 
@@ -128,15 +132,51 @@ class MidnightTotals(NamedTuple):
     get_today: int = 0
 
 
+class Got(NamedTuple):
+    """Messages that a group got from a topic since the start of a broker.
+
+    ``popped_topic`` is the topic of the pop, to whose group a retry topic belongs. It is empty for
+    pulls.
+    """
+
+    group: str
+    topic: str
+    popped_topic: str
+    messages: int
+    size: int
+
+
+class _Gets:
+    """Counter of the messages that a group got from a topic. A sample notes the counted part.
+
+    ``pulled`` has the next offset to pull, by queue id.
+    """
+
+    __slots__ = ("count", "counted", "pulled", "size", "times")
+
+    def __init__(self) -> None:
+        self.count = self.size = self.times = 0
+        self.counted = (0, 0, 0)
+        self.pulled: dict[int, int] = {}
+
+
 class Statistics:
     """Statistics of one broker, computed from the growth of its ``queues``.
 
-    ``detail`` is True if each queue is counted too.
+    - ``detail``: True if each queue is counted too.
+    - ``events``: the counters of single events, for the metrics.
     """
 
     def __init__(
-        self, queues: Iterable[ConsumeQueue], clock: Clock, cluster: str, *, detail: bool
+        self,
+        queues: Iterable[ConsumeQueue],
+        clock: Clock,
+        cluster: str,
+        *,
+        detail: bool,
+        events: CountedEvents | None = None,
     ) -> None:
+        self.events = events or CountedEvents()
         self._queues = queues
         self._clock = clock
         self._cluster = cluster
@@ -144,7 +184,7 @@ class Statistics:
         self._items: dict[str, dict[str, StatsItem]] = {}
         self._touched: tuple[set[StatsItem], ...] = tuple(set() for _ in SPANS)
         self._ends: dict[ConsumeQueue, int] = {}
-        self._gets: dict[tuple[str, str], list[int]] = {}
+        self._gets: dict[tuple[str, str, str], _Gets] = {}
         self.missed = 0
         """Number of pulls that were answered without a message."""
         self.timers: Callable[[], tuple[int, int]] = lambda: (0, 0)
@@ -157,17 +197,45 @@ class Statistics:
 
     # --- counting
 
-    def count_get(self, group: str, topic: str, count: int, size: int) -> None:
+    def count_pull(
+        self, group: str, topic: str, queue_id: int, next_offset: int, count: int, size: int
+    ) -> None:
         """Count a pull that returned ``count`` messages of ``size`` bytes in total.
 
         The call takes about 0.2 µs.
         """
-        counted = self._gets.get((group, topic))
+        counted = self._gets.get((group, topic, ""))
         if counted is None:
-            counted = self._gets[group, topic] = [0, 0, 0]
-        counted[0] += count
-        counted[1] += size
-        counted[2] += 1
+            counted = self._gets[group, topic, ""] = _Gets()
+        counted.count += count
+        counted.size += size
+        counted.times += 1
+        counted.pulled[queue_id] = next_offset
+
+    def count_pop(self, group: str, topic: str, popped_topic: str, count: int, size: int) -> None:
+        """Count ``count`` messages of ``size`` bytes that a pop of ``popped_topic`` returned.
+
+        They are in ``topic``, which may be a retry topic of the group.
+        """
+        counted = self._gets.get((group, topic, popped_topic))
+        if counted is None:
+            counted = self._gets[group, topic, popped_topic] = _Gets()
+        counted.count += count
+        counted.size += size
+        counted.times += 1
+
+    def gets(self) -> Iterator[Got]:
+        """Yield the messages that each group got from each topic since the start."""
+        for (group, topic, popped_topic), counted in list(self._gets.items()):
+            yield Got(group, topic, popped_topic, counted.count, counted.size)
+
+    def pulled_offsets(self, group: str, topic: str) -> Mapping[int, int]:
+        """Return the next offset to pull of a group in each queue of a topic, by queue id.
+
+        The offset is that after the last messages which a pull has returned since the start.
+        """
+        counted = self._gets.get((group, topic, ""))
+        return counted.pulled if counted is not None else {}
 
     def add(self, name: str, key: str, value: int, times: int = 1) -> None:
         """Count a rare event under one of Apache's names, such as a message sent back."""
@@ -186,8 +254,18 @@ class Statistics:
             if name.startswith(("TOPIC_", "QUEUE_", "GROUP_", "SNDBCK")):
                 for key in [key for key in items if key.split("@")[0] == topic]:
                     del items[key]
-        self._gets = {key: counted for key, counted in self._gets.items() if key[1] != topic}
+        self._gets = {key: gets for key, gets in self._gets.items() if topic not in key[1:]}
         self._ends = {queue: end for queue, end in self._ends.items() if queue.topic != topic}
+        self.events.forget_topic(topic)
+
+    def forget_group(self, group: str) -> None:
+        """Delete the statistics of a deleted consumer group."""
+        for name, items in self._items.items():
+            if name.startswith(("GROUP_", "SNDBCK")):
+                for key in [key for key in items if key.partition("@")[2] == group]:
+                    del items[key]
+        self._gets = {key: gets for key, gets in self._gets.items() if key[0] != group}
+        self.events.forget_group(group)
 
     # --- asking
 
@@ -247,7 +325,7 @@ class Statistics:
 
         The generator yields after each queue and each statistic, so that the caller can pause.
         """
-        yield from self._count_puts()
+        yield from self.count_puts()
         self._count_gets()
         self._ticks += 1
         for span, touched in zip(SPANS, self._touched, strict=True):
@@ -263,29 +341,34 @@ class Statistics:
         )
         self._note_midnight()
 
-    def _count_puts(self) -> Steps[None]:
+    def count_puts(self) -> Steps[None]:
+        """Count the new messages of all queues, in steps.
+
+        Several callers may do so at once.
+        """
         # Sends are counted here, from the new units of each queue, so that they cost the hot path
         # nothing. The end of a queue is fixed first: a queue that grows faster than it is counted
         # would hold up all others.
-        for queue in list(self._queues):
-            yield
-            index = self._ends.get(queue, queue.opened_at)
-            end = queue.max_index
-            while index < end:
-                raw = queue.units(index, min(end - index, UNITS_AT_ONCE))
-                count = len(raw) // UNIT_SIZE
-                if not count:  # deleted meanwhile
-                    break
-                self._count_put(queue, count, bytes_in_units(raw))
-                index += count
-                self._ends[queue] = index
+        for number, queue in enumerate(list(self._queues)):
+            if number % QUEUES_AT_ONCE == 0:
                 yield
-            self._ends[queue] = end
+            end = queue.max_index
+            while (index := self._ends.get(queue, queue.opened_at)) < end:
+                raw = queue.units(index, min(end - index, UNITS_AT_ONCE))
+                if not raw:  # deleted meanwhile
+                    self._ends[queue] = end
+                    break
+                count = len(raw) // UNIT_SIZE
+                self._ends[queue] = index + count
+                self._count_put(queue, count, sizes_in_units(raw))
+                yield
 
-    def _count_put(self, queue: ConsumeQueue, count: int, size: int) -> None:
+    def _count_put(self, queue: ConsumeQueue, count: int, sizes: array[int]) -> None:
         topic = queue.topic
+        size = sum(sizes)
         self._put += count
         self._put_size += size
+        self.events.messages_in.add_walked(topic, sizes, size)
         self.add(TOPIC_PUT_NUMS, topic, count, count)
         self.add(TOPIC_PUT_SIZE, topic, size, count)
         self.add(BROKER_PUT_NUMS, self._cluster, count, count)
@@ -296,11 +379,12 @@ class Statistics:
             self.add(QUEUE_PUT_SIZE, f"{topic}@{queue.queue_id}", size, count)
 
     def _count_gets(self) -> None:
-        for (group, topic), counted in self._gets.items():
-            count, size, times = counted
-            if not times:
+        for (group, topic, _), gets in self._gets.items():
+            now = gets.count, gets.size, gets.times
+            if now == gets.counted:
                 continue
-            counted[:] = 0, 0, 0
+            count, size, times = map(sub, now, gets.counted)
+            gets.counted = now
             self._given += count
             self._found += times
             self.add(GROUP_GET_NUMS, f"{topic}@{group}", count, times)
@@ -322,16 +406,15 @@ class Statistics:
         self._day = today
 
 
-def bytes_in_units(units: bytes) -> int:
-    """Add up the message sizes in units of a queue. A unit without a message does not count.
+def sizes_in_units(units: bytes) -> array[int]:
+    """Return the message sizes in units of a queue, without units that have no message.
 
-    The call takes about 20 ns per unit.
+    The call takes about 18 ns per unit.
     """
     words = array("I", units)
     if sys.byteorder == "little":
         words.byteswap()
     sizes = words[2 :: UNIT_SIZE // 4]
-    total = sum(sizes)
-    if total < NO_MESSAGE_SIZE:
-        return total
-    return total - NO_MESSAGE_SIZE * sizes.count(NO_MESSAGE_SIZE)
+    if NO_MESSAGE_SIZE not in sizes:
+        return sizes
+    return array("I", (size for size in sizes if size != NO_MESSAGE_SIZE))

@@ -12,6 +12,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from turbopump.broker.client_table import ClientTable
+from turbopump.broker.counters.counted_events import CountedEvents
+from turbopump.broker.counters.labels import SystemLabel
 from turbopump.broker.groups import RequestModes
 from turbopump.broker.recovery_progress import RecoveryProgress
 from turbopump.broker.runtime_info import RuntimeInfo
@@ -106,7 +108,13 @@ def open_stored(
         request_modes.load()
         tables.save_too(request_modes)
         statistics = Statistics(
-            store.queues, clock, config.broker_cluster_name, detail=config.enable_detail_stat
+            store.queues,
+            clock,
+            config.broker_cluster_name,
+            detail=config.enable_detail_stat,
+            events=CountedEvents(
+                SystemLabel(lambda: tables.topics.system), is_slave=config.is_slave
+            ),
         )
         runtime_info = RuntimeInfo(config, settings.paths, store, statistics, sends, clock)
         undo.pop_all()

@@ -90,7 +90,7 @@ async def show_group(servers: Servers, group: str, output: str) -> int:
     near = did_you_mean(group, set(await group_names(servers, addresses)) - {group})
     complain(
         f"the group {group}{near} has no consumers and no offset in any topic; turbopump "
-        "consumer list shows the groups"
+        "group list shows the groups"
     )
     return NOT_FOUND
 
@@ -109,7 +109,7 @@ async def show_status(servers: Servers, group: str, output: str) -> int:
     if group not in groups:
         complain(
             f"no broker knows the group {group}{did_you_mean(group, groups)}; check the "
-            "name (turbopump consumer list) and -n; a new group exists after its first "
+            "name (turbopump group list) and -n; a new group exists after its first "
             "consumer has started"
         )
         return NOT_FOUND

@@ -97,7 +97,7 @@ async def reset(
     before = {MessageQueue(one.topic, one.broker, one.queue_id): one for one in lag.queues}
     if not before or not await Groups(servers).settings(group, broker=broker):
         raise NotFoundError(
-            f"no broker has both the group {group} and the topic {topic}; see turbopump consumer "
+            f"no broker has both the group {group} and the topic {topic}; see turbopump group "
             "list and turbopump topic list, and start a consumer of a new group once"
         )
     if not dry_run and queue is None:
@@ -206,5 +206,5 @@ async def _complain_of_no_offset(
     """
     group += did_you_mean(group, set(await group_names(servers, addresses)) - {group})
     where = "in any topic" if topic is None else f"in the topic {topic}"
-    complain(f"the group {group} has no offset {where}; turbopump consumer list shows the groups")
+    complain(f"the group {group} has no offset {where}; turbopump group list shows the groups")
     return NOT_FOUND

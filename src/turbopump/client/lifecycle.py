@@ -11,11 +11,13 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from types import TracebackType
-from typing import Generic, NoReturn, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, NoReturn, Protocol, Self, TypeVar
 
-from turbopump.client.heartbeat import InstanceMember
-from turbopump.client.instance import ClientInstance
 from turbopump.errors import NotStartedError
+
+if TYPE_CHECKING:  # an Admin needs no instance
+    from turbopump.client.heartbeat import InstanceMember
+    from turbopump.client.instance import ClientInstance
 
 
 class Running(Protocol):

@@ -101,9 +101,6 @@ class MessageFinder(InContext):
     brokers or offsets. All raise ConfigError for unusable arguments.
     """
 
-    _named = ("MessageFinder", "finder")
-    """Name of the class that users know, and of a variable, for errors."""
-
     @keywords_of(ClientSettings)
     def __init__(self, settings: ClientSettings) -> None:
         self._settings = settings
@@ -116,7 +113,7 @@ class MessageFinder(InContext):
         """Start the finder. The first request opens connections, and a second ``start`` does
         nothing."""
         if self._instance is not None:
-            self._instance.check_usable(self._named[0])
+            self._instance.check_usable("MessageFinder")
             return
         settings = self._settings
         instance = ClientInstance(settings, settings.instance_name, self._environment)
@@ -264,8 +261,8 @@ class MessageFinder(InContext):
 
     def _ready(self) -> ClientInstance:
         if self._instance is None:
-            raise not_started(*self._named)
-        self._instance.check_usable(self._named[0])
+            raise not_started("MessageFinder", "finder")
+        self._instance.check_usable("MessageFinder")
         return self._instance
 
     async def _route(self, topic: str) -> TopicRoute:

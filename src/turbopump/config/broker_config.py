@@ -234,6 +234,12 @@ class BrokerConfig(MetricsConfig):
     auto_create_subscription_group: bool = setting(
         True, "a request of an unknown group creates it", hot=True
     )
+    use_static_subscription: bool = setting(
+        False,
+        "metrics of consumer groups count the topics in each group's settings, and groups that are "
+        "not connected too",
+        hot=True,
+    )
     cluster_topic_enable: bool = setting(
         True, "the topic named after the cluster can be read and written"
     )

@@ -56,8 +56,10 @@ class Collector:
             for read in reads:
                 for sample in read():
                     if sample is not None:
+                        values, value = sample
+                        if not isinstance(value, Distribution):
+                            sample = values, _number(value)
                         if grows:
-                            values, value = sample
                             key = family.name, values
                             totals[key] = value
                             sample = values, growth(value, self._arrived.get(key))
@@ -77,6 +79,10 @@ class Collector:
         if self._in_delta:
             self._arrived = report.totals
             self._since_ns = report.at_ns
+
+
+def _number(value: float) -> float:
+    return int(value) if isinstance(value, int) else value  # True and False are numbers too
 
 
 def growth(

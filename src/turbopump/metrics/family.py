@@ -41,6 +41,11 @@ class Family:
     instrument: str = ""
     unit: str = ""
 
+    def own_labels(self, values: Sequence[str]) -> dict[str, str]:
+        """Return the labels of a series with these values. A label without a value is absent."""
+        pairs = zip(self.labels, values, strict=True)
+        return {name: text for name, text in pairs if text}
+
 
 class Distribution(NamedTuple):
     """Value of a histogram: the observations in each bucket, and their sum.
@@ -54,7 +59,8 @@ class Distribution(NamedTuple):
 
 
 Sample = tuple[tuple[str, ...], "float | Distribution"]
-"""Values of the labels, and the value of the metric."""
+"""Values of the labels, and the value of the metric. An empty value means that the label is
+absent."""
 Read = Callable[[], "Iterable[Sample | None]"]
 """Function that returns the samples of one family.
 

@@ -37,7 +37,7 @@ def text_pieces(metrics: Metrics) -> Iterator[str]:
 
 def _sample_lines(family: Family, common: str, sample: Sample) -> Iterator[str]:
     values, value = sample
-    own = [f'{name}="{_escaped(text)}"' for name, text in zip(family.labels, values, strict=True)]
+    own = [f'{name}="{_escaped(text)}"' for name, text in family.own_labels(values).items()]
     labels = ",".join(([common] if common else []) + own)
     name = family.name
     if not isinstance(value, Distribution):
@@ -45,7 +45,8 @@ def _sample_lines(family: Family, common: str, sample: Sample) -> Iterator[str]:
         yield f"{name}{braces} {_number(value)}\n"
         return
     before = f"{labels}," if labels else ""
-    bounds = [*map(_number, family.bounds), "+Inf"]
+    # with a point, as Apache's exporter and the libraries of Prometheus write them
+    bounds = [*(_number(float(bound)) for bound in family.bounds), "+Inf"]
     total = 0
     for bound, total in zip(bounds, accumulate(value.counts), strict=True):
         yield f'{name}_bucket{{{before}le="{bound}"}} {total}\n'

@@ -266,5 +266,22 @@ V5_3_3: Final = 479
 CURRENT_VERSION: Final = V5_3_3
 """Version that Turbopump reports: the release whose behaviour it matches."""
 
+
+def version_name(number: int) -> str:
+    """Return Apache's name of a version, such as ``V5_3_3`` for 479.
+
+    A number before 3.1.0 gives ``V3_0_0``. Source: apache/rocketmq ``MQVersion``.
+    """
+    if number > 611:
+        return "HIGHER_VERSION"
+    if number < 46:
+        return "V3_0_0"
+    # Each release follows its snapshot. The lines 3.2 to 3.8 end at 8 or 9, and shift the rest.
+    shift = 574 if number < 86 else min(576 + 2 * ((number - 86) // 18), 588)
+    release, is_release = divmod(number + shift, 2)
+    text = f"V{release // 100}_{release // 10 % 10}_{release % 10}"
+    return text if is_release else f"{text}_SNAPSHOT"
+
+
 FLAG_RESPONSE: Final = 1
 FLAG_ONEWAY: Final = 2

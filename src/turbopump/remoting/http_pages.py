@@ -23,7 +23,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from turbopump.config.tls import ServerTls
 from turbopump.remoting.listening_port import FirstByte, ListeningPort, bound_sockets
-from turbopump.remoting.turns import Turns
+from turbopump.remoting.turns import Steps, Turns
 from turbopump.repeated_line import RepeatedLine
 
 log = logging.getLogger(__name__)
@@ -35,6 +35,13 @@ CONNECTION_S: Final = 5.0
 PIECES_S: Final = 30.0
 """Seconds after which a page in pieces ends, complete or not."""
 CONNECTIONS_MAX: Final = 64
+WRITE_SIZE: Final = 64 * 1024
+"""Bytes of a page in pieces that are written at a time."""
+PAGES_SHARE: Final = 0.25
+SLICE_MIN_S: Final = 0.00025
+"""All pages in pieces together get a quarter as much time of the event loop as everything else had,
+and at least these seconds of each of its turns. So other clients do not notice a monitor, and a
+page comes in time beside a loop that is always busy."""
 END: Final = b"\r\n\r\n"
 TEXT: Final = "text/plain; charset=utf-8"
 JSON: Final = "application/json"
@@ -67,14 +74,10 @@ Pages = Mapping[str, Callable[[PageRequest], Page]]
 
 
 class HttpPages:
-    """Server of pages on one port. ``listen`` opens the port, and ``close`` closes it.
+    """Server of pages on one port. ``listen`` opens the port, and ``close`` closes it."""
 
-    - ``turns``: shares the event loop among pages in pieces and other long work.
-    """
-
-    def __init__(self, pages: Pages, turns: Turns | None = None) -> None:
+    def __init__(self, pages: Pages) -> None:
         self.pages = pages
-        self._turns = turns or Turns()
         self._sockets: list[socket.socket] = []
         self._answering: Answering | None = None
 
@@ -87,7 +90,7 @@ class HttpPages:
         """
         first_byte = None if tls is None else FirstByte(tls)
         self._sockets = await bound_sockets(host, port)
-        self._answering = Answering(self.pages, self._sockets, self._turns, first_byte)
+        self._answering = Answering(self.pages, self._sockets, first_byte)
         address = self._sockets[0].getsockname()
         return str(address[0]), int(address[1])
 
@@ -118,7 +121,7 @@ class HttpPages:
             thread.join()
 
     async def _answer_until(self, over: Future[None]) -> None:
-        answering = Answering(self.pages, [one.dup() for one in self._sockets], Turns())
+        answering = Answering(self.pages, [one.dup() for one in self._sockets])
         await asyncio.wrap_future(over)
         answering.close()
 
@@ -128,14 +131,10 @@ class Answering:
     end."""
 
     def __init__(
-        self,
-        pages: Pages,
-        sockets: Sequence[socket.socket],
-        turns: Turns,
-        tls: FirstByte | None = None,
+        self, pages: Pages, sockets: Sequence[socket.socket], tls: FirstByte | None = None
     ) -> None:
         self._pages = pages
-        self._turns = turns
+        self._turns = Turns(share=PAGES_SHARE, slice_min_s=SLICE_MIN_S)
         self._connections: dict[_Connection, None] = {}
         """Open connections, oldest first."""
         self._ports: list[ListeningPort] = []
@@ -225,10 +224,8 @@ class _Connection(asyncio.Protocol):
     async def _write(self, path: str, pieces: Iterator[bytes]) -> None:
         """Write the pieces of a page. A peer that does not read stops it."""
         try:
-            for piece in pieces:
-                if piece:
-                    self._transport.write(piece)
-                await self._turns.pause()
+            while data := await self._turns.outcome(self, _next_data(pieces)):
+                self._transport.write(data)
                 await self._may_write.wait()
         except Exception as error:
             # Without the last piece the peer knows that the page is not complete.
@@ -331,6 +328,17 @@ def _encode(page: Page, *, with_body: bool = True, chunked: bool = True) -> Answ
     head = f"HTTP/1.1 {page.status} {page.status.phrase}\r\n"
     head += "".join(f"{name}: {value}\r\n" for name, value in fields)
     return Answer(head.encode() + b"\r\n" + (body if with_body else b""), pieces)
+
+
+def _next_data(pieces: Iterator[bytes]) -> Steps[bytes]:
+    """Join the next pieces of a page, one for each step. Nothing is left if there are no bytes."""
+    data = bytearray()
+    for piece in pieces:
+        data += piece
+        if len(data) >= WRITE_SIZE:
+            break
+        yield
+    return bytes(data)
 
 
 def _chunks(pieces: Iterator[str]) -> Iterator[bytes]:

@@ -21,7 +21,6 @@ from turbopump.config.tls import TlsMode
 from turbopump.metrics.family import Metrics
 from turbopump.metrics.prometheus_text import CONTENT_TYPE, text_pieces
 from turbopump.remoting.http_pages import HttpPages, Page, PageRequest
-from turbopump.remoting.turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -36,21 +35,16 @@ class MetricsPort:
     """Port of one server for Prometheus, at ``metricsPromExporterHost``.
 
     - ``may_read``: checks a user, or None if the server has no access control.
-    - ``turns``: shares the event loop between the page and other long work.
     """
 
     def __init__(
-        self,
-        config: MetricsConfig,
-        metrics: Metrics,
-        may_read: MayRead | None = None,
-        turns: Turns | None = None,
+        self, config: MetricsConfig, metrics: Metrics, may_read: MayRead | None = None
     ) -> None:
         self._config = config
         self._metrics = metrics
         self._may_read = may_read
         self._asks = not is_loopback(config.metrics_host) and may_read is not None
-        self._pages = HttpPages({PATH: self._page}, turns)
+        self._pages = HttpPages({PATH: self._page})
         self.address: tuple[str, int] | None = None
         """Host and port, or None if the port is closed."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
@@ -81,12 +82,15 @@ class MetricsReports:
             self._thread.shutdown()
 
     async def _repeat(self, interval_s: float) -> None:
-        while not self._closing.is_set():
+        while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(interval_s):
                     await self._closing.wait()
-            if not (self._closing.is_set() and self._failures):
+            last = self._closing.is_set()
+            if not (last and self._failures):
                 await self._report()
+            if last:
+                return
 
     async def _report(self) -> None:
         """Make one report. A failure is logged, and its growth is part of the next report."""
@@ -126,7 +130,7 @@ class MetricsReports:
                 series += 1
                 if series > LINES_MAX:
                     continue
-                labels = LogKeys({**common, **dict(zip(family.labels, values, strict=True))})
+                labels = LogKeys(common | family.own_labels(values))
                 if isinstance(value, Distribution):
                     log.info(
                         "metric name=%s count=%d sum=%s buckets=%s %s",
@@ -151,6 +155,8 @@ def bucket_text(family: Family, value: Distribution) -> str:
 
 
 def _sender(config: MetricsConfig) -> OtlpSender:
+    # Otherwise gRPC prints a line on standard error for each failed handshake.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     try:
         from turbopump.remoting.otlp_sender import OtlpSender
     except ImportError as error:

@@ -10,7 +10,8 @@ Source: https://opentelemetry.io/docs/specs/otlp; apache/rocketmq ``BrokerMetric
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
 from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
@@ -43,8 +44,9 @@ _TYPED: Final[Mapping[str, Callable[[str], bool | int]]] = {
     "queue_id": int,
 }
 """Labels that Apache's broker sends as Booleans and numbers. All others are texts."""
-POINTS_MAX: Final = 5000
-"""Maximum number of series in a message, because gRPC's servers refuse more than 4 MB."""
+SERIES_MAX: Final = 1000
+"""Maximum number of series in a message. gRPC's servers refuse more than 4 MB, and the garbage
+collector stops the event loop for 40 ms if 50,000 series become objects at once."""
 _EXPORTER_LOG: Final = "opentelemetry.exporter.otlp.proto.grpc.exporter"
 
 
@@ -56,7 +58,7 @@ class OtlpSender:
     """Sends reports to one collector.
 
     - ``url``: ``http://HOST:PORT`` for plain text, ``https://HOST:PORT`` for TLS.
-    - ``timeout_s``: seconds for one report.
+    - ``timeout_s``: seconds for one message.
     """
 
     def __init__(self, url: str, headers: Mapping[str, str], timeout_s: float) -> None:
@@ -68,15 +70,18 @@ class OtlpSender:
             insecure=url.startswith("http://"),
             headers={name.lower(): value for name, value in headers.items()},
             timeout=timeout_s,
-            max_export_batch_size=POINTS_MAX,
         )
         self._timeout_ms = timeout_s * 1000
 
     def send(self, report: Report) -> None:
-        """Send a report, and wait for the collector's answer. Raises NotSentError."""
-        result = self._exporter.export(metrics_data(report), self._timeout_ms)
-        if result is not MetricExportResult.SUCCESS:
-            raise NotSentError(self._reason.text or "the collector gave no answer")
+        """Send a report in messages, and wait for the collector's answers.
+
+        Raises NotSentError. The rest of the report is then not sent.
+        """
+        for part in parts_of(report, SERIES_MAX):
+            result = self._exporter.export(metrics_data(part), self._timeout_ms)
+            if result is not MetricExportResult.SUCCESS:
+                raise NotSentError(self._reason.text or "the collector gave no answer")
 
     def close(self) -> None:
         """Close the connection. A running ``send`` ends soon."""
@@ -98,13 +103,30 @@ class _LastLine(logging.Filter):
         return False
 
 
+def parts_of(report: Report, series_max: int) -> Iterator[Report]:
+    """Divide a report into reports of at most ``series_max`` series."""
+    families: list[tuple[Family, list[Sample]]] = []
+    room = series_max
+    for family, samples in report.families:
+        begin = 0
+        while begin < len(samples):
+            part = samples[begin : begin + room]
+            families.append((family, part))
+            begin += len(part)
+            room -= len(part)
+            if not room:
+                yield replace(report, families=families)
+                families = []
+                room = series_max
+    if families:
+        yield replace(report, families=families)
+
+
 def metrics_data(report: Report) -> MetricsData:
     """Return a report in the form of OpenTelemetry's SDK."""
     labels = dict(report.labels)
     scope = InstrumentationScope(labels.pop(SCOPE_LABEL, DEFAULT_SCOPE))
-    metrics = [
-        _metric(report, labels, family, samples) for family, samples in report.families if samples
-    ]
+    metrics = [_metric(report, labels, family, samples) for family, samples in report.families]
     scoped = ScopeMetrics(scope, metrics, schema_url="")
     return MetricsData([ResourceMetrics(Resource({}), [scoped], schema_url="")])
 
@@ -157,7 +179,7 @@ def _attributes(
     labels: Mapping[str, str], family: Family, values: tuple[str, ...]
 ) -> dict[str, str | bool | int]:
     attributes: dict[str, str | bool | int] = dict(labels)
-    for name, text in zip(family.labels, values, strict=True):
+    for name, text in family.own_labels(values).items():
         typed = _TYPED.get(name)
         attributes[name] = text if typed is None else typed(text)
     return attributes

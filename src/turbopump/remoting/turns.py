@@ -23,8 +23,9 @@ Steps = Generator[None, None, T]
 
 SLICE_MIN_S: Final = 0.001
 SLICE_MAX_S: Final = 0.01
-"""Maximum seconds of a slice; ``SLICE_MIN_S`` is the minimum. Between these, a slice is as long as
-the time that the loop had for other work since the last slice. One more step may follow."""
+"""Maximum seconds of a slice; ``SLICE_MIN_S`` is the usual minimum. Between these, a slice is as
+long as the time that the loop had for other work since the last slice, or a share of that. One more
+step may follow."""
 STARTS_A_TURN: Final = 16
 """Maximum number of tasks that begin, or continue after a pause, in one run of the event loop. They
 run after the slice, so their time is not measured."""
@@ -46,9 +47,15 @@ class _Work:
 
 
 class Turns:
-    """Driver of long work: runs it in short slices, between other work of the event loop."""
+    """Driver of long work: runs it in short slices, between other work of the event loop.
 
-    def __init__(self) -> None:
+    - ``share``: length of a slice in that of the other work before it.
+    - ``slice_min_s``: minimum seconds of a slice.
+    """
+
+    def __init__(self, *, share: float = 1.0, slice_min_s: float = SLICE_MIN_S) -> None:
+        self._share = share
+        self._slice_min_s = slice_min_s
         self._lines: dict[Hashable, deque[_Work]] = {}
         """Unfinished work of each connection, in order."""
         self._order: deque[Hashable] = deque()
@@ -120,11 +127,11 @@ class Turns:
         self.run(whose, steps, done, failed)
         return await later
 
-    def _begin_slice(self, seconds: float = SLICE_MIN_S) -> None:
+    def _begin_slice(self, seconds: float = 0.0) -> None:
         loop = asyncio.get_running_loop()
         self._now = loop.time
         self._rested_since = loop.time()
-        self._slice_ends = self._rested_since + seconds
+        self._slice_ends = self._rested_since + max(seconds, self._slice_min_s)
         loop.call_soon(self._next_turn)
 
     def _next_turn(self) -> None:
@@ -135,9 +142,9 @@ class Turns:
             return
         # A fixed length would either delay sends on a busy broker, or starve long work while sends
         # take 20 ms of each turn. So long work gets half of the loop's time: a slice is as long as
-        # everything else took since the last slice.
+        # everything else took since the last slice, or a share of that.
         rested = self._now() - self._rested_since
-        self._begin_slice(min(max(rested, SLICE_MIN_S), SLICE_MAX_S))
+        self._begin_slice(min(rested * self._share, SLICE_MAX_S))
         while starting and self._started < STARTS_A_TURN:
             self._started += 1
             starting.popleft()()

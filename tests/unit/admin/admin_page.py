@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, Final, get_type_hints
+from typing import Any, Final
 
-from turbopump.admin.admin import Admin
+from turbopump.admin.admin import SUBJECTS
 
 _PREFACE: Final = """# Admin
 
@@ -80,18 +81,27 @@ MQ_ADMIN_EXT: Final = frozenset(_OPERATIONS.split())
 COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "topics.names": "topic list",
+        "topics.settings": "topic show",
+        "topics.queues": "topic show",
         "topics.route": "topic route",
         "topics.create": "topic create",
         "topics.alter": "topic alter",
         "topics.delete": "topic delete",
-        "groups.names": "consumer list",
-        "groups.members": "consumer show",
-        "groups.lag": "consumer show",
+        "groups.names": "group list",
+        "groups.settings": "group show",
+        "groups.create": "group create",
+        "groups.alter": "group alter",
+        "groups.delete": "group delete",
+        "groups.members": "group show",
+        "groups.lag": "group show",
+        "groups.set_mode": "consumer set-mode",
         "offsets.show": "offset show",
         "offsets.reset": "offset reset",
         "offsets.reset_queue": "offset reset",
         "offsets.clone": "offset clone",
         "clients.consumers": "consumer show",
+        "clients.producers": "producer list",
+        "clients.all_producers": "producer list",
         "clients.running_info": "consumer status",
         "messages.by_id": "message by-id",
         "messages.at": "message by-offset",
@@ -102,8 +112,30 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
         "dead_letters.reason": "dlq show",
         "dead_letters.would_resend": "dlq resend",
         "dead_letters.resend": "dlq resend",
-        "name_servers.wipe_write_permission": "broker drain",
-        "name_servers.restore_write_permission": "broker drain",
+        "brokers.list": "broker list",
+        "brokers.figures": "broker show",
+        "brokers.settings": "broker config get",
+        "brokers.change_settings": "broker config set",
+        "brokers.clean_expired_queues": "broker clean",
+        "brokers.clean_unused_topics": "broker clean",
+        "brokers.delete_expired_log": "broker clean",
+        "brokers.cold_reads": "broker cold-reads list",
+        "brokers.set_cold_read_limits": "broker cold-reads limit",
+        "brokers.remove_cold_read_limit": "broker cold-reads limit",
+        "brokers.set_read_ahead": "broker cold-reads read-ahead",
+        "name_servers.addresses": "namesrv list",
+        "name_servers.settings": "namesrv config get",
+        "name_servers.change_settings": "namesrv config set",
+        "name_servers.wipe_write_permission": "namesrv wipe",
+        "name_servers.restore_write_permission": "namesrv restore",
+        "kv.get": "kv get",
+        "kv.list": "kv list",
+        "kv.put": "kv put",
+        "kv.delete": "kv delete",
+        "kv.ordered_queues": "topic order",
+        "kv.set_ordered_queues": "topic order",
+        "kv.delete_ordered_queues": "topic order",
+        "kv.ordered_topics": "topic order",
         "users.list": "auth user list",
         "users.policies": "auth policy list",
         "users.create": "auth user create",
@@ -152,7 +184,10 @@ SAME_AS: Final[Mapping[str, str]] = MappingProxyType(
 
 def parts() -> dict[str, type]:
     """Return the classes of the subjects, by attribute of ``Admin``."""
-    return get_type_hints(Admin)
+    return {
+        subject: getattr(importlib.import_module(f"turbopump.admin.{subject}"), name)
+        for subject, name in SUBJECTS.items()
+    }
 
 
 def operations() -> Iterator[tuple[str, str, Any]]:

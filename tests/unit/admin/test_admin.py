@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import os
+import sys
 from pathlib import Path
 
 import pytest
+from tests.forks import in_a_fork
 from tests.loops import in_loop
 from tests.unit.admin.admin_page import (
     COMMANDS,
@@ -17,12 +21,24 @@ from tests.unit.admin.admin_page import (
     page,
     parts,
 )
+from tests.unit.auth.signed import ADMINISTRATOR
+from tests.unit.auth.test_changes_under_load import over_tls
 from tests.unit.cli.test_entry import named_commands
+from tests.unit.remoting.certificates import Pair
 
 import turbopump
-from turbopump import ConfigError, ConnectError, NotStartedError, RemotingError, blocking
+from turbopump import (
+    ClientTls,
+    ConfigError,
+    ConnectError,
+    NotStartedError,
+    RemotingError,
+    ResponseError,
+    blocking,
+)
 from turbopump.admin.admin import Admin
-from turbopump.testing import BrokerThread
+from turbopump.protocol.codes import ResponseCode
+from turbopump.testing import BrokerThread, running_broker
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "admin.md"
 
@@ -88,3 +104,41 @@ async def test_servers_that_cannot_be_asked_are_named() -> None:
             await admin.topics.settings("orders", broker="127.0.0.1:2000")
     with pytest.raises(NotStartedError, match="this Admin is closed"):
         await admin.topics.names()
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "fork") or sys.platform == "darwin",
+    reason="needs a fork that is safe with threads",
+)
+def test_a_blocking_admin_works_in_a_fork_too() -> None:
+    with BrokerThread() as broker, blocking.Admin(broker.namesrv) as admin:
+        admin.topics.create("orders")
+        topics = admin.topics  # also a subject that was kept from before
+        assert in_a_fork(lambda: " ".join(topics.names())) == "orders"
+        assert topics.names() == ["orders"]
+
+
+@in_loop
+async def test_an_admin_belongs_to_the_loop_that_started_it() -> None:
+    async with running_broker() as broker, Admin(broker.namesrv) as admin:
+        await admin.topics.names()
+        with pytest.raises(NotStartedError, match="on another event loop"):
+            await asyncio.to_thread(asyncio.run, admin.topics.names())
+
+
+@in_loop
+async def test_credentials_and_tls_are_those_of_every_request(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    tls = ClientTls(trust=pair.certificate)
+    async with running_broker(**over_tls(pair)) as broker:
+        async with Admin(broker.namesrv, credentials=ADMINISTRATOR, tls=tls) as admin:
+            await admin.topics.create("orders", read_queues=1, write_queues=1)
+            (queue,) = await admin.messages.queues("orders")  # over the finder's connections
+            assert await admin.offsets.bounds(queue) == (0, 0)
+        async with Admin(broker.namesrv, tls=tls) as stranger:
+            with pytest.raises(ResponseError) as refused:
+                await stranger.topics.settings("orders", broker=broker.broker_address)
+            assert refused.value.code == ResponseCode.NO_PERMISSION
+        async with Admin(broker.namesrv, credentials=ADMINISTRATOR) as plain:
+            with pytest.raises(RemotingError):
+                await plain.topics.names()

@@ -10,7 +10,7 @@ from tests.loops import in_loop
 
 from turbopump.admin.admin import Admin
 from turbopump.config.namesrv_config import NamesrvConfig
-from turbopump.errors import ClientError, ResponseError
+from turbopump.errors import ClientError, RemotingError, ResponseError
 from turbopump.namesrv.server import NameServer
 from turbopump.protocol.requests.namesrv import GetRouteInfo
 from turbopump.protocol.requests.topics import PERM_READ, PERM_WRITE
@@ -65,6 +65,13 @@ async def test_the_refusal_of_an_only_name_server_is_its_own_error() -> None:
     async with running_broker() as running, Admin(running.namesrv) as admin:
         with pytest.raises(ResponseError, match="kvConfigPath"):
             await admin.name_servers.change_settings({"kvConfigPath": "/x"})
+
+
+@in_loop
+async def test_a_broker_is_another_kind_of_server() -> None:
+    async with running_broker() as running, Admin(running.namesrv) as admin:
+        with pytest.raises(RemotingError, match="GetNamesrvConfig: it is another kind of server"):
+            await admin.name_servers.settings(running.broker_address)
 
 
 @in_loop

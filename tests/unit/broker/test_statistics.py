@@ -26,7 +26,7 @@ from turbopump.broker.statistics import (
     UNITS_AT_ONCE,
     Statistics,
     StatsItem,
-    bytes_in_units,
+    sizes_in_units,
 )
 from turbopump.disk.system_disk import SystemDisk
 from turbopump.protocol import fastjson
@@ -136,12 +136,12 @@ def test_an_hour_is_sampled_every_ten_minutes_and_a_day_every_hour(tmp_path: Pat
 def test_what_a_group_was_given_is_counted_by_message_byte_and_pull(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     for _ in range(4):
-        scene.statistics.count_get("g", "T", 5, 500)
+        scene.statistics.count_pull("g", "T", 0, 5, 5, 500)
     scene.ticks()
     assert scene.over(GROUP_GET_NUMS, "T@g")[0] == (20, 2.0, 5.0)
     assert scene.over(GROUP_GET_SIZE, "T@g")[0] == (2000, 200.0, 500.0)
     assert scene.over(BROKER_GET_NUMS, "C")[0][0] == 20
-    scene.statistics.count_get("g", "T", 1, 1)
+    scene.statistics.count_pull("g", "T", 0, 1, 1, 1)
     scene.ticks()
     assert scene.over(GROUP_GET_NUMS, "T@g")[0] == (21, 1.05, 21 / 5)
     assert (scene.statistics.totals.found, scene.statistics.totals.given) == (5, 21)
@@ -186,7 +186,7 @@ def test_what_was_there_before_the_start_does_not_count(tmp_path: Path) -> None:
 def test_a_deleted_topic_s_counts_are_gone_and_the_broker_s_stay(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.put(3)
-    scene.statistics.count_get("g", "T", 1, 1)
+    scene.statistics.count_pull("g", "T", 0, 1, 1, 1)
     scene.ticks()
     scene.statistics.forget_topic("T")
     assert [
@@ -214,7 +214,7 @@ def test_the_first_sample_of_a_day_notes_what_there_was(tmp_path: Path) -> None:
 @pytest.mark.parametrize("sizes", [[], [1], [0x7FFFFFFF], [91, 0x7FFFFFFF, 5], [2**22] * 600])
 def test_sizes_are_summed_without_gaps(sizes: list[int]) -> None:
     units = b"".join(bytes(8) + size.to_bytes(4) + b"\xff" * 8 for size in sizes)
-    assert bytes_in_units(units) == sum(size for size in sizes if size != 0x7FFFFFFF)
+    assert sum(sizes_in_units(units)) == sum(size for size in sizes if size != 0x7FFFFFFF)
 
 
 @in_loop(converse)

@@ -41,7 +41,7 @@ def test_a_histogram_has_cumulative_buckets_a_sum_and_a_count() -> None:
     metrics.add(SIZE, table.read)
     assert text(metrics) == (
         "# HELP size Sizes.\n# TYPE size histogram\n"
-        'size_bucket{topic="a",le="1"} 3\n'
+        'size_bucket{topic="a",le="1.0"} 3\n'
         'size_bucket{topic="a",le="2.5"} 5\n'
         'size_bucket{topic="a",le="+Inf"} 6\n'
         'size_sum{topic="a"} 15.5\n'
@@ -77,3 +77,14 @@ def test_a_long_family_comes_in_short_pieces() -> None:
     pieces = list(text_pieces(metrics))
     assert max(piece.count("\n") for piece in pieces) <= SAMPLES_A_PIECE
     assert len(pieces) >= 1000 / SAMPLES_A_PIECE + 2, "a step without a sample is a piece too"
+
+
+def test_an_empty_label_is_left_out() -> None:
+    metrics = Metrics()
+    metrics.add(SENT, lambda: [(("a", ""), 1)])
+    assert text(metrics).splitlines()[-1] == 'sent_total{topic="a"} 1'
+
+
+def test_a_label_without_a_value_is_absent_for_every_reader() -> None:
+    assert SENT.own_labels(("a", "")) == {"topic": "a"}
+    assert SENT.own_labels(("", "delay")) == {"type": "delay"}

@@ -18,15 +18,23 @@ pytest.importorskip(
 
 from tests.unit.remoting.collectors import Collector, attributes, running_collector
 
+from turbopump.broker.metrics.all_metrics import metrics_of
 from turbopump.config.metrics import MetricsExporterType
 from turbopump.config.namesrv_config import NamesrvConfig
 from turbopump.errors import ConfigError
-from turbopump.metrics.family import Family, Kind, Metrics
+from turbopump.metrics.collecting import Report
+from turbopump.metrics.family import Distribution, Family, Kind, Metrics
 from turbopump.metrics.tables import CounterTable, HistogramTable
+from turbopump.namesrv.server import NameServer
 from turbopump.remoting.metrics_reports import MetricsReports
+from turbopump.remoting.otlp_sender import parts_of
+from turbopump.testing import running_broker
 
 IN = Family(
-    "rocketmq_messages_in_total", Kind.COUNTER, "Messages.", ("topic", "is_system", "queue_id")
+    "rocketmq_messages_in_total",
+    Kind.COUNTER,
+    "Messages.",
+    ("topic", "is_system", "queue_id", "is_retry"),
 )
 LATENCY = Family(
     "rocketmq_rpc_latency_milliseconds",
@@ -53,7 +61,7 @@ class Server:
         self.work(2)
 
     def work(self, messages: int) -> None:
-        self.received.add(("orders", "false", "3"), messages)
+        self.received.add(("orders", "false", "3", ""), messages)
         self.latency.observe((), 2, messages)
 
 
@@ -135,6 +143,48 @@ async def test_in_delta_each_report_has_the_growth_and_none_is_lost_by_a_refusal
     assert [one.start_time_unix_nano for one in sums[1:]] == [
         one.time_unix_nano for one in sums[:-1]
     ]
+
+
+@in_loop
+async def test_all_metrics_of_a_broker_and_a_name_server_reach_a_collector(
+    collector: Collector,
+) -> None:
+    async with running_broker(
+        metrics_exporter_type=MetricsExporterType.OTLP_GRPC,
+        metrics_grpc_exporter_target=f"http://127.0.0.1:{collector.port}",
+        metric_grpc_exporter_interval_in_mills=100,
+    ) as broker:
+        families = {
+            family.instrument or family.name
+            for family, reads in metrics_of(broker.broker.parts).families()
+            if any(sample is not None for read in reads for sample in read())
+        }
+        assert "rocketmq_topic_number" in families
+        await until(lambda: any(families <= set(report) for report in collector.reports()))
+    name_server = NameServer(config(collector.port))
+    await name_server.start(port=0)
+    await name_server.close()
+    assert "turbopump_namesrv_brokers" in collector.reports()[-1]
+
+
+@in_loop
+async def test_a_value_that_is_true_is_one(collector: Collector) -> None:
+    metrics = Metrics()
+    metrics.add_value(TOPICS, lambda: True)
+    reports = MetricsReports(config(collector.port), metrics)
+    reports.start()
+    await reports.close()
+    assert point(collector.reports()[0][TOPICS.name]).as_int == 1
+
+
+def test_a_large_report_is_sent_in_parts() -> None:
+    families = [(TOPICS, []), (IN, [((f"t{n}", "false", "0", ""), n) for n in range(7)])]
+    report = Report({}, 0, 1, False, [*families, (LATENCY, [((), Distribution((1, 0, 0), 1))])], {})
+    parts = [
+        [(family, len(samples)) for family, samples in part.families]
+        for part in parts_of(report, 3)
+    ]
+    assert parts == [[(IN, 3)], [(IN, 3)], [(IN, 1), (LATENCY, 1)]]
 
 
 @in_loop

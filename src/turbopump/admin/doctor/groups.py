@@ -80,7 +80,7 @@ async def _check_settings(examination: Examination, found: Findings, group: str)
         if not settings.consume_enable:
             found.wrong(
                 f"{address} forbids it to consume (consumeEnable=false)",
-                f"mqadmin updateSubGroup {examination.n_option} -b {address} -g {group} -s true",
+                f"turbopump group alter {group} --enabled -b {address} {examination.n_option}",
             )
 
 

@@ -1,8 +1,8 @@
 """Questions of the exporter to one broker, and what the broker answers.
 
 A master is asked for its figures, producers, topics and groups, a slave only for its figures.
-Topics and groups that were quiet since the last time are asked for less. What the answers become
-is unknown here. Source of the questions: apache/rocketmq-exporter ``MetricsCollectTask``.
+Fewer questions are about topics and groups without traffic since the last time. Metrics are unknown
+here. Source of the questions: apache/rocketmq-exporter ``MetricsCollectTask``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from turbopump.admin.cluster import refuse_other_server
 from turbopump.clock import Clock
 from turbopump.errors import ResponseError
-from turbopump.message.rules import DLQ_PREFIX, RETRY_PREFIX
+from turbopump.message.rules import DLQ_PREFIX, RETRY_PREFIX, is_brokers_own
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.request import ReplyT, Request
@@ -144,7 +144,7 @@ class BrokerQuestions:
         self._address = ""
         self._last: BrokerAnswers | None = None
         self._closed_topics: set[str] = set()
-        """Topics that the user of the exporter may not see, such as the broker's own."""
+        """The broker's own topics, if the user of the exporter may not see them."""
 
     async def ask(self, address: str) -> BrokerAnswers:
         """Ask all questions, at most ``AT_ONCE`` at a time.
@@ -186,9 +186,10 @@ class BrokerQuestions:
         try:
             stats = await self._call(GetTopicStatsInfo(topic=topic))
         except ResponseError as error:
-            if error.code == ResponseCode.NO_PERMISSION:
+            if error.code == ResponseCode.NO_PERMISSION and is_brokers_own(topic):
                 self._closed_topics.add(topic)
-                _refused(self._address, error, kind=self._address)
+            else:
+                self._report_refusal(error)
             return None
         figures = TopicFigures(sum(queue.max_offset for queue in stats.offset_table.values()))
         if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
@@ -201,7 +202,7 @@ class BrokerQuestions:
         return figures
 
     async def _group(self, group: str) -> GroupFigures:
-        """Return the figures of a group. What the broker refuses is left out."""
+        """Return the figures of a group, without those that the broker refuses."""
         figures = GroupFigures()
         try:
             members = await self._call(GetConsumerConnectionList(consumer_group=group))

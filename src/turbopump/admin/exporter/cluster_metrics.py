@@ -4,8 +4,8 @@ The module turns the answers of brokers and clients into samples. A series exist
 answers have it: a deleted topic and a client that has gone leave with the next collection. Source:
 apache/rocketmq-exporter ``RMQMetricsCollector``, ``MetricsCollectTask``.
 
-Rates are per second over the last minute. They are so in rocketmq-exporter too, except in its
-release 0.0.2 with some patches (#108, reverted in #141), which shows the sum of the minute.
+Rates are per second over the last minute, as in rocketmq-exporter. Only its builds between #108 and
+#141 show the sum of the minute.
 """
 
 from __future__ import annotations

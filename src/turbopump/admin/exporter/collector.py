@@ -1,8 +1,8 @@
 """Collection of a whole cluster's metrics, again and again, for a page that shows the last one.
 
 Name servers say which brokers there are, and each broker is asked in parallel. A broker that does
-not answer is a series with the value 0, not an error. Its last answers are shown for a while. How
-a page is served is unknown here.
+not answer is a series with the value 0, not an error. Its last answers are shown for a while. The
+page itself is unknown here.
 """
 
 from __future__ import annotations
@@ -106,6 +106,9 @@ class Collector:
         self._remembered_s = remembered_s
         self._brokers: dict[BrokerName, KnownBroker] = {}
         self._lists: dict[str, ClusterInfo | None] = dict.fromkeys(servers.name_servers)
+        self._silent: set[ClientName] = set()
+        """Consumers that did not answer last time. The next collection asks them last, because each
+        may take seconds."""
         self._series: Series = {}
         self._took_s = 0.0
         self.metrics = Metrics()
@@ -201,11 +204,13 @@ class Collector:
 
         try:
             async with asyncio.timeout(CLIENTS_S):
-                await for_each(through.values(), ask, CLIENTS_AT_ONCE)
+                clients = sorted(through.values(), key=lambda one: one[0] in self._silent)
+                await for_each(clients, ask, CLIENTS_AT_ONCE)
         except TimeoutError:
             log.warning(
                 "not all consumers answered in time asked=%d answered=%d", len(through), len(found)
             )
+        self._silent = {client for client, _ in through.values()} - found.keys()
         return found
 
     def _read_of(self, family: Family) -> Read:

@@ -7,6 +7,7 @@ neighbours.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from turbopump.broker.pop.group_queue import TopicGroup
 from turbopump.broker.pop.held_pops import HeldPops
 from turbopump.broker.saved_table import not_saved, table_answer
 from turbopump.broker.send_checks import topic_name_fault
+from turbopump.broker.statistics import Statistics
 from turbopump.broker.tables import Tables
 from turbopump.message.rules import group_fault
 from turbopump.protocol.codes import ResponseCode
@@ -33,6 +35,7 @@ class GroupsHandler:
     tables: Tables
     held_pulls: HeldPulls
     held_pops: HeldPops
+    statistics: Statistics
 
     def add_to(self, router: Router) -> None:
         """Register the methods of this handler with a router."""
@@ -68,6 +71,7 @@ class GroupsHandler:
     ) -> Response[None]:
         """Delete a consumer group. An unknown group is no error, as with Apache's broker."""
         self.tables.groups.delete(request.group_name)
+        self.statistics.forget_group(request.group_name)
         if request.clean_offset:
             await context.in_turns(self.tables.offsets.forget_group(request.group_name))
         return await not_saved(self.tables.groups, self.tables.offsets) or Response()
@@ -119,6 +123,15 @@ class GroupsHandler:
         return refused or Response(body)
 
     async def _create_groups(
+        self, configs: list[requests.SubscriptionGroupConfig], context: RequestContext
+    ) -> Response[None]:
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        answer = await self._put_groups(configs, context)
+        self.statistics.events.creations.count_groups(answer, loop.time() - begun)
+        return answer
+
+    async def _put_groups(
         self, configs: list[requests.SubscriptionGroupConfig], context: RequestContext
     ) -> Response[None]:
         for config in configs:

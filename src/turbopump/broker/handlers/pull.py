@@ -326,8 +326,13 @@ class PullHandler:
             )
             return refusal(ResponseCode.SYSTEM_ERROR, result.unreadable)
         if result.count:
-            self.statistics.count_get(
-                request.consumer_group, request.topic, result.count, len(result.data)
+            self.statistics.count_pull(
+                request.consumer_group,
+                request.topic,
+                request.queue_id,
+                result.next_offset,
+                result.count,
+                len(result.data),
             )
         else:
             self.statistics.missed += 1

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from turbopump.broker.counters.messages_in import message_kind
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.interceptors import region_fields
 from turbopump.broker.stored import Stored
@@ -63,6 +64,7 @@ class RepliesHandler:
         self._now_ms = stored.clock.now_ms
         self._forwarding = forwarding
         self._check = check
+        self._messages_in = stored.statistics.events.messages_in
         self._pushes = 0
         self._pushed_bytes = 0
 
@@ -194,10 +196,13 @@ class RepliesHandler:
         )
         try:
             stored = await self._forwarding.forward(
-                message, request.topic, queue_id, for_client=True
+                message, request.topic, queue_id, for_client=True, is_sent=True
             )
         except (OSError, StoreError, MessageError):
             return
+        size = stored.log_end - stored.offset
+        kind = message_kind(request.properties or "")
+        self._messages_in.count_sent(request.topic, kind, size)
         reply.msg_id = offset_msg_id(*self._forwarding.store_host, stored.offset)
         reply.queue_offset = stored.queue_offset
 

@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from turbopump.broker.counters.messages_in import SHARDING_PAIR, message_kind
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.held_answers import HeldAnswers, confirm_wait_s
 from turbopump.broker.interceptors import (
@@ -36,6 +37,7 @@ from turbopump.message.java import tags_code
 from turbopump.message.properties import (
     INNER_NUM,
     NAME_END,
+    SHARDING_KEY,
     TRANSACTION_MASK,
     UNIQ_KEY,
     WAIT_STORE_MSG_OK,
@@ -45,6 +47,7 @@ from turbopump.message.properties import (
     property_value,
     send_properties,
 )
+from turbopump.message.rules import HALF_TOPIC
 from turbopump.protocol.codes import FLAG_ONEWAY, ResponseCode
 from turbopump.protocol.command import encode_command
 from turbopump.protocol.requests.send import (
@@ -97,6 +100,7 @@ class SendHandler:
         self._checks = SendChecks(stored)
         self.check = self._checks.check
         self._interceptors = interceptors
+        self._events = stored.statistics.events
         self._flush = forwarding.flush
         self._sync = self._flush.sync
         self._held = HeldAnswers(
@@ -190,6 +194,10 @@ class SendHandler:
             return NO_ROOM
         except (OSError, StoreError, MessageError) as error:
             return store_refusal(error)
+        if special:
+            self._count(request, name, stored)
+        elif SHARDING_PAIR in text or text.startswith(SHARDING_KEY):
+            self._events.messages_in.count_fifo(name, stored.log_end - stored.offset)
         frame = send_reply(
             self._reply_head,
             self._reply_tail,
@@ -207,6 +215,13 @@ class SendHandler:
         if self._sync:
             return self._when_flushed(stored.log_end, frame, context, text)
         return frame
+
+    def _count(self, request: SendMessage, topic: str, stored: PutResult) -> None:
+        """Count a stored message of a kind that the walk over the queues does not know."""
+        kind = message_kind(request.properties or "")
+        self._events.messages_in.count_sent(topic, kind, stored.log_end - stored.offset)
+        if topic == HALF_TOPIC:
+            self._events.transactions.count_begun(request.topic)
 
     def _reply_with_handle(
         self,

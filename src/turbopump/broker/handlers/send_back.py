@@ -26,6 +26,7 @@ from turbopump.errors import MessageError, StoreError
 from turbopump.message.delivery_time import DelayLevels
 from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import RETRY_TOPIC, SysFlag
+from turbopump.message.rules import DLQ_PREFIX
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.groups import SubscriptionGroupConfig
 from turbopump.protocol.requests.send import ConsumerSendMsgBack
@@ -122,6 +123,9 @@ class SendBackHandler:
             )
             key = f"{message.properties.get(RETRY_TOPIC) or message.topic}@{request.group}"
             self.stored.statistics.add(SNDBCK_PUT_NUMS, key, 1)
+            if destination.topic.startswith(DLQ_PREFIX):
+                counts = self.stored.statistics.events.dead_letters
+                counts.count(request.group, request.origin_topic or message.topic)
             async with asyncio.timeout(self.stored.config.sync_flush_timeout / 1000):
                 await asyncio.shield(self.stored.tables.topics.new_saving())
                 await self.forwarding.confirmed(stored)

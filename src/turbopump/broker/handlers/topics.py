@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -126,7 +126,29 @@ class TopicsHandler:
         self, request: CreateTopic, context: RequestContext
     ) -> Steps[Response[None] | Awaitable[Response[None]]]:
         """Create a topic or change its settings."""
+        begun = asyncio.get_running_loop().time()
         yield  # thousands may come at once
+        outcome = self._create(request, context)
+        if isinstance(outcome, Response):
+            self._count((request.topic,), outcome, begun)
+            return outcome
+        return self._counted((request.topic,), outcome, begun)
+
+    async def _counted(
+        self, names: Collection[str], outcome: Awaitable[Response[None]], begun: float
+    ) -> Response[None]:
+        answer = await outcome
+        self._count(names, answer, begun)
+        return answer
+
+    def _count(self, names: Collection[str], answer: Response[None], begun: float) -> None:
+        """Count a request to create topics that began at ``begun``, a time of the loop."""
+        creations = self.records.statistics.events.creations
+        creations.count_topics(names, answer, asyncio.get_running_loop().time() - begun)
+
+    def _create(
+        self, request: CreateTopic, context: RequestContext
+    ) -> Response[None] | Awaitable[Response[None]]:
         missing = [name for name in _NEEDED if name not in (context.command.ext or {})]
         if missing:
             remark = f"CreateTopic (17) cannot be read: field {missing[0]} is missing"
@@ -182,6 +204,14 @@ class TopicsHandler:
 
         RocketMQ: the topics after an unchanged one are skipped.
         """
+        names = [topic.topic_name or "" for topic in body.topic_config_list]
+        return await self._counted(
+            names, self._create_list(body, context), asyncio.get_running_loop().time()
+        )
+
+    async def _create_list(
+        self, body: CreateTopicListRequestBody, context: RequestContext
+    ) -> Response[None]:
         wanted = body.topic_config_list
         if len(wanted) > LIST_MAX:
             remark = (

@@ -6,7 +6,12 @@ Source of names, types and labels: apache/rocketmq ``BrokerMetricsConstant`` and
 
 from __future__ import annotations
 
+from turbopump.broker.counters.messages_in import add_messages_in
+from turbopump.broker.counters.transactions import add_transactions
 from turbopump.broker.metrics.broker_state import add_broker_state
+from turbopump.broker.metrics.connections import add_connections
+from turbopump.broker.metrics.consumer_lag import ConsumerLag
+from turbopump.broker.metrics.messages_out import add_messages_out
 from turbopump.broker.metrics.pop import add_pop
 from turbopump.broker.metrics.replication import add_replication
 from turbopump.broker.metrics.requests import add_requests
@@ -30,7 +35,15 @@ def metrics_of(parts: Parts) -> Metrics:
     )
     stored = parts.stored
     delivering = parts.delivering
+    events = stored.statistics.events
     add_broker_state(metrics, stored)
+    add_messages_in(metrics, events.messages_in, stored.statistics.count_puts)
+    add_messages_out(metrics, stored.statistics)
+    add_connections(metrics, stored.clients, events.is_system)
+    ConsumerLag(stored, delivering.pop).add_to(metrics)
+    events.dead_letters.add_to(metrics)
+    add_transactions(metrics, events.transactions)
+    events.creations.add_to(metrics)
     add_requests(metrics, stored)
     add_storage(metrics, stored)
     add_timers(metrics, delivering.timers, stored.tables.topics, stored.clock)

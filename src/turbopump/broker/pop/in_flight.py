@@ -1,8 +1,8 @@
 """Table of messages that are in flight: popped, but neither acknowledged nor given back.
 
-Only messages popped since the start count, and only if the broker has a limit. Ordered pops do not
-count: they take no more of a queue while some of its messages are unacknowledged. RocketMQ:
-``PopInflightMessageCounter`` is a plain number, so a repeated acknowledgement lowers it twice.
+Only messages popped since the start count. Ordered pops do not count: they take no more of a queue
+while some of its messages are unacknowledged. RocketMQ: ``PopInflightMessageCounter`` is a plain
+number, so a repeated acknowledgement lowers it twice.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ class InFlight:
 
     def add_popped(self, queue: GroupQueue, offsets: Iterable[int]) -> None:
         """Record that the messages at these offsets of a queue were popped."""
-        if self._limit is not None:
-            self._out.setdefault(queue, set()).update(offsets)
+        self._out.setdefault(queue, set()).update(offsets)
 
     def remove_ended(self, queue: GroupQueue, offsets: Iterable[int]) -> bool:
         """Record that the messages at these offsets of a queue were acknowledged or given back.

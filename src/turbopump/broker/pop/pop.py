@@ -95,7 +95,12 @@ class Pop:
         else:
             queues = known.read_queue_nums
         redelivery = Redelivery(
-            self.view, tables.groups, forwarding, self.held.wake_line, self.counts
+            self.view,
+            tables.groups,
+            forwarding,
+            self.held.wake_line,
+            stored.statistics.events.dead_letters,
+            self.counts,
         )
         self.reviving = [
             Reviving(number, store, self.offsets, timers, redelivery, self.revive_log, clock)

@@ -161,7 +161,9 @@ class PopReader:
             return
         start, result = await self._read_from(queue, start, wanted, query.subscription)
         if result.count:
-            self.statistics.count_get(query.group, queue.topic, result.count, len(result.data))
+            self.statistics.count_pop(
+                query.group, queue.topic, query.topic, result.count, len(result.data)
+            )
             await self._add_found(query, queue, start, result, taken)
         elif result.next_offset > start and result.status not in _EMPTY:
             self.view.offsets.commit(queue, result.next_offset, 0)

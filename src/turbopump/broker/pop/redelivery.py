@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from turbopump.broker.counters.dead_letters import DeadLetterCounts
 from turbopump.broker.dead_letters import dead_letter_topic
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.groups import GroupTable
@@ -52,6 +53,7 @@ class Redelivery:
     groups: GroupTable
     forwarding: Forwarding
     wake_line: Callable[[TopicGroup], None]
+    dead_letters: DeadLetterCounts
     counts: PopCounts
 
     async def redeliver(self, entry: OpenCheckpoint) -> list[int]:
@@ -117,6 +119,7 @@ class Redelivery:
         properties.setdefault(ORIGIN_MESSAGE_ID, message.offset_msg_id)
         if 0 <= attempts_max <= message.reconsume_times:
             topic = dead_letter_topic(self.view.topics, key.group)
+            self.dead_letters.count(key.group, original_topic(key.topic, key.group))
             properties[RETRY_TOPIC] = original_topic(key.topic, key.group)
             properties[DELAY_TIME_LEVEL] = "0"
         else:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from turbopump.broker.background import RetryingTask, stop_task, wait_for
+from turbopump.broker.counters.counted_events import CountedEvents
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.reading import read_queue, read_units
 from turbopump.broker.saved_table import SavedTable
@@ -70,6 +71,7 @@ class Delays(SavedTable[DelayOffsetTable]):
         file: JsonTable,
         store: MessageStore,
         forwarding: Forwarding,
+        events: CountedEvents,
         levels: DelayLevels,
         clock: Clock,
         save_interval: float,
@@ -91,7 +93,9 @@ class Delays(SavedTable[DelayOffsetTable]):
         for number in sorted(numbers):
             delay_ms = levels.delays_ms[min(number, levels.highest) - 1]
             self.levels.append(
-                DelayLevel(number, delay_ms, store, forwarding, clock, turn, self._save_soon)
+                DelayLevel(
+                    number, delay_ms, store, forwarding, events, clock, turn, self._save_soon
+                )
             )
 
     def load(self) -> None:
@@ -237,6 +241,7 @@ class DelayLevel:
     delay_ms: int
     store: MessageStore
     forwarding: Forwarding
+    events: CountedEvents
     clock: Clock
     turn: asyncio.Lock
     on_moved: Callable[[], None]
@@ -367,10 +372,13 @@ class DelayLevel:
         fault = f"{REAL_TOPIC}={topic!r} {REAL_QUEUE_ID}={given!r} does not name a queue"
         if topic not in ("", HALF_TOPIC, SCHEDULE_TOPIC) and queue_id is not None:
             try:
-                stored = await self.forwarding.forward(message, topic, queue_id)
+                stored = await self.forwarding.forward(message, topic, queue_id, is_sent=True)
             except MessageError as error:
                 fault = str(error)
             else:
+                size = stored.log_end - stored.offset
+                self.events.messages_in.count_delivered(topic, size)
+                self.events.delayed.add(size)
                 self.task.works()
                 return stored.log_end
         self._log_skipped(message.queue_offset, fault)

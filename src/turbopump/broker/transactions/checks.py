@@ -479,6 +479,7 @@ class TransactionChecks:
             await self.forwarding.forward(half.message, GIVEN_UP_TOPIC, QUEUE)
         self.endings.pending.copies.pop(half.origin, None)
         self.endings.pending.skip(half.offset)
+        self.endings.counts.count_closed(half.topic, half.offset)
         self._given_up += 1
 
     async def _producer_of(self, group: str, topic: str) -> Wire | None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+from turbopump.broker.counters.transactions import TransactionCounts
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.offsets import ConsumerOffsets
 from turbopump.broker.transactions.half_messages import (
@@ -25,6 +26,7 @@ from turbopump.broker.transactions.half_messages import (
     HalfMessage,
 )
 from turbopump.broker.transactions.pending_halves import PendingHalves
+from turbopump.clock import Clock
 from turbopump.errors import MessageError, StoreError
 from turbopump.message.rules import HALF_TOPIC
 from turbopump.protocol.requests.send import TransactionOutcome
@@ -42,6 +44,8 @@ class Endings:
     pending: PendingHalves
     ops: OpQueue
     saved: SavedOffsets
+    counts: TransactionCounts
+    clock: Clock
     _under_way: dict[int, asyncio.Future[None]] = field(default_factory=dict)
 
     async def end_transaction(
@@ -73,6 +77,11 @@ class Endings:
                 )
                 await self.forwarding.confirmed(stored)
             self.note_ended(half.offset, half.origin)
+            if outcome is TransactionOutcome.COMMIT:
+                took_ms = self.clock.now_ms() - half.message.born_timestamp
+                self.counts.count_commit(half.topic, half.offset, took_ms)
+            else:
+                self.counts.count_rollback(half.topic, half.offset)
         finally:
             del self._under_way[half.origin]
             done.set_result(None)

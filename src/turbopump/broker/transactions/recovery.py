@@ -82,6 +82,7 @@ class TransactionRecovery:
         """Read the half queue. Find the newest copy of each half message, and mark committed ones
         as ended."""
         pending = self._pending
+        open_ones: dict[int, HalfMessage] = {}
         for index in range(pending.offset, self._store.max_offset(HALF_TOPIC, QUEUE)):
             if pending.has_ended(index):
                 continue
@@ -92,6 +93,13 @@ class TransactionRecovery:
                 self._endings.note_ended(half.offset, half.origin)
             else:
                 pending.note_copy(half.origin, index)
+                if index < self._endings.counts.counted_from:
+                    open_ones[half.origin] = half
+        self._endings.counts.count_earlier(
+            half.topic
+            for half in open_ones.values()
+            if not pending.has_ended(half.offset, half.origin)
+        )
 
     async def read_given_up(self) -> None:
         """Find pending half messages that the last run gave up after its last save.

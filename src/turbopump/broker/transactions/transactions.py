@@ -20,7 +20,7 @@ from turbopump.broker.transactions.half_messages import GROUP, OP_TOPIC, QUEUE, 
 from turbopump.broker.transactions.pending_halves import PendingHalves
 from turbopump.broker.transactions.recovery import TransactionRecovery
 from turbopump.message.message import ReceivedMessage
-from turbopump.message.properties import TRANSACTION_PREPARED_QUEUE_OFFSET, whole_number
+from turbopump.message.properties import REAL_TOPIC, TRANSACTION_PREPARED_QUEUE_OFFSET, whole_number
 from turbopump.message.rules import HALF_TOPIC
 from turbopump.protocol.requests.send import TransactionOutcome
 from turbopump.remoting.router import RequestContext
@@ -57,7 +57,11 @@ class Transactions:
             size_max=config.transaction_op_msg_max_size,
             interval=config.transaction_op_batch_interval / 1000,
         )
-        self.endings = Endings(forwarding, pending, self._ops, self._saved)
+        self._counts = stored.statistics.events.transactions
+        self._counts.counted_from = store.max_offset(HALF_TOPIC, QUEUE)
+        self.endings = Endings(
+            forwarding, pending, self._ops, self._saved, self._counts, stored.clock
+        )
         self.checks = TransactionChecks(
             config,
             store,
@@ -155,6 +159,7 @@ class Transactions:
         if origin is not None and self._pending.has_ended(origin):
             return False
         stored = await self._forwarding.forward(message, HALF_TOPIC, QUEUE, properties=properties)
+        self._counts.count_begun(message.properties.get(REAL_TOPIC, ""))
         if origin is not None:
             self._pending.note_copy(origin, stored.queue_offset)
         await self._forwarding.confirmed(stored)

@@ -355,6 +355,18 @@ class Lookup:
         found = yield from self._first_with_time(max(end - 1, queue.min_index), end, queue)
         return found[1] if found is not None else 0
 
+    def time_at(self, queue: ConsumeQueue, index: int) -> ReadSteps[int]:
+        """Return the store time in ms of the message at an offset of a queue, or −1 if there is
+        none.
+
+        If the offset is before the beginning of the queue, the first message counts. Raises
+        StoreError if the system cannot read the entry.
+        """
+        index = max(index, queue.min_index)
+        end = min(index + 1, queue.end.value)
+        found = yield from self._first_with_time(index, end, queue)
+        return found[1] if found is not None else -1
+
     def _first_with_time(
         self, index: int, end: int, queue: ConsumeQueue
     ) -> ReadSteps[tuple[int, int] | None]:

@@ -1,0 +1,338 @@
+"""`python -m bench.metrics_cost`: what the metrics of a broker cost.
+
+Two parts:
+
+- `sends`: sends of 1 KiB with metrics off and with a scrape each second, in turns, and the longest
+  wait of a bystander meanwhile.
+- `series`: a broker with 10,000 topics, and 100 groups on 100 topics each. Duration of a scrape,
+  its number of series, waits of a bystander with and without scrapes, memory, and a deleted topic.
+
+The one rule: both brokers of a pair run in one minute on the same cores. Waits of a bystander count
+in CPU time of the broker too, because other work on the machine delays everybody. Exit status 1: a
+figure was missed; 2: something failed.
+"""
+
+import json
+import socket
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from statistics import median
+
+import click
+from tests.ports import free_ports
+
+from bench import wire
+from bench.brokers import OURS, SOURCES, RunningBroker, running_broker
+from bench.bystander import TOPIC, Window, running_bystander, window_of
+from bench.cases import CASES
+from bench.cores import Cores
+from bench.generator import CACHE, LoadError, LoadResult, measure_load
+from bench.memory import MIB, anonymous_of
+from bench.remote import create_topic
+from bench.stalls import peak_memory
+from bench.table import exit_status, plain_table
+
+PARTS = ("sends", "series")
+SENDS = CASES[0]
+LOSS_GOAL = 0.02
+"""Share of the send rate, and of the CPU of a send, that metrics and a scrape each second may
+cost."""
+STALL_GOAL_MS = 20.0
+SCRAPE_GOAL_S = 5.0
+P99_GOAL = 1.5
+MEMORY_GOAL_MIB = 50.0
+DELETED_GOAL_S = 300.0
+FAILURES = (LoadError, TimeoutError, ChildProcessError, OSError)
+
+
+@dataclass(slots=True)
+class Scraper:
+    """Monitor that fetches the page each second, in a thread."""
+
+    port: int
+    times: list[float] = field(default_factory=list)
+    lines: int = 0
+
+    def fetch(self) -> str:
+        began = time.monotonic()
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=60) as page:
+            text = str(page.read().decode())
+        self.times.append(time.monotonic() - began)
+        self.lines = sum(not line.startswith("#") for line in text.splitlines())
+        return text
+
+    @contextmanager
+    def each_second(self) -> Iterator[None]:
+        ended = threading.Event()
+
+        def repeat() -> None:
+            due = time.monotonic()
+            while not ended.wait(max(due - time.monotonic(), 0)):
+                self.fetch()
+                due += 1
+
+        thread = threading.Thread(target=repeat)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+
+@contextmanager
+def broker_with_metrics(
+    cores: Cores, *, on: bool, sources: Path = SOURCES
+) -> Iterator[tuple[RunningBroker, Scraper]]:
+    """A broker that was just started, and a scraper of its page. Without ``on`` it has no page."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    port = free_ports(0)
+    settings: dict[str, str | int | bool] = {"metricsPromExporterPort": port}
+    if on:
+        settings["metricsExporterType"] = "PROM"
+    with (
+        tempfile.TemporaryDirectory(prefix="metrics-", dir=CACHE, ignore_cleanup_errors=True) as at,
+        running_broker(OURS, Path(at), cores, settings=settings, sources=sources) as broker,
+    ):
+        yield broker, Scraper(port)
+
+
+# --- part: sends
+
+
+def measured_sends(
+    cores: Cores, seconds: float, *, on: bool, sources: Path = SOURCES
+) -> tuple[LoadResult, Window]:
+    with (
+        broker_with_metrics(cores, on=on, sources=sources) as (broker, scraper),
+        ExitStack() as stack,
+    ):
+        create_topic(broker.port, TOPIC, 1)
+        create_topic(broker.port, SENDS.topic, 8)
+        if on:
+            stack.enter_context(scraper.each_second())
+        load = [*SENDS.arguments()]
+        found = measure_load(
+            broker.port, load, core=cores.load, seconds=seconds, settle=1.0, watch=broker.pid
+        )
+        with running_bystander(broker.port, broker.pid) as bystander:
+            time.sleep(0.5)
+            window_of(bystander)
+            time.sleep(seconds)
+            window = window_of(bystander)
+    return found, window
+
+
+def rows_of_sends(cores: Cores, pairs: int, seconds: float, off_sources: Path) -> list[list[str]]:
+    rates: list[float] = []
+    costs: list[float] = []
+    stalls: list[float] = []
+    for number in range(pairs):
+        off, _ = measured_sends(cores, seconds, on=False, sources=off_sources)
+        on, window = measured_sends(cores, seconds, on=True)
+        rates.append(on.rate / off.rate)
+        costs.append(on.cpu_us / off.cpu_us)
+        stalls.append(window.cpu_ms)
+        click.echo(
+            f"pair {number + 1}: {off.rate:,.0f} and {on.rate:,.0f} messages/s, "
+            f"{off.cpu_us:.2f} and {on.cpu_us:.2f} us of CPU, "
+            f"longest wait {window.longest_ms:.1f} ms ({window.cpu_ms:.1f} ms of CPU)"
+        )
+    return judged_sends(rates, costs, stalls)
+
+
+def judged_sends(
+    rates: Sequence[float], costs: Sequence[float], stalls: Sequence[float]
+) -> list[list[str]]:
+    """Judge the medians of the ratios, and the longest stall."""
+    rate, cost, stall = median(rates), median(costs), max(stalls)
+    return [
+        _row("send rate beside metrics off", f">= {1 - LOSS_GOAL}", rate, rate >= 1 - LOSS_GOAL),
+        _row("CPU of a send beside off", f"<= {1 + LOSS_GOAL}", cost, cost <= 1 + LOSS_GOAL),
+        _row("longest stall, ms of CPU", f"<= {STALL_GOAL_MS}", stall, stall <= STALL_GOAL_MS),
+    ]
+
+
+# --- part: series
+
+
+class Client:
+    """One connection that asks many things, a few at a time."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=60)
+        self._answers = wire.Answers()
+        self._opaques = count(1)
+
+    def ask_all(self, code: int, requests: Sequence[tuple[dict[str, str], bytes]]) -> None:
+        """Send requests and wait for their answers. Raises ChildProcessError if one is refused."""
+        for first in range(0, len(requests), AT_ONCE):
+            part = requests[first : first + AT_ONCE]
+            self._socket.sendall(
+                b"".join(
+                    wire.request(code, next(self._opaques), fields, body) for fields, body in part
+                )
+            )
+            left = len(part)
+            while left:
+                for answer in self._answers.feed(self._socket.recv(1 << 16)):
+                    if answer.code:
+                        raise ChildProcessError(f"request {code} was answered {answer.code}")
+                    left -= 1
+
+
+CREATE_TOPIC, SEND, COMMIT, DELETE_TOPIC = 17, 310, 15, 215
+AT_ONCE = 20
+
+
+def fill(port: int, topics: int, groups: int, topics_of_group: int) -> list[Client]:
+    """Make topics with a message each, and groups with an offset in each of their topics. Return
+    the connections of the groups' members."""
+    client = Client(port)
+    client.ask_all(
+        CREATE_TOPIC,
+        [
+            (
+                {
+                    "topic": f"topic-{number}",
+                    "defaultTopic": "TBW102",
+                    "readQueueNums": "1",
+                    "writeQueueNums": "1",
+                    "perm": "6",
+                    "topicFilterType": "SINGLE_TAG",
+                    "topicSysFlag": "0",
+                    "order": "false",
+                },
+                b"",
+            )
+            for number in range(topics)
+        ],
+    )
+    now = str(time.time_ns() // 1_000_000)
+    sent = {"a": "bench", "c": "TBW102", "d": "1", "e": "0", "f": "0", "g": now, "h": "0"}
+    sent |= {"j": "0", "k": "false", "m": "false"}
+    client.ask_all(
+        SEND,
+        [
+            ({**sent, "b": f"topic-{number}", "i": f"UNIQ_KEY\x01{number:032X}\x02"}, b"x" * 100)
+            for number in range(topics)
+        ],
+    )
+    members = []
+    for group in range(groups):
+        mine = [f"topic-{(group * topics_of_group + n) % topics}" for n in range(topics_of_group)]
+        member = Client(port)
+        consumer = {
+            "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+            "consumeType": "CONSUME_PASSIVELY",
+            "groupName": f"group-{group}",
+            "messageModel": "CLUSTERING",
+            "subscriptionDataSet": [
+                {"topic": topic, "subString": "*", "expressionType": "TAG", "subVersion": 1}
+                for topic in mine
+            ],
+        }
+        beat = {"clientID": f"10.0.0.1@{group}", "consumerDataSet": [consumer]}
+        member.ask_all(wire.HEART_BEAT, [({}, json.dumps(beat).encode())])
+        offsets = {"consumerGroup": f"group-{group}", "queueId": "0", "commitOffset": "0"}
+        member.ask_all(COMMIT, [({**offsets, "topic": topic}, b"") for topic in mine])
+        members.append(member)
+    return members
+
+
+def rows_of_series(
+    cores: Cores, topics: int, groups: int, topics_of_group: int, pairs: int, seconds: float
+) -> list[list[str]]:
+    with broker_with_metrics(cores, on=True) as (broker, scraper):
+        create_topic(broker.port, TOPIC, 1)
+        members = fill(broker.port, topics, groups, topics_of_group)
+        with running_bystander(broker.port, broker.pid) as bystander:
+            ratios: list[float] = []
+            stalls: list[float] = []
+            time.sleep(12)  # the statistics are sampled each 10 s
+            before = anonymous_of(broker.pid)
+            with peak_memory(broker.pid) as peak:
+                for number in range(pairs):
+                    window_of(bystander)
+                    time.sleep(seconds)
+                    calm = window_of(bystander)
+                    with scraper.each_second():
+                        time.sleep(seconds)
+                    loaded = window_of(bystander)
+                    ratios.append(loaded.p99_ms / calm.p99_ms)
+                    stalls.append(loaded.cpu_ms)
+                    click.echo(
+                        f"pair {number + 1}: p99 {calm.p99_ms:.2f} and {loaded.p99_ms:.2f} ms, "
+                        f"longest {calm.longest_ms:.1f} and {loaded.longest_ms:.1f} ms "
+                        f"({loaded.cpu_ms:.1f} ms of CPU)"
+                    )
+        client = members[0]
+        grown = (max(peak) - before) / MIB
+        client.ask_all(DELETE_TOPIC, [({"topic": "topic-7"}, b"")])
+        deleted = time.monotonic()
+        while '"topic-7"' in scraper.fetch():
+            time.sleep(1)
+            if time.monotonic() - deleted > DELETED_GOAL_S:
+                break
+        gone = time.monotonic() - deleted
+    longest, ratio, stall = max(scraper.times), median(ratios), max(stalls)
+    return [
+        _row("series", "-", scraper.lines, None),
+        _row("longest scrape, s", f"<= {SCRAPE_GOAL_S}", longest, longest <= SCRAPE_GOAL_S),
+        _row("p99 of sends beside without scrapes", f"<= {P99_GOAL}", ratio, ratio <= P99_GOAL),
+        _row("longest stall, ms of CPU", f"<= {STALL_GOAL_MS}", stall, stall <= STALL_GOAL_MS),
+        _row("memory, MiB more", f"<= {MEMORY_GOAL_MIB}", grown, grown <= MEMORY_GOAL_MIB),
+        _row("a deleted topic leaves, s", f"<= {DELETED_GOAL_S}", gone, gone <= DELETED_GOAL_S),
+    ]
+
+
+def _row(name: str, wanted: str, measured: float, reached: bool | None) -> list[str]:
+    word = {True: "reached", False: "MISSED", None: ""}[reached]
+    return [name, wanted, f"{measured:,.3f}".rstrip("0").rstrip("."), word]
+
+
+@click.command(help=__doc__)
+@click.option("--part", "parts", multiple=True, type=click.Choice(PARTS), help="Only this part.")
+@click.option("--pairs", type=click.IntRange(1), default=3, show_default=True)
+@click.option("--seconds", type=click.FloatRange(0.5), default=8.0, show_default=True)
+@click.option("--topics", default=10_000, show_default=True)
+@click.option("--groups", default=100, show_default=True)
+@click.option("--topics-of-group", default=100, show_default=True)
+@click.option(
+    "--old",
+    type=click.Path(path_type=Path, exists=True),
+    help="Sources (src) of an older build, which runs instead of ours with metrics off.",
+)
+def main(
+    parts: tuple[str, ...],
+    pairs: int,
+    seconds: float,
+    topics: int,
+    groups: int,
+    topics_of_group: int,
+    old: Path | None,
+) -> None:
+    cores = Cores.of_this_machine()
+    rows: list[list[str]] = []
+    try:
+        if "sends" in (parts or PARTS):
+            rows += rows_of_sends(cores, pairs, seconds, old or SOURCES)
+        if "series" in (parts or PARTS):
+            rows += rows_of_series(cores, topics, groups, topics_of_group, pairs, seconds)
+    except FAILURES as error:
+        click.echo(f"the measurement failed: {error!r}", err=True)
+        sys.exit(2)
+    click.echo(plain_table(("figure", "wanted", "measured", ""), rows))
+    sys.exit(exit_status(rows))
+
+
+if __name__ == "__main__":
+    main()
