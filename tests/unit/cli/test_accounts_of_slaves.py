@@ -100,8 +100,18 @@ def test_users_made_on_a_cluster_read_from_its_slave_and_go_on_after_a_promotion
     consume = ("consume", "orders", "--group", "billing", "--from", "first", "--count")
     assert len(done(*consume, "3", *billing).splitlines()) == 3
 
+    promote = ("broker", "promote", "a", "-c", str(tmp_path / "a-s.conf"), "--role", "ASYNC_MASTER")
+    assert f"equal to those of {namesrv}" in done(*promote, *admin)
     assert slave.stop()[0] == 0
-    broker("a-s", "brokerRole=ASYNC_MASTER\nbrokerId=0\n")
+    slave = start(
+        "broker",
+        *("-c", str(tmp_path / "a-s.conf")),
+        "-n",
+        namesrv,
+        "--data",
+        str(tmp_path / "a-s"),
+    )
+    slave.wait_for(r"^ready broker=(\S+)$")
     done("produce", "orders", "--raw", *billing, text="4\n5\n6\n")
     assert len(done(*consume, "3", *billing).splitlines()) == 3
     users = json.loads(done("auth", "user", "list", *admin, "--output", "json"))
