@@ -13,7 +13,7 @@ from typing import Final, Literal
 from turbopump.admin.cluster import Servers, ask_each
 from turbopump.admin.group_lag import GroupLag, group_lag
 from turbopump.admin.groups import Groups
-from turbopump.admin.topics import Topics
+from turbopump.admin.topics import Topics, unknown_topic
 from turbopump.client.consumer.offsets import Time, as_ms
 from turbopump.client.setting_rules import SettingRule, is_whole
 from turbopump.errors import ClientError, NotFoundError
@@ -94,7 +94,7 @@ class Offsets:
         """Return when messages of a topic were stored: the first, the last, those of the group.
 
         Sends QUERY_CONSUME_TIME_SPAN (303) to each master, which reads four messages of each queue.
-        Raises ResponseError if a broker has no such topic, and RemotingError. Java:
+        Raises RouteNotFoundError if no broker has the topic, and RemotingError. Java:
         ``queryConsumeTimeSpan``.
         """
         request = QueryConsumeTimeSpan(topic=topic, group=group)
@@ -105,6 +105,8 @@ class Offsets:
             QueryConsumeTimeSpanBody,
             ResponseCode.TOPIC_NOT_EXIST,
         )
+        if not answers:
+            raise await unknown_topic(self._servers, topic)
         found = [
             QueueTimes(
                 span.message_queue,

@@ -12,6 +12,7 @@ import click
 from msgspec import structs
 
 from turbopump.admin.cluster import Servers, refuse_unknown_cluster
+from turbopump.admin.kv import Kv
 from turbopump.admin.topic_contents import QueueContent, queue_contents, unread_ids
 from turbopump.admin.topics import (
     delete_topic_on_broker,
@@ -24,6 +25,7 @@ from turbopump.admin.topics import (
 from turbopump.cli.changes import Change, dry_run_option, show_changes
 from turbopump.cli.entry import EXISTS, WRONG_USAGE, command_group, complain
 from turbopump.cli.frame import INCOMPLETE, NOT_FOUND, client_command, show
+from turbopump.cli.group import broker_names
 from turbopump.cli.names import broker_option, topic_subject
 from turbopump.cli.tables import Column, Table
 from turbopump.cli.topic_queues import order, show_topic
@@ -106,7 +108,14 @@ def _checked_attributes(
 @click.option(
     "--queues", type=click.IntRange(1, QUEUES_MAX), default=8, help="Queues on each broker."
 )
+@click.option("--read-queues", type=click.IntRange(0, QUEUES_MAX), help="Number of queues to read.")
+@click.option(
+    "--write-queues", type=click.IntRange(0, QUEUES_MAX), help="Number of queues to write."
+)
 @click.option("--perm", type=click.IntRange(0, 7), default=6, help="4 read + 2 write.")
+@click.option(
+    "--ordered", is_flag=True, help="Ordered over all brokers: the name servers keep its queues."
+)
 @click.option(
     "--attribute",
     "attributes",
@@ -122,7 +131,10 @@ async def create_topic(
     servers: Servers,
     name: str,
     queues: int,
+    read_queues: int | None,
+    write_queues: int | None,
     perm: int,
+    ordered: bool,
     attributes: dict[str, str],
     if_not_exists: bool,
     broker: str | None,
@@ -141,7 +153,11 @@ async def create_topic(
             "it; --if-not-exists leaves it unchanged, and creates it where it is missing"
         )
     wanted = TopicConfig(
-        topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm
+        topic_name=name,
+        read_queue_nums=queues if read_queues is None else read_queues,
+        write_queue_nums=queues if write_queues is None else write_queues,
+        perm=perm,
+        order=ordered,
     )
     changes = []
     for address in addresses:
@@ -151,6 +167,12 @@ async def create_topic(
             await put_topic(servers, address, wanted, attributes)
         changes += _changes(address, None, wanted)
         changes += [Change(address, key, None, value) for key, value in attributes.items()]
+    if ordered and not dry_run:
+        names = await broker_names(servers)
+        given = {names[at]: wanted.write_queue_nums for at in addresses if at in names}
+        await Kv(servers).set_ordered_queues(name, given, keep_others=True)
+    if ordered:
+        changes.append(Change("name servers", f"order of {name}", None, "by queue"))
     lines = [f"exists on {at}: {_settings(one)}" for at, one in existing.items()]
     more = {"topic": name, "existing": list(existing)}
     return show_changes(output, changes, dry_run=dry_run, more=more, before=lines)
