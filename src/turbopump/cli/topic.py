@@ -12,6 +12,7 @@ import click
 from msgspec import structs
 
 from turbopump.admin.cluster import Servers, refuse_unknown_cluster
+from turbopump.admin.kv import Kv
 from turbopump.admin.topic_contents import QueueContent, queue_contents, unread_ids
 from turbopump.admin.topics import (
     delete_topic_on_broker,
@@ -23,6 +24,7 @@ from turbopump.admin.topics import (
 )
 from turbopump.cli.entry import command_group, complain
 from turbopump.cli.frame import INCOMPLETE, NOT_FOUND, client_command, show
+from turbopump.cli.group import broker_names
 from turbopump.cli.topic_queues import order, show_topic
 from turbopump.cli.values import checked_address, checked_pairs, checked_topic
 from turbopump.errors import ResponseError
@@ -90,7 +92,14 @@ def _checked_attributes(
 @click.option(
     "--queues", type=click.IntRange(1, QUEUES_MAX), default=8, help="Queues on each broker."
 )
+@click.option("--read-queues", type=click.IntRange(0, QUEUES_MAX), help="Number of queues to read.")
+@click.option(
+    "--write-queues", type=click.IntRange(0, QUEUES_MAX), help="Number of queues to write."
+)
 @click.option("--perm", type=click.IntRange(0, 7), default=6, help="4 read + 2 write.")
+@click.option(
+    "--ordered", is_flag=True, help="Ordered over all brokers: the name servers keep its queues."
+)
 @click.option(
     "--attribute",
     "attributes",
@@ -105,7 +114,10 @@ async def create_topic(
     servers: Servers,
     name: str,
     queues: int,
+    read_queues: int | None,
+    write_queues: int | None,
     perm: int,
+    ordered: bool,
     attributes: dict[str, str],
     if_not_exists: bool,
     broker: str | None,
@@ -123,10 +135,18 @@ async def create_topic(
         )
     made = [address for address in addresses if address not in existing]
     wanted = TopicConfig(
-        topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm
+        topic_name=name,
+        read_queue_nums=queues if read_queues is None else read_queues,
+        write_queue_nums=queues if write_queues is None else write_queues,
+        perm=perm,
+        order=ordered,
     )
     for address in made:
         await put_topic(servers, address, wanted, attributes)
+    if ordered:
+        names = await broker_names(servers)
+        given = {names[at]: wanted.write_queue_nums for at in addresses if at in names}
+        await Kv(servers).set_ordered_queues(name, given, keep_others=True)
     lines = [f"created {name} on {address}: {_settings(wanted)}" for address in made]
     lines += [f"exists  {name} on {address}: {_settings(one)}" for address, one in existing.items()]
     show(output, {"topic": name, "brokers": made, "existing": list(existing)}, lines)
