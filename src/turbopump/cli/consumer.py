@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any, Final
-
-import click
 
 from turbopump.admin.cluster import Servers
 from turbopump.admin.group_lag import group_offsets
@@ -16,6 +14,7 @@ from turbopump.broker.conflicts import find_conflicts
 from turbopump.cli.consume_mode import command as set_mode
 from turbopump.cli.entry import command_group, complain
 from turbopump.cli.frame import NOT_FOUND, client_command, show
+from turbopump.cli.names import group_subject
 from turbopump.cli.tables import Column, Table
 from turbopump.message.rules import RETRY_PREFIX, did_you_mean
 from turbopump.protocol.requests import consumers as requests
@@ -27,12 +26,22 @@ from turbopump.protocol.requests.clients import (
 )
 from turbopump.remoting.client import RemotingClient
 
-CONSUMERS: Final = (
-    Column("group"),
+CLIENTS: Final = (
     Column("client_id", "consumer"),
     Column("address"),
     Column("language"),
     Column("version"),
+)
+SUBSCRIPTIONS: Final = (Column("topic"), Column("kind"), Column("expression"))
+TOPICS: Final = (
+    Column("client_id", "consumer"),
+    Column("topic"),
+    Column("expression"),
+    Column("queues"),
+    Column("ok_tps", "ok", "messages/s"),
+    Column("failed_tps", "failed", "messages/s"),
+    Column("consume_ms", "handler", "ms"),
+    Column("pull_tps", "pulled", "messages/s"),
 )
 
 command = command_group(
@@ -51,11 +60,13 @@ async def list_consumers(servers: Servers, output: str) -> None:
         for group in await group_names(servers, addresses)
         for row in (await _group(servers, addresses, group))["clients"]
     ]
-    show(output, {"consumers": rows}, [Table(CONSUMERS, rows)])
+    show(output, {"consumers": rows}, [Table((Column("group"), *CLIENTS), rows)])
 
 
-@client_command(command, "show", short_help="Members of a group, their subscriptions and lag.")
-@click.argument("group")
+@client_command(
+    command, "show", short_help="Members of a group, their subscriptions and lag.", watch=True
+)
+@group_subject()
 async def show_group(servers: Servers, group: str, output: str) -> int:
     """Show the consumers of a group, their subscriptions, and their lag. Exit code 3 if the group
     does not exist."""
@@ -63,15 +74,13 @@ async def show_group(servers: Servers, group: str, output: str) -> int:
     found = await _group(servers, addresses, group)
     queues = await group_offsets(servers, addresses, group)
     behind = sum(row["behind"] for row in queues)
-    lines = [_client_line(row) for row in found["clients"]]
-    lines += [
-        f"subscribes {row['topic']}  {row['kind']}  {row['expression']}"
-        for row in found["subscriptions"]
-    ]
+    parts: list[str | Table] = [Table(CLIENTS, found["clients"])]
+    if found["subscriptions"]:
+        parts += ["", Table(SUBSCRIPTIONS, found["subscriptions"]), ""]
     exists = bool(queues or found["clients"])
     if exists:
-        lines.append(f"behind by {behind} in all")
-    show(output, {"group": group, **found, "behind": behind}, lines)
+        parts.append(f"behind by {behind} in all")
+    show(output, {"group": group, **found, "behind": behind}, parts)
     if exists:
         return 0
     near = did_you_mean(group, set(await group_names(servers, addresses)) - {group})
@@ -82,15 +91,17 @@ async def show_group(servers: Servers, group: str, output: str) -> int:
     return NOT_FOUND
 
 
-@client_command(command, "status", short_help="Ask every consumer of a group how it does.")
-@click.argument("group")
+@client_command(
+    command, "status", short_help="Ask every consumer of a group how it does.", watch=True
+)
+@group_subject()
 async def show_status(servers: Servers, group: str, output: str) -> int:
     """Ask each consumer of a group for its status, and check that their subscriptions agree. Exit
     code 1 if they disagree, or a consumer does not answer; 3 if no broker knows the group."""
     addresses = await servers.masters()
     status = await consumer_status(servers, addresses, group)
     groups = [group] if status["clients"] else await group_names(servers, addresses)
-    show(output, status, status_lines(status) if group in groups else [])
+    show(output, status, status_parts(status) if group in groups or output == "csv" else [])
     if group not in groups:
         complain(
             f"no broker knows the group {group}{did_you_mean(group, groups)}; check the "
@@ -108,10 +119,6 @@ def _client_row(client_id: str | None, one: requests.Connection) -> dict[str, An
         "language": one.language.name if one.language is not None else None,
         "version": one.version,
     }
-
-
-def _client_line(row: dict[str, Any]) -> str:
-    return f"{row['client_id']}  {row['address']}  {row['language']}  {row['version']}"
 
 
 async def _group(client: RemotingClient, addresses: list[str], group: str) -> dict[str, Any]:
@@ -175,22 +182,22 @@ async def consumer_status(
     return {"group": group, "clients": clients, "conflicts": list(conflicts)}
 
 
-def status_lines(status: dict[str, Any]) -> Iterator[str]:
-    """Yield the status of a group as lines of text."""
-    if not status["clients"]:
-        yield f"group {status['group']} has no consumers now"
-    for row in status["clients"]:
-        yield _client_line(row)
+def status_parts(status: Mapping[str, Any]) -> list[str | Table]:
+    """Return the status of a group as tables and lines of text."""
+    clients = status["clients"]
+    topics = [
+        {"client_id": row["client_id"], **topic} for row in clients for topic in row["topics"]
+    ]
+    parts: list[str | Table] = [Table(CLIENTS, clients)]
+    if topics:
+        parts += ["", Table(TOPICS, topics)]
+    if not clients:
+        parts.append(f"group {status['group']} has no consumers now")
+    for row in clients:
         if row["fault"]:
-            yield f"  does not answer: {row['fault']}"
-        for topic in row["topics"]:
-            yield (
-                f"  {topic['topic']}  {topic['expression']}  queues {topic['queues']}  ok "
-                f"{topic['ok_tps']:.2f}/s  failed {topic['failed_tps']:.2f}/s  "
-                f"{topic['consume_ms']:.1f} ms  pulled {topic['pull_tps']:.2f}/s"
-            )
-    for sentence in status["conflicts"]:
-        yield f"conflict: {sentence}"
+            parts.append(f"{row['client_id']} does not answer: {row['fault']}")
+    parts += [f"conflict: {sentence}" for sentence in status["conflicts"]]
+    return parts
 
 
 def _row(info: requests.ConsumerRunningInfo | str) -> dict[str, Any]:
