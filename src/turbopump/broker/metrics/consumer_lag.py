@@ -17,6 +17,8 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
+import msgspec
+
 from turbopump.broker.client_table import ConsumerGroup
 from turbopump.broker.pop.group_queue import ANY_QUEUE, GroupQueue, TopicGroup
 from turbopump.broker.pop.pop import Pop
@@ -83,7 +85,9 @@ BACKGROUND_MAX: Final = 256
 _NONE: Final = 1 << 62
 
 
-class _Row(NamedTuple):
+# Rows and store times stay in memory from scrape to scrape. Python's collector does not scan them:
+# with 10,000 tuples of objects, each scrape stopped the loop for 5 to 9 ms.
+class _Row(msgspec.Struct, frozen=True, gc=False):
     """Label values of a group and a topic, and the values of the families in their order."""
 
     labels: tuple[str, ...]
@@ -117,9 +121,9 @@ class ConsumerLag:
         self._stored = stored
         self._pop = pop
         self._rows: list[_Row] = []
-        self._times: dict[tuple[ConsumeQueue, int], int] = {}
+        self._times: dict[int, int] = {}
         """Store times in ms, by queue and offset, that the last walk used."""
-        self._used: dict[tuple[ConsumeQueue, int], int] = {}
+        self._used: dict[int, int] = {}
         self._cold: dict[tuple[ConsumeQueue, int], None] = {}
         self._reading: asyncio.Task[None] | None = None
 
@@ -255,14 +259,14 @@ class ConsumerLag:
         """
         if offset >= queue.end.value:
             return _NONE
-        key = (queue, offset)
+        key = _key(queue, offset)
         known = self._used.get(key)
         if known is None:
             known = self._times.get(key)
         if known is None:
             known = in_memory(self._stored.store.lookup.time_at(queue, offset))
         if known is None:
-            self._cold[key] = None
+            self._cold[queue, offset] = None
             return _NONE
         self._used[key] = known
         return known if known > 0 else _NONE
@@ -276,7 +280,12 @@ class ConsumerLag:
                 found = await ask(store.cold_reads, steps, self._stored.turns)
             except (TurbopumpError, OSError):
                 return  # the next scrape tries again
-            self._times[queue, offset] = found
+            self._times[_key(queue, offset)] = found
+
+
+def _key(queue: ConsumeQueue, offset: int) -> int:
+    """Return the key of a store time. A queue keeps its number until it is deleted."""
+    return id(queue) << 64 | offset
 
 
 def _codes_of(group: ConsumerGroup[Wire] | None, topic: str) -> frozenset[int]:
