@@ -21,12 +21,11 @@ from turbopump.client.trace_reading import TracedAction, read_actions
 from turbopump.config.addresses import join_address
 from turbopump.errors import RemotingError
 from turbopump.message.message import MessageQueue, ReceivedMessage
+from turbopump.message.rules import GIVEN_UP_TOPIC
 from turbopump.protocol.requests.clients import ConsumeType, MessageModel
 from turbopump.protocol.requests.send import ResumeCheckHalfMessage
 from turbopump.protocol.requests.statistics import QueryConsumeQueue, QueryConsumeQueueResponseBody
 
-GIVEN_UP_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
-"""Topic of half messages whose outcome a broker has given up to ask for."""
 TRACES_MAX: Final = 64
 """Maximum number of trace messages of one message that are read."""
 
