@@ -361,12 +361,11 @@ async def _account_checks(
     servers: Servers, found: _Replicas, config: BrokerConfig, address: str
 ) -> AsyncIterator[Check]:
     """Yield one check of the slave's accounts: they must be equal to those of the old master, or
-    else of the other masters of the cluster."""
+    else of another master of the cluster, or else of a name server with access control."""
     name = "accounts"
     if not config.authentication_enabled:
         yield Check(name, Verdict.OK, "the slave has no access control, so there are none")
         return
-    peers = [*found.masters, *found.others]
     here = await accounts_at(servers, address)
     if here is None:
         yield Check(
@@ -376,12 +375,13 @@ async def _account_checks(
             "give --credentials of a Super user",
         )
         return
-    for peer in peers:
+    for peer in (*found.masters, *found.others, *servers.name_servers):
         its = await accounts_at(servers, peer)
-        if its is not None:
-            yield _compared(name, here, its)
-            return
-    yield Check(name, Verdict.OK, f"not compared: none of {len(peers)} other masters shows them")
+        if its is None or (its.accounts is None and peer in servers.name_servers):
+            continue
+        yield _compared(name, here, its)
+        return
+    yield Check(name, Verdict.OK, "no other server of the cluster has accounts to compare with")
 
 
 def _compared(name: str, here: ComparedAccounts, its: ComparedAccounts) -> Check:

@@ -23,6 +23,7 @@ from turbopump.namesrv.operator_handlers import OperatorHandlers
 from turbopump.namesrv.registration_handlers import RegistrationHandlers
 from turbopump.namesrv.route_handlers import RouteHandlers
 from turbopump.namesrv.route_table import RouteTable
+from turbopump.remoting.answer_times import AnswerTimes
 from turbopump.remoting.health_port import HealthPort
 from turbopump.remoting.metrics_port import MetricsPort
 from turbopump.remoting.metrics_reports import MetricsReports
@@ -85,8 +86,11 @@ class NameServer:
         RegistrationHandlers(self.config, self.table, self.kv, self._clock).add_to(router)
         RouteHandlers(self.config, self.table, self.kv, self._clock).add_to(router)
         OperatorHandlers(running, self.table, self.kv, disk).add_to(router)
+        self.times = AnswerTimes()
+        """Times of the answers."""
         self._server = RemotingServer(
             router,
+            times=self.times,
             on_close=self._connection_lost,
             idle_timeout=self.config.server_channel_max_idle_time_seconds,
             memory_max=self.config.connection_memory_max,
@@ -100,7 +104,7 @@ class NameServer:
         may_read = None
         if self.access is not None:
             may_read = self.access.control.may_read_metrics
-        metrics = metrics_of(self.config, self.table, self._server.times)
+        metrics = metrics_of(self.config, self.table, self.times)
         self._measuring.add_to(metrics)
         self.metrics_port = MetricsPort(self.config, metrics, may_read)
         self._metrics_reports = MetricsReports(self.config, metrics)

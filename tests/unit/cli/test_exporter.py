@@ -6,10 +6,12 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 from tests.unit.cli.commands import Running
+from tests.unit.remoting.certificates import Pair
 
 import turbopump.blocking
 from turbopump import Credentials
 from turbopump.cli import main
+from turbopump.config.tls import TlsMode
 from turbopump.testing.broker_in_loop import BrokerThread
 
 ACCOUNTS = {
@@ -26,23 +28,33 @@ def credentials_file(directory: Path, name: str, secret: str) -> str:
     return str(file)
 
 
-def test_a_user_with_get_on_everything_sees_the_cluster(
+def test_a_user_with_get_on_everything_sees_the_cluster_over_tls(
     start: Callable[..., Running], tmp_path: Path
 ) -> None:
     admin = credentials_file(tmp_path, "admin", "s")
     monitor = credentials_file(tmp_path, "monitor", "seen")
     (tmp_path / "password").write_text("seen\n")
-    with BrokerThread(**ACCOUNTS) as servers:
-        as_admin = ["-n", servers.namesrv, "--credentials", admin]
+    pair = Pair(tmp_path)
+    tls = {
+        "tls_server_mode": TlsMode.ENFORCING,
+        "tls_server_cert_path": pair.certificate,
+        "tls_server_key_path": pair.key,
+        "tls_client_trust_cert_path": pair.certificate,
+    }
+    with BrokerThread(**ACCOUNTS, **tls) as servers:
+        at = ["-n", servers.namesrv, "--tls-trust", pair.certificate]
+        as_admin = [*at, "--credentials", admin]
         create = ["user", "create", "monitor", "--password-file", str(tmp_path / "password")]
         assert main(["auth", *create, *as_admin]) == 0
         for resource in ("Cluster:*", "Topic:*", "Group:*"):
             allow = ["policy", "add", "monitor", "--resource", resource, "--action", "Get"]
             assert main(["auth", *allow, *as_admin]) == 0
         user = Credentials("admin", "s")
-        with turbopump.blocking.Producer(servers.namesrv, credentials=user) as producer:
+        with turbopump.blocking.Producer(
+            servers.namesrv, credentials=user, tls=pair.trusted()
+        ) as producer:
             producer.send("orders", b"a book")
-        exporter = start("exporter", "-n", servers.namesrv, "--port", "0", "--credentials", monitor)
+        exporter = start("exporter", *at, "--port", "0", "--credentials", monitor)
         address = exporter.wait_for(r"^ready exporter=(\S+)$")[1]
         with urllib.request.urlopen(f"http://{address}/metrics", timeout=60) as answer:
             page = answer.read().decode()

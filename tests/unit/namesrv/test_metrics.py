@@ -20,7 +20,7 @@ from turbopump.namesrv.metrics import (
 
 def read(world: World, family: Family) -> dict[tuple[str, ...], object]:
     server = world.server
-    metrics = metrics_of(NamesrvConfig(metrics_label="zone:a"), server.table, server._server.times)
+    metrics = metrics_of(NamesrvConfig(metrics_label="zone:a"), server.table, server.times)
     assert metrics.labels == {"node_type": "namesrv", "zone": "a"}
     (source,) = dict(metrics.families())[family]
     return dict(sample for sample in source() if sample is not None)

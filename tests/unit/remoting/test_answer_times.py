@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.loops import in_loop
 from tests.unit.remoting.hand_clock import HandClock, play
-from tests.unit.remoting.test_backlog import Stage
+from tests.unit.remoting.slow_server import Stage
 
 from turbopump.metrics.family import Distribution
 from turbopump.protocol.requests.offsets import GetMaxOffset
@@ -75,8 +75,7 @@ async def test_requests_of_the_backlog_count_from_their_arrival_and_refused_ones
     connection.data_received(stage.requests(0, 1000))
     while len(transport.answers) < 1000:
         await asyncio.sleep(0)
-    served = connection._receiver
-    found = kinds(served.times)  # type: ignore[attr-defined]
+    found = kinds(stage.times)
     handled = found[AnswerKind(int(GetMaxOffset.code), 0, False, False, False)]
     refused = found[AnswerKind(int(GetMaxOffset.code), 2, False, False, False)]
     assert sum(handled.counts) == len(stage.handled) > 0

@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from turbopump.broker.counters.messages_in import message_kind
+from turbopump.broker.counters.messages_in import SHARDING_PAIR, message_kind
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.held_answers import HeldAnswers, confirm_wait_s
 from turbopump.broker.interceptors import (
@@ -194,8 +194,10 @@ class SendHandler:
             return NO_ROOM
         except (OSError, StoreError, MessageError) as error:
             return store_refusal(error)
-        if special or SHARDING_KEY in text:
+        if special:
             self._count(request, name, stored)
+        elif SHARDING_PAIR in text or text.startswith(SHARDING_KEY):
+            self._events.messages_in.count_fifo(name, stored.log_end - stored.offset)
         frame = send_reply(
             self._reply_head,
             self._reply_tail,

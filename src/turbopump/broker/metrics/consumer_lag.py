@@ -13,7 +13,7 @@ a pull has returned messages.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
@@ -76,16 +76,16 @@ FAMILIES: Final = (LAG, LAG_LATENCY, INFLIGHT, QUEUEING, READY)
 SCAN_MAX: Final = 2000
 """Maximum number of messages of a queue that are compared with a tag filter. The rest is estimated
 from them. RocketMQ: ``maxConsumeQueueScan``, 20,000."""
+QUEUES_AT_ONCE: Final = 64
+"""Maximum number of queues of a topic in one step. They take about 0.2 ms."""
 BACKGROUND_MAX: Final = 256
 """Maximum number of store times that are read from the disk after a scrape."""
 _NONE: Final = 1 << 62
 
 
-class _Row(NamedTuple):
-    """Label values of a group and a topic, and the values of the families in their order."""
-
-    labels: tuple[str, ...]
-    values: tuple[int, ...]
+_Row = tuple[tuple[str, ...], tuple[int, ...]]
+"""Label values of a group and a topic, and the values of the families in their order. Python's
+collector does not scan plain tuples of texts and numbers."""
 
 
 class _Position(NamedTuple):
@@ -115,9 +115,9 @@ class ConsumerLag:
         self._stored = stored
         self._pop = pop
         self._rows: list[_Row] = []
-        self._times: dict[tuple[ConsumeQueue, int], int] = {}
+        self._times: dict[ConsumeQueue, dict[int, int]] = {}
         """Store times in ms, by queue and offset, that the last walk used."""
-        self._used: dict[tuple[ConsumeQueue, int], int] = {}
+        self._used: dict[ConsumeQueue, dict[int, int]] = {}
         self._cold: dict[tuple[ConsumeQueue, int], None] = {}
         self._reading: asyncio.Task[None] | None = None
 
@@ -132,8 +132,8 @@ class ConsumerLag:
         yield from self._samples(0)
 
     def _samples(self, column: int) -> Iterator[Sample]:
-        for row in self._rows:
-            yield row.labels, row.values[column]
+        for labels, values in self._rows:
+            yield labels, values[column]
 
     def _walk(self) -> Steps[None]:
         """Compute the rows of all groups, with a step after each topic of a group."""
@@ -148,13 +148,13 @@ class ConsumerLag:
                 codes = _codes_of(group, topic)
                 if pops:
                     line = TopicGroup(topic, name)
-                    positions = list(map(self._popped, view.topic_queues(line, ANY_QUEUE)))
+                    positions = map(self._popped, view.topic_queues(line, ANY_QUEUE))
                     rows.append((yield from self._row(name, topic, "false", positions, codes)))
-                    positions = list(map(self._popped, view.retry_topics.queues(line)))
+                    positions = map(self._popped, view.retry_topics.queues(line))
                     rows.append((yield from self._row(name, topic, "true", positions, codes)))
                 else:
-                    positions = list(self._pulled(name, topic))
-                    rows.append((yield from self._row(name, topic, "false", positions, codes)))
+                    pulled = self._pulled(name, topic)
+                    rows.append((yield from self._row(name, topic, "false", pulled, codes)))
                 yield
         self._rows = rows
         self._times = self._used
@@ -163,8 +163,8 @@ class ConsumerLag:
                 self._read_cold(list(self._cold)[:BACKGROUND_MAX]), name="turbopump lag times"
             )
 
-    def _topics_of(self, name: str, group: ConsumerGroup[Wire] | None) -> list[str]:
-        """Return the topics of a group that count. They exist, and are readable or writable."""
+    def _topics_of(self, name: str, group: ConsumerGroup[Wire] | None) -> Iterator[str]:
+        """Yield the topics of a group that count. They exist, and are readable or writable."""
         config = self._stored.config
         topics: list[str] = []
         if config.use_static_subscription:
@@ -173,13 +173,12 @@ class ConsumerLag:
             topics = [one.topic for one in said or () if one.topic]
         elif group is not None:
             topics = list(group.subscriptions)
-        return [
-            topic
-            for topic in dict.fromkeys(topics)
-            if not topic.startswith(RETRY_PREFIX)
-            and (found := self._stored.tables.topics.find(topic)) is not None
-            and found.perm & config.broker_permission & (PERM_READ | PERM_WRITE)
-        ]
+        for topic in dict.fromkeys(topics):
+            found = self._stored.tables.topics.find(topic)
+            if found is None or topic.startswith(RETRY_PREFIX):
+                continue
+            if found.perm & config.broker_permission & (PERM_READ | PERM_WRITE):
+                yield topic
 
     def _pulled(self, name: str, topic: str) -> Iterator[_Position]:
         """Yield the positions of a group that pulls a topic.
@@ -211,7 +210,7 @@ class ConsumerLag:
         name: str,
         topic: str,
         is_retry: str,
-        positions: list[_Position],
+        positions: Iterable[_Position],
         codes: frozenset[int],
     ) -> Steps[_Row]:
         """Add up the positions of a group in the queues of a topic, and find the oldest messages.
@@ -220,7 +219,9 @@ class ConsumerLag:
         """
         lag = inflight = ready = 0
         oldest = oldest_ready = _NONE
-        for at in positions:
+        for number, at in enumerate(positions, 1):
+            if number % QUEUES_AT_ONCE == 0:
+                yield
             queue = self._stored.store.queues.find(at.topic, at.queue_id)
             if queue is None or (at.consumed >= at.end and at.got >= at.end and not at.popped):
                 continue
@@ -241,7 +242,7 @@ class ConsumerLag:
         now = self._stored.clock.now_ms()
         values = (lag, _age(oldest, now), inflight, _age(oldest_ready, now), ready)
         system = self._stored.statistics.events.is_system(topic, name)
-        return _Row((name, topic, is_retry, system), values)
+        return (name, topic, is_retry, system), values
 
     # --- store times
 
@@ -252,16 +253,16 @@ class ConsumerLag:
         """
         if offset >= queue.end.value:
             return _NONE
-        key = (queue, offset)
-        known = self._used.get(key)
+        used = self._used.setdefault(queue, {})
+        known = used.get(offset)
         if known is None:
-            known = self._times.get(key)
+            known = self._times.get(queue, {}).get(offset)
         if known is None:
             known = in_memory(self._stored.store.lookup.time_at(queue, offset))
         if known is None:
-            self._cold[key] = None
+            self._cold[queue, offset] = None
             return _NONE
-        self._used[key] = known
+        used[offset] = known
         return known if known > 0 else _NONE
 
     async def _read_cold(self, wanted: list[tuple[ConsumeQueue, int]]) -> None:
@@ -273,7 +274,7 @@ class ConsumerLag:
                 found = await ask(store.cold_reads, steps, self._stored.turns)
             except (TurbopumpError, OSError):
                 return  # the next scrape tries again
-            self._times[queue, offset] = found
+            self._times.setdefault(queue, {})[offset] = found
 
 
 def _codes_of(group: ConsumerGroup[Wire] | None, topic: str) -> frozenset[int]:

@@ -71,6 +71,17 @@ def test_the_walk_puts_each_size_into_its_bucket() -> None:
     assert (same.count, same.size, same.buckets) == (flow.count, flow.size, flow.buckets)
 
 
+def test_ordered_messages_count_again_after_their_topic_was_deleted() -> None:
+    messages = MessagesIn()
+    messages.count_fifo("T", 200)
+    messages.count_fifo("%RETRY%g", 200)
+    assert series(messages) == {"T fifo": (1, 200)}
+    messages.forget_topic("T")
+    assert series(messages) == {}
+    messages.count_fifo("T", 300)
+    assert series(messages) == {"T fifo": (1, 300)}
+
+
 def test_a_slave_counts_nothing_that_it_copies() -> None:
     messages = MessagesIn(walked=False)
     messages.add_walked("T", [100], 100)
