@@ -16,7 +16,7 @@ from turbopump.admin.groups import Groups
 from turbopump.admin.topics import Topics, unknown_topic
 from turbopump.client.consumer.offsets import Time, as_ms
 from turbopump.client.setting_rules import SettingRule, is_whole
-from turbopump.errors import ClientError
+from turbopump.errors import ClientError, NotFoundError
 from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.consumers import QueryConsumeTimeSpan
@@ -175,7 +175,7 @@ class Offsets:
         - ``only_back``: leave offsets that are before it already. Apache's brokers of 5.x move
           them too, so each queue is asked for its offset and reset alone.
 
-        Raises ClientError if no broker has both the group and the topic, ResponseError if a broker
+        Raises NotFoundError if no broker has both the group and the topic, ResponseError if one
         refuses, and RemotingError. Java: ``resetOffsetByTimestamp``, ``resetOffsetNew``.
         """
         time_ms = _time_of_reset(to)
@@ -311,8 +311,8 @@ class Offsets:
         }
 
 
-def _no_group_or_topic(group: str, topic: str) -> ClientError:
-    return ClientError(
+def _no_group_or_topic(group: str, topic: str) -> NotFoundError:
+    return NotFoundError(
         f"no broker has both the group {group} and the topic {topic}; see turbopump group list "
         "and turbopump topic list, and start a consumer of a new group once"
     )
