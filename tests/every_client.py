@@ -343,7 +343,7 @@ def commands(servers: str, trust: str, directory: Path) -> None:
     at = ("-n", servers)
     run("produce", "commands", *at, "--raw", text=b"one\ntwo\n")
     run("consume", "commands", *at, "--count", "2", "--group", "g-commands", "--raw")
-    run("consume", "commands", *at, "--count", "2", "--no-group", "--raw", "--tls-trust", trust)
+    run("consume", "commands", *at, "--count", "2", "--raw", "--tls-trust", trust)
     run("topic", "list", *at)
     run("topic", "create", "made", *at)
     run("topic", "route", "made", *at)

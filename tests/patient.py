@@ -15,10 +15,10 @@ DISK_S, ANSWER_S = 30.0, 60.0
 
 
 def main() -> None:
+    from turbopump.cli import client_loop, serving
     from turbopump.cli import main as command_line
-    from turbopump.cli import serving
 
-    run_client, serve = serving.run_client, serving.serve
+    run_client, serve = client_loop.run_client, serving.serve
 
     def run_client_patiently(work: Coroutine[Any, Any, Any]) -> Any:
         wait_for_servers()
@@ -33,7 +33,7 @@ def main() -> None:
             broker.FIRST_REGISTRATION_S = ANSWER_S
         serve(servers, *more)
 
-    serving.run_client, serving.serve = run_client_patiently, serve_patiently
+    client_loop.run_client, serving.serve = run_client_patiently, serve_patiently
     sys.exit(command_line())
 
 

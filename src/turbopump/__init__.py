@@ -65,6 +65,7 @@ if TYPE_CHECKING:
         MessageError,
         MessageNotFoundError,
         MissingExtraError,
+        NotFoundError,
         NotStartedError,
         OffsetGapError,
         PipelineError,
@@ -84,6 +85,7 @@ if TYPE_CHECKING:
         StoredMessageError,
         StoreError,
         StoreLockedError,
+        TopicNotFoundError,
         TurbopumpError,
         WriteError,
     )
@@ -125,6 +127,7 @@ __all__ = [
     "MessageQueue",
     "MissingExtraError",
     "NoMoreMessages",
+    "NotFoundError",
     "NotStartedError",
     "OffsetGapError",
     "PipelineError",
@@ -161,6 +164,7 @@ __all__ = [
     "StoreLockedError",
     "StoredMessageError",
     "Tags",
+    "TopicNotFoundError",
     "TransactionProducer",
     "TransactionResult",
     "TransactionState",
@@ -200,11 +204,12 @@ _HOME = {
         "turbopump.errors": """
             BodyError CallTimeoutError ClientError ClientErrorCode ConfigError ConnectError
             ConnectionLostError CopyError DataLossError FrameError HeaderError LakeError
-            LakeInUseError MessageError MessageNotFoundError NotStartedError OffsetGapError
-            MissingExtraError PipelineError ProtocolError ReadsRefusedError RemotingError ReplyError
-            RequestError RequestTimeoutError ResendError ResponseError RoomInMakingError
-            RouteNotFoundError SendError StoreClosedError StoreDamagedError StoreError
-            StoreLockedError StoredMessageError TurbopumpError WriteError
+            LakeInUseError MessageError MessageNotFoundError NotFoundError NotStartedError
+            OffsetGapError MissingExtraError PipelineError ProtocolError ReadsRefusedError
+            RemotingError ReplyError RequestError RequestTimeoutError ResendError ResponseError
+            RoomInMakingError RouteNotFoundError SendError StoreClosedError StoreDamagedError
+            StoreError StoreLockedError StoredMessageError TopicNotFoundError TurbopumpError
+            WriteError
         """,
         "turbopump.message.message": "Message MessageQueue ReceivedMessage",
         "turbopump.stop_signals": "StopEvent stop_on_signals",

@@ -29,11 +29,13 @@
     ├── MissingExtraError           a package that is not installed; also a ModuleNotFoundError
     └── ClientError                 a producer or consumer failed
         ├── RouteNotFoundError      no broker is known for the topic
+        │   └── TopicNotFoundError  the topic does not exist; also a NotFoundError
+        ├── NotFoundError           a group, broker, cluster or user that does not exist
+        │   └── MessageNotFoundError no broker has the message
         ├── SendError               no broker accepted the message
         ├── RequestError            a request that was sent got no reply
         │   └── RequestTimeoutError no reply arrived in time
         ├── ReplyError              a reply did not reach its producer
-        ├── MessageNotFoundError    no broker has the message
         ├── ResendError             dead letters cannot be resent now
         ├── DataLossError           Spark: messages of a requested range are gone or damaged
         ├── WriteError              Spark: rows that no broker accepted
@@ -226,6 +228,15 @@ class RouteNotFoundError(ClientError):
             self.add_note(SEE_DOCTOR)
 
 
+class NotFoundError(ClientError):
+    """Raised when a topic, a group, a broker, a cluster or a user does not exist. The text suggests
+    a similar name."""
+
+
+class TopicNotFoundError(RouteNotFoundError, NotFoundError):
+    """Raised when the name servers answer, and no broker has the topic."""
+
+
 class SendError(ClientError):
     """Raised when no broker has accepted a message. The text lists the attempts.
 
@@ -291,7 +302,7 @@ class ReplyError(ClientError):
         self.code = code
 
 
-class MessageNotFoundError(ClientError):
+class MessageNotFoundError(NotFoundError):
     """Raised when no broker has the message. The text lists the searched places."""
 
 

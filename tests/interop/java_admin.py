@@ -7,6 +7,7 @@ The one rule: nothing is changed here. Java's answers are JSON as brokers write 
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -26,9 +27,11 @@ from tests.interop.admin_cases import (
     plain_value,
 )
 from tests.interop.apache import NEWEST
-from tests.interop.foreign import java_client
+from tests.interop.foreign import java_client, pair
 
+from turbopump import Credentials
 from turbopump.protocol import fastjson
+from turbopump.protocol.requests.access import AclInfo, UserInfo
 from turbopump.protocol.requests.consumers import ConsumerConnection
 from turbopump.protocol.requests.groups import GroupList, SubscriptionGroupConfig
 from turbopump.protocol.requests.namesrv import ClusterInfo, KVTable, TopicRouteData
@@ -45,9 +48,12 @@ from turbopump.protocol.requests.topics import (
 class JavaAdmin:
     """A JVM with a ``DefaultMQAdminExt`` for one cluster. Enter it to start it."""
 
-    def __init__(self, namesrv: str, directory: Path) -> None:
+    def __init__(self, namesrv: str, directory: Path, user: Credentials | None = None) -> None:
         self.namesrv = namesrv
         self.directory = directory
+        self.environment = dict(os.environ)
+        if user is not None:
+            self.environment["INTEROP_ADMIN"] = pair(user)
 
     def __enter__(self) -> JavaAdmin:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -59,6 +65,7 @@ class JavaAdmin:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             cwd=self.directory,
+            env=self.environment,
         )
         return self
 
@@ -96,29 +103,36 @@ class Comparison:
     """
 
     call: str
-    body: type[Any]
+    body: Any
     java: Callable[[Any], object]
     ours: Callable[[Side], Awaitable[object]]
 
 
 COMPARISONS: Final[dict[str, Comparison]] = {}
+ACCOUNT_COMPARISONS: Final[dict[str, Comparison]] = {}
+"""For servers with access control."""
 
 
-def compare(call: str, body: type[Any], java: Callable[[Any], object]) -> Callable[..., Any]:
+def compare(
+    call: str, body: Any, java: Callable[[Any], object], table: dict[str, Comparison] = COMPARISONS
+) -> Callable[..., Any]:
     """Add a function as our side of a comparison."""
 
     def add(ours: Callable[[Side], Awaitable[object]]) -> Callable[[Side], Awaitable[object]]:
-        COMPARISONS[call.split()[0]] = Comparison(call, body, java, ours)
+        table[call.split()[0]] = Comparison(call, body, java, ours)
         return ours
 
     return add
 
 
-async def compared(side: Side, directory: Path) -> Mapping[str, tuple[object, object]]:
-    """For each method of Java: its answer, and that of our method."""
+async def compared(
+    side: Side, directory: Path, user: Credentials | None = None
+) -> Mapping[str, tuple[object, object]]:
+    """For each method of Java: its answer, and that of our method. ``user``: who signs, where
+    servers check it."""
     found = {}
-    with JavaAdmin(side.namesrv, directory) as java:
-        for name, one in COMPARISONS.items():
+    with JavaAdmin(side.namesrv, directory, user) as java:
+        for name, one in (COMPARISONS if user is None else ACCOUNT_COMPARISONS).items():
             places = {"broker": side.broker, "namesrv": side.namesrv}
             answer = java.call(*Template(one.call).substitute(places).split())
             theirs = one.java(fastjson.decode(answer, one.body))
@@ -307,3 +321,39 @@ async def replication(side: Side) -> object:
 )
 async def cold_reads(side: Side) -> object:
     return (await side.admin.brokers.cold_reads(BROKER)).config_table
+
+
+# --- comparisons of accounts: ann has a policy
+
+
+async def make_ann(side: Side) -> None:
+    await side.admin.users.create("ann", "anns-secret", server=side.broker)
+    await side.admin.users.add_policy("ann", ["Topic:T"], ["Pub", "Sub"], server=side.broker)
+
+
+def _user(one: UserInfo) -> object:
+    return one.username, one.user_type, one.user_status
+
+
+@compare(
+    "listUser $broker n", list[UserInfo], lambda users: set(map(_user, users)), ACCOUNT_COMPARISONS
+)
+async def users(side: Side) -> object:
+    (found,) = await side.admin.users.list("n", server=side.broker)
+    return set(map(_user, found.users))
+
+
+@compare("getUser $broker ann", UserInfo, _user, ACCOUNT_COMPARISONS)
+async def a_user(side: Side) -> object:
+    return _user(only(await side.admin.users.get("ann", server=side.broker)))
+
+
+@compare("getAcl $broker User:ann", AclInfo, lambda acl: acl.policies, ACCOUNT_COMPARISONS)
+async def policies(side: Side) -> object:
+    return only(await side.admin.users.policies("ann", server=side.broker))
+
+
+@compare("listAcl $broker ann Topic:T", list[AclInfo], lambda acls: acls, ACCOUNT_COMPARISONS)
+async def every_policy(side: Side) -> object:
+    (found,) = await side.admin.users.list("ann", server=side.broker)
+    return found.acls

@@ -21,7 +21,7 @@ from tests.interop.admin_client_cases import CLIENTS
 from tests.interop.admin_server_cases import ACCOUNTS, SERVERS
 from tests.interop.apache import NEWEST, fetch_jars
 from tests.interop.foreign import found
-from tests.interop.java_admin import COMPARISONS, compared
+from tests.interop.java_admin import ACCOUNT_COMPARISONS, COMPARISONS, compared, make_ann
 from tests.interop.our_servers import patient_turbopump
 from tests.interop.patient_apache import patient_apache
 from tests.interop.tools import skipping_without_tools
@@ -70,7 +70,9 @@ async def outcomes_at(
 ) -> tuple[dict[str, object], Comparisons]:
     async with side_of(namesrv, broker, str(root), credentials) as side:
         if credentials is not None:
-            return await cases.outcomes(side), {}
+            results = await cases.outcomes(side)
+            await make_ann(side)
+            return results, await compared(side, root / "java", credentials)
         await prepare(side)
         return await cases.outcomes(side), await compared(side, root / "java")
 
@@ -142,6 +144,18 @@ def same(one: object, other: object, name: str, other_name: str) -> None:
 @pytest.mark.parametrize("name", COMPARISONS)
 @pytest.mark.parametrize("servers", ["ours", "apache"])
 def test_an_answer_is_the_one_that_java_gets(outcomes: Outcomes, name: str, servers: str) -> None:
+    check_java(outcomes, name, servers)
+
+
+@pytest.mark.parametrize("name", ACCOUNT_COMPARISONS)
+@pytest.mark.parametrize("servers", ["ours", "apache"])
+def test_an_answer_about_accounts_is_the_one_that_java_gets(
+    account_outcomes: Outcomes, name: str, servers: str
+) -> None:
+    check_java(account_outcomes, name, servers)
+
+
+def check_java(outcomes: Outcomes, name: str, servers: str) -> None:
     _, comparisons = getattr(outcomes, servers)
     java, ours = comparisons[name]
     same(java, ours, "java", "Admin")

@@ -159,6 +159,9 @@ class Admin(InContext):
         setattr(self, name, made)
         return made
 
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *SUBJECTS})
+
     async def _started_finder(self) -> DeadLetters:
         """Return the finder of messages and dead letters. It has connections of its own."""
         self._check_usable()

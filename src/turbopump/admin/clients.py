@@ -33,7 +33,7 @@ from turbopump.protocol.requests.consumers import (
 from turbopump.protocol.requests.offsets import GetConsumerStatus
 
 if TYPE_CHECKING:  # one operation needs it
-    from turbopump.client.message_finder import MessageFinder
+    from turbopump.client import message_finder
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,9 @@ class Clients:
     of a cluster. Without both, an operation is for all masters.
     """
 
-    def __init__(self, servers: Servers, finder: Callable[[], Awaitable[MessageFinder]]) -> None:
+    def __init__(
+        self, servers: Servers, finder: Callable[[], Awaitable[message_finder.MessageFinder]]
+    ) -> None:
         self._servers = servers
         self._finder = finder
 

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from turbopump.auth.signatures import Credentials, RequestSigner
 from turbopump.client.routes import refuse_other_than_name_server
 from turbopump.config.tls import ClientTls, meant
-from turbopump.errors import ClientError, ProtocolError, RemotingError, ResponseError
+from turbopump.errors import ClientError, NotFoundError, ProtocolError, RemotingError, ResponseError
 from turbopump.message.rules import did_you_mean
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
@@ -106,7 +106,7 @@ class Servers(RemotingClient):
     async def masters(self, cluster: str | None = None) -> list[str]:
         """Return the addresses of the masters in one cluster, or in all clusters.
 
-        Raises ClientError if there are none, or if the cluster is unknown.
+        Raises ClientError if there are none, and NotFoundError if the cluster is unknown.
         """
         info = await self.brokers()
         if cluster is not None:
@@ -145,7 +145,7 @@ class Servers(RemotingClient):
             return [addresses[int(number)]]
         if colon:
             known = ", ".join(map(str, sorted(addresses)))
-            raise ClientError(f"broker {name} has no replica {number} now; there are: {known}")
+            raise NotFoundError(f"broker {name} has no replica {number} now; there are: {known}")
         raise ClientError(f"broker {name} has no master now")
 
     async def ask(
@@ -174,21 +174,21 @@ class Servers(RemotingClient):
 
 
 def broker_named(info: ClusterInfo, name: str) -> BrokerData:
-    """Return the master and the slaves of a brokerName. Raise ClientError if there is no such
+    """Return the master and the slaves of a brokerName. Raise NotFoundError if there is no such
     broker; the error suggests a similar name."""
     table = info.broker_addr_table
     if name not in table:
         known = ", ".join(sorted(table)) or "none"
         near = did_you_mean(name, list(table))
-        raise ClientError(f"no broker {name} is registered{near}; there are: {known}")
+        raise NotFoundError(f"no broker {name} is registered{near}; there are: {known}")
     return table[name]
 
 
 def refuse_unknown_cluster(info: ClusterInfo, cluster: str) -> None:
-    """Raise ClientError if a cluster does not exist. The error lists the known clusters."""
+    """Raise NotFoundError if a cluster does not exist. The error lists the known clusters."""
     if cluster not in info.cluster_addr_table:
         known = ", ".join(sorted(info.cluster_addr_table)) or "none"
-        raise ClientError(f"cluster {cluster} does not exist; the name server knows: {known}")
+        raise NotFoundError(f"cluster {cluster} does not exist; the name server knows: {known}")
 
 
 async def ask_each(

@@ -104,8 +104,8 @@ async def find_broker(servers: Servers, name: str) -> DrainedBroker:
     """Ask the name servers for the broker with this name. The result includes the broker's own name
     servers.
 
-    Raises RemotingError if no name server can be asked, and ClientError if the broker does not
-    exist or has no master.
+    Raises RemotingError if no name server can be asked, NotFoundError if the broker does not exist,
+    and ClientError if it has no master.
     """
     addresses = broker_named(await servers.brokers(), name).broker_addrs
     if MASTER_ID not in addresses:

@@ -12,7 +12,7 @@ from typing import Final, TypedDict, Unpack
 
 from msgspec import structs
 
-from turbopump.admin.cluster import Servers, ask_each
+from turbopump.admin.cluster import Servers, ask_each, change_each
 from turbopump.admin.group_lag import GroupLag, lag_with_delays
 from turbopump.errors import BodyError, ClientError, RemotingError, ResponseError
 from turbopump.message.rules import did_you_mean, is_system_group
@@ -280,9 +280,10 @@ class Groups:
         found = await self._settings(addresses, group)
         if not found:
             raise await unknown_group(self._servers, group)
-        for address, settings_now in found.items():
-            wanted = structs.replace(settings_now, **settings)
-            await self._servers.change_each([address], CreateGroup(), fastjson.encode(wanted))
+        wanted = {address: structs.replace(now, **settings) for address, now in found.items()}
+        await change_each(
+            wanted, lambda at: self._servers.ask(at, CreateGroup(), fastjson.encode(wanted[at]))
+        )
         return await self._settings(list(found), group)
 
     async def put(

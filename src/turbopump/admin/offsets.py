@@ -13,10 +13,10 @@ from typing import Final, Literal
 from turbopump.admin.cluster import Servers, ask_each
 from turbopump.admin.group_lag import GroupLag, group_lag
 from turbopump.admin.groups import Groups
-from turbopump.admin.topics import Topics
-from turbopump.client.consumer.offsets import Time, as_ms
+from turbopump.admin.topics import Topics, unknown_topic
 from turbopump.client.setting_rules import SettingRule, is_whole
-from turbopump.errors import ClientError
+from turbopump.client.times import Time, as_ms
+from turbopump.errors import ClientError, NotFoundError
 from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.consumers import QueryConsumeTimeSpan
@@ -94,7 +94,7 @@ class Offsets:
         """Return when messages of a topic were stored: the first, the last, those of the group.
 
         Sends QUERY_CONSUME_TIME_SPAN (303) to each master, which reads four messages of each queue.
-        Raises ResponseError if a broker has no such topic, and RemotingError. Java:
+        Raises RouteNotFoundError if no broker has the topic, and RemotingError. Java:
         ``queryConsumeTimeSpan``.
         """
         request = QueryConsumeTimeSpan(topic=topic, group=group)
@@ -105,6 +105,8 @@ class Offsets:
             QueryConsumeTimeSpanBody,
             ResponseCode.TOPIC_NOT_EXIST,
         )
+        if not answers:
+            raise await unknown_topic(self._servers, topic)
         found = [
             QueueTimes(
                 span.message_queue,
@@ -173,7 +175,7 @@ class Offsets:
         - ``only_back``: leave offsets that are before it already. Apache's brokers of 5.x move
           them too, so each queue is asked for its offset and reset alone.
 
-        Raises ClientError if no broker has both the group and the topic, ResponseError if a broker
+        Raises NotFoundError if no broker has both the group and the topic, ResponseError if one
         refuses, and RemotingError. Java: ``resetOffsetByTimestamp``, ``resetOffsetNew``.
         """
         time_ms = _time_of_reset(to)
@@ -309,8 +311,8 @@ class Offsets:
         }
 
 
-def _no_group_or_topic(group: str, topic: str) -> ClientError:
-    return ClientError(
+def _no_group_or_topic(group: str, topic: str) -> NotFoundError:
+    return NotFoundError(
         f"no broker has both the group {group} and the topic {topic}; see turbopump group list "
         "and turbopump topic list, and start a consumer of a new group once"
     )

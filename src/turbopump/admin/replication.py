@@ -136,7 +136,7 @@ def seconds_left(behind: int, rate: int) -> int | None:
 async def ha_status(servers: Servers, cluster: str | None = None) -> list[BrokerReplication]:
     """Ask all brokers for their replication. The answers are sorted by broker name and id.
 
-    Raises RemotingError if no name server answers, and ClientError for an unknown cluster.
+    Raises RemotingError if no name server answers, and NotFoundError for an unknown cluster.
     """
     info = await servers.brokers()
     if cluster is not None:

@@ -11,7 +11,13 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from turbopump.admin.cluster import Servers, ask_each, refuse_other_server, refuse_unknown_cluster
+from turbopump.admin.cluster import (
+    Servers,
+    ask_each,
+    change_each,
+    refuse_other_server,
+    refuse_unknown_cluster,
+)
 from turbopump.admin.topic_contents import QueueContent, queue_contents, unread_ids
 from turbopump.errors import ClientError, RemotingError, ResponseError, RouteNotFoundError
 from turbopump.message.rules import DLQ_PREFIX, RETRY_PREFIX, did_you_mean, is_system_topic
@@ -410,9 +416,10 @@ class Topics:
             perm=perm,
             order=order,
         )
-        for address in addresses:
-            if address not in found:
-                await put_topic(self._servers, address, wanted, attributes)
+        await change_each(
+            (address for address in addresses if address not in found),
+            lambda address: put_topic(self._servers, address, wanted, attributes),
+        )
         return await find_topic(self._servers, addresses, name)
 
     async def alter(
@@ -449,9 +456,13 @@ class Topics:
             "order": order,
         }
         changes = {key: value for key, value in given.items() if value is not None}
-        for address, topic in found.items():
-            wanted = structs.replace(topic, topic_name=name, **changes)
-            await put_topic(self._servers, address, wanted, attributes)
+        wanted = {
+            address: structs.replace(topic, topic_name=name, **changes)
+            for address, topic in found.items()
+        }
+        await change_each(
+            wanted, lambda address: put_topic(self._servers, address, wanted[address], attributes)
+        )
         return await find_topic(self._servers, list(found), name)
 
     async def hidden_by(

@@ -248,7 +248,11 @@ class SlaveTables:
 
     async def _copy_groups(self, master: str) -> float:
         answer = await self._request(master, GetAllGroups(held=True), SubscriptionGroupWrapper)
-        self._copy_table(answer, SubscriptionGroupWrapper, self.stored.tables.groups)
+        groups = self.stored.tables.groups
+        before = groups.names()
+        self._copy_table(answer, SubscriptionGroupWrapper, groups)
+        for name in set(before).difference(groups.names()):
+            self.stored.statistics.forget_group(name)
         return _pause_after(answer)
 
     async def _copy_modes(self, master: str) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -42,10 +42,20 @@ dry_run_option = click.option(
 )
 
 
-def show_changes(output: str, changes: Sequence[Change], *, dry_run: bool) -> int:
+def show_changes(
+    output: str,
+    changes: Sequence[Change],
+    *,
+    dry_run: bool,
+    more: Mapping[str, Any] | None = None,
+    before: Iterable[str | Table] = (),
+) -> int:
     """Print changes. Return the exit code: 1 if a change failed.
 
-    In JSON the changes are the list ``changes``, beside ``dry_run``.
+    In JSON the changes are the list ``changes``, beside ``dry_run`` and the keys of ``more``. In a
+    table servers with equal changes share their rows.
+
+    - ``before``: lines and tables before the table of changes.
     """
     failed = any(change.fault is not None for change in changes)
     columns = COLUMNS if failed else COLUMNS[:-1]
@@ -53,10 +63,43 @@ def show_changes(output: str, changes: Sequence[Change], *, dry_run: bool) -> in
         {"where": one.where, "what": one.what, "old": one.old, "new": one.new, "fault": one.fault}
         for one in changes
     ]
-    parts: list[str | Table] = [Table(columns, rows)]
+    value = {"dry_run": dry_run, **(more or {}), "changes": rows}
+    if output == "csv":
+        show(output, value, [Table(columns, rows)])
+        return int(failed)
+    parts: list[str | Table] = [*before, Table(columns, _merged(rows))]
     if not changes:
-        parts = ["nothing changes"]
+        parts.append("nothing changes")
     elif dry_run:
         parts.append("dry run: nothing was changed")
-    show(output, {"dry_run": dry_run, "changes": rows}, parts)
+    show(output, value, parts)
     return int(failed)
+
+
+def _merged(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Merge the rows of servers that have the same changes."""
+    by_server: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        by_server.setdefault(row["where"], []).append(row)
+    servers: dict[str, list[str]] = {}
+    for where, its in by_server.items():
+        servers.setdefault(repr([{**row, "where": ""} for row in its]), []).append(where)
+    return [
+        {**row, "where": servers_text(where, len(by_server))}
+        for where in servers.values()
+        for row in by_server[where[0]]
+    ]
+
+
+ALL_FROM: Final = 3
+"""Number of servers from which on a table has their number, instead of their addresses."""
+
+
+def servers_text(servers: Sequence[str], asked: int) -> str:
+    """Return servers as the cell of a table: their addresses, or ``all 4 servers``.
+
+    - ``asked``: the number of all servers.
+    """
+    if len(servers) == asked >= ALL_FROM:
+        return f"all {asked} servers"
+    return ", ".join(servers)

@@ -3,68 +3,39 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any, Final
 
 import click
 
 from turbopump.admin.brokers import Brokers
 from turbopump.admin.cluster import Servers
-from turbopump.admin.replication import ha_status, replication_problems
+from turbopump.admin.replication import BrokerReplication, ha_status, replication_problems
 from turbopump.admin.topics import Topics
 from turbopump.cli.entry import command_group
 from turbopump.cli.frame import INCOMPLETE, client_command, show
-from turbopump.cli.tables import Column, Table
+from turbopump.cli.tables import BYTES, Column, Table
 from turbopump.errors import TurbopumpError
-from turbopump.protocol.requests.replication import PROVED
 
-command = command_group("cluster", "Show whole clusters.")
-
-
-@client_command(command, "ha", short_help="Masters, their slaves, and how far these are behind.")
-@click.option("--cluster", metavar="NAME", help="Only this cluster.")
-async def ha(servers: Servers, output: str, cluster: str | None) -> int:
-    """Show each master with its slaves: bytes behind, bytes a second, seconds left. The exit code
-    is 1 if there is a problem, or a broker could not be asked."""
-    brokers = await ha_status(servers, cluster)
-    n = f"-n '{';'.join(servers.name_servers)}'"
-    problems = [
-        {"broker": name, "message": message, "fix": fix}
-        for name, replicas in itertools.groupby(brokers, lambda one: one.name)
-        for message, fix in replication_problems(list(replicas), n)
-    ]
-    lines = [line for one in brokers for line in _ha_lines(one.row)]
-    for one in problems:
-        lines += [f"WRONG  broker {one['broker']}: {one['message']}", f"       -> {one['fix']}"]
-    show(output, {"brokers": [one.row for one in brokers], "problems": problems}, lines)
-    return INCOMPLETE if problems or any(one.status is None for one in brokers) else 0
-
-
-def _ha_lines(row: dict[str, Any]) -> Iterator[str]:
-    name = f"{row['broker']} {row['id']}  {row['address']}"
-    if "fault" in row:
-        yield f"{name}  not asked: {row['fault']}"
-    elif row["role"] == "slave":
-        copies = "does not copy"
-        if row["does_not_copy"]:
-            copies = f"does not copy: {row['does_not_copy']}"
-        elif row["copies_from"]:
-            copies = f"copies from {row['copies_from']}"
-        yield f"{name}  slave  log {row['log_end']}  {copies}"
-    else:
-        yield f"{name}  master  log {row['log_end']}"
-    for slave in row.get("slaves", ()):
-        state = "in sync" if slave["in_sync"] else "not in sync"
-        if slave["proof"] not in (None, PROVED):
-            state += f"  {slave['proof']}"
-        left = slave["seconds_left"]
-        if left is None:
-            left = "?"
-        yield (
-            f"  slave {slave['address']}  log {slave['log_end']}  behind {slave['behind']}  "
-            f"{state}  {slave['bytes_per_second']} bytes/s  {left} s left"
-        )
-
+BROKERS: Final = (
+    Column("broker"),
+    Column("id"),
+    Column("address"),
+    Column("role"),
+    Column("log_end", unit="offset"),
+    Column("copies_from"),
+    Column("state"),
+)
+SLAVES: Final = (
+    Column("master"),
+    Column("address", "slave"),
+    Column("log_end", unit="offset"),
+    Column("behind", unit=BYTES),
+    Column("in_sync"),
+    Column("proof"),
+    Column("bytes_per_second", "copies", "bytes/s"),
+    Column("seconds_left", "time left", "s"),
+)
 
 CLUSTERS: Final = (
     Column("cluster"),
@@ -76,6 +47,53 @@ CLUSTERS: Final = (
     Column("get_per_second", "out", "msg/s"),
     Column("fault", "not asked"),
 )
+
+command = command_group("cluster", "Show whole clusters.")
+
+
+@client_command(
+    command, "ha", short_help="Masters, their slaves, and how far these are behind.", watch=True
+)
+@click.option("--cluster", metavar="NAME", help="Only this cluster.")
+async def ha(servers: Servers, output: str, cluster: str | None) -> int:
+    """Show each master with its slaves: bytes behind, bytes a second, seconds left. The exit code
+    is 1 if there is a problem, or a broker could not be asked."""
+    brokers = await ha_status(servers, cluster)
+    n = f"-n '{';'.join(servers.name_servers)}'"
+    problems = [
+        {"broker": name, "message": message, "fix": fix}
+        for name, replicas in itertools.groupby(brokers, lambda one: one.name)
+        for message, fix in replication_problems(list(replicas), n)
+    ]
+    parts = ha_tables(brokers)
+    for one in problems:
+        parts += [f"WRONG  broker {one['broker']}: {one['message']}", f"       -> {one['fix']}"]
+    show(output, {"brokers": [one.row for one in brokers], "problems": problems}, parts)
+    return INCOMPLETE if problems or any(one.status is None for one in brokers) else 0
+
+
+def ha_tables(brokers: Sequence[BrokerReplication]) -> list[str | Table]:
+    """Return a table of the brokers and, if there are slaves, the masters' table of them."""
+    slaves: list[dict[str, Any]] = []
+    for one in brokers:
+        slaves += [{"master": one.name, **slave} for slave in one.row.get("slaves", ())]
+    found: list[str | Table] = [
+        Table(BROKERS, [{**one.row, "state": _state(one)} for one in brokers])
+    ]
+    if slaves:
+        found += ["", Table(SLAVES, slaves)]
+    return found
+
+
+def _state(broker: BrokerReplication) -> str:
+    row = broker.row
+    if broker.status is None:
+        return f"not asked: {row['fault']}"
+    if row["role"] == "master":
+        return "ok"
+    if row["does_not_copy"]:
+        return f"does not copy: {row['does_not_copy']}"
+    return "copies" if row["copies_from"] else "does not copy"
 
 
 @client_command(command, "list", short_help="Clusters: brokers, topics, rates.", watch=True)

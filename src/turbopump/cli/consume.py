@@ -1,6 +1,6 @@
 """`turbopump consume`: messages as JSON lines on standard output.
 
-The command is a consumer of a group, unless `--no-group` is given.
+The command reads beside all groups and keeps no offset, unless `--group` makes it a consumer.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 from click.core import ParameterSource
@@ -19,19 +19,16 @@ from turbopump.admin.topic_reader import TopicReader
 from turbopump.cli.entry import complain
 from turbopump.cli.frame import client_command, who_and_how, without_connections
 from turbopump.cli.json_lines import body_or_stored, write_message
-from turbopump.cli.values import (
-    NumberOption,
-    QueueName,
-    QueueOption,
-    TimeOption,
-    checked_topic,
-    find_queue,
-)
+from turbopump.cli.names import group_option, topic_subject
+from turbopump.cli.values import NumberOption, QueueName, QueueOption, TimeOption, find_queue
 from turbopump.client.consumer.delivery import Delivery
+from turbopump.client.consumer.offsets import ConsumeFrom
 from turbopump.client.consumer.subscription import Sql
-from turbopump.client.push_consumer import ConsumeFrom, PushConsumer
 from turbopump.errors import TurbopumpError
-from turbopump.message.message import ReceivedMessage
+from turbopump.message.message import MessageQueue, ReceivedMessage
+
+if TYPE_CHECKING:
+    from turbopump.client.push_consumer import PushConsumer
 
 AT_ONCE: Final = 256
 """Number of messages written before the output is flushed; the messages then count as consumed."""
@@ -46,11 +43,10 @@ def _start(_context: click.Context, _parameter: click.Parameter, given: str | in
 
 
 @client_command(None, "consume", without_connections, has_output=False)
-@click.argument("topic", callback=checked_topic)
-@click.option(
-    "--group", default="turbopump-consume", help="Consumer group; the broker keeps its offsets."
+@topic_subject()
+@group_option(
+    "Consume as this group, whose offsets the broker keeps.  [default: beside all groups]"
 )
-@click.option("--no-group", is_flag=True, help="Read without a group and keep no offset.")
 @click.option("--tags", metavar="TAGS", default="*", help="Tags wanted: 'A || B'.")
 @click.option(
     "--sql",
@@ -67,7 +63,7 @@ def _start(_context: click.Context, _parameter: click.Parameter, given: str | in
     help="Start of a read without a group, or of a group that is new to the topic: first, "
     "last, now (the start of this command), or a time.",
 )
-@click.option("--queue", type=QueueOption(), help="Read only this queue, without a group.")
+@click.option("--queue", type=QueueOption(), help="Read only this queue; not with --group.")
 @click.option("--offset", type=click.IntRange(0), help="First offset to read from --queue.")
 @click.option(
     "--count", type=click.IntRange(1), help="End after this number of messages.  [default: never]"
@@ -82,8 +78,7 @@ def _start(_context: click.Context, _parameter: click.Parameter, given: str | in
 async def command(
     namesrv: list[str],
     topic: str,
-    group: str,
-    no_group: bool,
+    group: str | None,
     tags: str,
     sql: str | None,
     start: Start,
@@ -95,15 +90,15 @@ async def command(
 ) -> None:
     """Write the messages of TOPIC to standard output as JSON lines, until Ctrl-C.
 
-    A message counts as consumed by the group when its line has been written. With --no-group,
-    --queue or --offset no offset is kept, and every message is read. `turbopump produce` reads
+    Every message is read, and no offset is kept. With --group the command is a consumer of the
+    group: a message counts as consumed when its line has been written. `turbopump produce` reads
     these lines.
 
     \b
+    turbopump consume orders --from 15m
     turbopump consume orders --group billing
-    turbopump consume orders --no-group --from 15m
     """
-    _refuse_what_does_not_go_together(no_group, sql, queue, offset)
+    _refuse_what_does_not_go_together(group, sql, queue, offset)
     wanted = tags if sql is None else Sql(sql)
 
     def encode(message: ReceivedMessage) -> bytes:
@@ -115,22 +110,19 @@ async def command(
         return body + b"\n"
 
     output = _Output(encode, count)
-    if no_group or queue is not None:
-        async with TopicReader(namesrv, **who_and_how()) as reader:
-            queues = await reader.queues(topic)
+    async with TopicReader(namesrv, **who_and_how()) as reader:
+        queues = await reader.queues(topic)
+        if group is None:
             if queue is not None:
                 queues = [find_queue(queue, queues, topic)]
             starts = await reader.starts(queues, start if offset is None else offset)
             batches = reader.read(topic, starts, wanted, more=queue is None)
             await _write_all(batches, output, idle)
-        return
-    if not _given("group") and sys.stderr.isatty():
-        complain(
-            f"reading as the group {group}, whose offset is shared with every reader that "
-            "gives no group: use --group NAME for your own, --no-group to read all"
-        )
-    if _given("start"):
-        await _say_that_the_group_is_not_new(namesrv, topic, group)
+            return
+        if _given("start"):
+            await _complain_of_known_group(reader, queues, topic, group)
+    from turbopump.client.push_consumer import PushConsumer  # most reads do without
+
     async with PushConsumer(
         namesrv, **who_and_how(), group=group, topic=topic, tags=wanted, consume_from=start
     ) as consumer:
@@ -143,7 +135,7 @@ def _given(option: str) -> bool:
 
 
 def _refuse_what_does_not_go_together(
-    no_group: bool, sql: str | None, queue: QueueName | None, offset: int | None
+    group: str | None, sql: str | None, queue: QueueName | None, offset: int | None
 ) -> None:
     if sql is not None and _given("tags"):
         raise click.UsageError(
@@ -154,28 +146,26 @@ def _refuse_what_does_not_go_together(
         raise click.UsageError("--offset is of one queue: give --queue too")
     if offset is not None and _given("start"):
         raise click.UsageError("--offset and --from both say where to begin; give one of them")
-    if _given("group") and (no_group or queue is not None):
-        without = "--queue"
-        if no_group:
-            without = "--no-group"
+    if group is not None and queue is not None:
         raise click.UsageError(
-            f"--group and {without} do not go together: a group's queues are shared by its "
+            "--group and --queue do not go together: a group's queues are shared by its "
             "consumers, and its offsets are kept"
         )
 
 
-async def _say_that_the_group_is_not_new(namesrv: list[str], topic: str, group: str) -> None:
+async def _complain_of_known_group(
+    reader: TopicReader, queues: Sequence[MessageQueue], topic: str, group: str
+) -> None:
     """Warn that `--from` has no effect, if the group already has an offset in the topic."""
-    async with TopicReader(namesrv, **who_and_how()) as reader:
-        try:
-            stands = [await reader.committed(group, each) for each in await reader.queues(topic)]
-        except TurbopumpError:  # the consumer will report the error
-            return
+    try:
+        stands = [await reader.committed(group, each) for each in queues]
+    except TurbopumpError:  # the consumer will report the error
+        return
     if any(stands):
         complain(
             f"the group {group} continues at its offset in {topic}: --from applies only "
-            "to a group that is new to it. Use --no-group to read from there, or "
-            f"`turbopump offset reset {group} {topic}` to move the group"
+            "to a group that is new to it. Leave out --group to read from there, or move the group "
+            f"with `turbopump offset reset {group} {topic}`"
         )
 
 

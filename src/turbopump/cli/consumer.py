@@ -4,10 +4,8 @@ status."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any
-
-import click
+from collections.abc import Mapping
+from typing import Any, Final
 
 from turbopump.admin.cluster import Servers
 from turbopump.admin.group_lag import group_offsets
@@ -17,6 +15,8 @@ from turbopump.broker.conflicts import find_conflicts
 from turbopump.cli.consume_mode import command as set_mode
 from turbopump.cli.entry import command_group, complain
 from turbopump.cli.frame import NOT_FOUND, client_command, show
+from turbopump.cli.names import group_subject
+from turbopump.cli.tables import Column, Table
 from turbopump.message.rules import RETRY_PREFIX, did_you_mean
 from turbopump.protocol.requests import consumers as requests
 from turbopump.protocol.requests.clients import (
@@ -27,11 +27,32 @@ from turbopump.protocol.requests.clients import (
 )
 from turbopump.remoting.client import RemotingClient
 
+GROUPS: Final = (Column("group"), Column("consumers"), Column("behind", unit="messages"))
+CLIENTS: Final = (
+    Column("client_id", "consumer"),
+    Column("address"),
+    Column("language"),
+    Column("version"),
+)
+SUBSCRIPTIONS: Final = (Column("topic"), Column("kind"), Column("expression"))
+TOPICS: Final = (
+    Column("client_id", "consumer"),
+    Column("topic"),
+    Column("expression"),
+    Column("queues"),
+    Column("ok_tps", "ok", "messages/s"),
+    Column("failed_tps", "failed", "messages/s"),
+    Column("consume_ms", "handler", "ms"),
+    Column("pull_tps", "pulled", "messages/s"),
+)
+
 command = command_group("consumer", "List consumer groups, and show one.")
 command.add_command(set_mode)
 
 
-@client_command(command, "list", short_help="Groups, how many consumers they have, how far behind.")
+@client_command(
+    command, "list", short_help="Groups, how many consumers they have, how far behind.", watch=True
+)
 async def list_groups(servers: Servers, output: str) -> None:
     """List the groups that have consumers or an offset anywhere, with their number of consumers and
     their lag."""
@@ -43,14 +64,13 @@ async def list_groups(servers: Servers, output: str) -> None:
         if clients or queues:
             behind = sum(row["behind"] for row in queues)
             rows.append({"group": group, "consumers": len(clients), "behind": behind})
-    lines = [
-        f"{row['group']}  consumers {row['consumers']}  behind {row['behind']}" for row in rows
-    ]
-    show(output, {"groups": rows}, lines)
+    show(output, {"groups": rows}, [Table(GROUPS, rows)])
 
 
-@client_command(command, "show", short_help="Members of a group, their subscriptions and lag.")
-@click.argument("group")
+@client_command(
+    command, "show", short_help="Members of a group, their subscriptions and lag.", watch=True
+)
+@group_subject()
 async def show_group(servers: Servers, group: str, output: str) -> int:
     """Show the consumers of a group, their subscriptions, and their lag. Exit code 3 if the group
     does not exist."""
@@ -58,38 +78,38 @@ async def show_group(servers: Servers, group: str, output: str) -> int:
     found = await _group(servers, addresses, group)
     queues = await group_offsets(servers, addresses, group)
     behind = sum(row["behind"] for row in queues)
-    lines = [_client_line(row) for row in found["clients"]]
-    lines += [
-        f"subscribes {row['topic']}  {row['kind']}  {row['expression']}"
-        for row in found["subscriptions"]
-    ]
+    parts: list[str | Table] = [Table(CLIENTS, found["clients"])]
+    if found["subscriptions"]:
+        parts += ["", Table(SUBSCRIPTIONS, found["subscriptions"]), ""]
     exists = bool(queues or found["clients"])
     if exists:
-        lines.append(f"behind by {behind} in all")
-    show(output, {"group": group, **found, "behind": behind}, lines)
+        parts.append(f"behind by {behind} in all")
+    show(output, {"group": group, **found, "behind": behind}, parts)
     if exists:
         return 0
     near = did_you_mean(group, set(await group_names(servers, addresses)) - {group})
     complain(
         f"the group {group}{near} has no consumers and no offset in any topic; turbopump "
-        "consumer list shows the groups"
+        "group list shows the groups"
     )
     return NOT_FOUND
 
 
-@client_command(command, "status", short_help="Ask every consumer of a group how it does.")
-@click.argument("group")
+@client_command(
+    command, "status", short_help="Ask every consumer of a group how it does.", watch=True
+)
+@group_subject()
 async def show_status(servers: Servers, group: str, output: str) -> int:
     """Ask each consumer of a group for its status, and check that their subscriptions agree. Exit
     code 1 if they disagree, or a consumer does not answer; 3 if no broker knows the group."""
     addresses = await servers.masters()
     status = await consumer_status(servers, addresses, group)
     groups = [group] if status["clients"] else await group_names(servers, addresses)
-    show(output, status, status_lines(status) if group in groups else [])
+    show(output, status, status_parts(status) if group in groups or output == "csv" else [])
     if group not in groups:
         complain(
             f"no broker knows the group {group}{did_you_mean(group, groups)}; check the "
-            "name (turbopump consumer list) and -n; a new group exists after its first "
+            "name (turbopump group list) and -n; a new group exists after its first "
             "consumer has started"
         )
         return NOT_FOUND
@@ -103,10 +123,6 @@ def _client_row(client_id: str | None, one: requests.Connection) -> dict[str, An
         "language": one.language.name if one.language is not None else None,
         "version": one.version,
     }
-
-
-def _client_line(row: dict[str, Any]) -> str:
-    return f"{row['client_id']}  {row['address']}  {row['language']}  {row['version']}"
 
 
 async def _group(client: RemotingClient, addresses: list[str], group: str) -> dict[str, Any]:
@@ -170,22 +186,22 @@ async def consumer_status(
     return {"group": group, "clients": clients, "conflicts": list(conflicts)}
 
 
-def status_lines(status: dict[str, Any]) -> Iterator[str]:
-    """Yield the status of a group as lines of text."""
-    if not status["clients"]:
-        yield f"group {status['group']} has no consumers now"
-    for row in status["clients"]:
-        yield _client_line(row)
+def status_parts(status: Mapping[str, Any]) -> list[str | Table]:
+    """Return the status of a group as tables and lines of text."""
+    clients = status["clients"]
+    topics = [
+        {"client_id": row["client_id"], **topic} for row in clients for topic in row["topics"]
+    ]
+    parts: list[str | Table] = [Table(CLIENTS, clients)]
+    if topics:
+        parts += ["", Table(TOPICS, topics)]
+    if not clients:
+        parts.append(f"group {status['group']} has no consumers now")
+    for row in clients:
         if row["fault"]:
-            yield f"  does not answer: {row['fault']}"
-        for topic in row["topics"]:
-            yield (
-                f"  {topic['topic']}  {topic['expression']}  queues {topic['queues']}  ok "
-                f"{topic['ok_tps']:.2f}/s  failed {topic['failed_tps']:.2f}/s  "
-                f"{topic['consume_ms']:.1f} ms  pulled {topic['pull_tps']:.2f}/s"
-            )
-    for sentence in status["conflicts"]:
-        yield f"conflict: {sentence}"
+            parts.append(f"{row['client_id']} does not answer: {row['fault']}")
+    parts += [f"conflict: {sentence}" for sentence in status["conflicts"]]
+    return parts
 
 
 def _row(info: requests.ConsumerRunningInfo | str) -> dict[str, Any]:

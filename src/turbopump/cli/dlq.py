@@ -17,7 +17,8 @@ import click
 
 from turbopump.cli import dlq_output
 from turbopump.cli.entry import command_group, complain
-from turbopump.cli.frame import INCOMPLETE, NOT_FOUND, client_command, show
+from turbopump.cli.frame import INCOMPLETE, NOT_FOUND, WITHOUT_CSV, RowStream, client_command, show
+from turbopump.cli.names import group_subject
 from turbopump.cli.values import NumberOption
 from turbopump.client.dead_letters import (
     DeadLetter,
@@ -35,6 +36,7 @@ from turbopump.filtering.sql92 import SqlError, compile_sql
 from turbopump.filtering.sql_nodes import Filter
 
 FAILURES_SHOWN: Final = 10
+NOTHING: Final = "no group has dead letters"
 
 
 def _compiled(
@@ -59,15 +61,15 @@ sql_option = click.option(
 command = command_group("dlq", "Show, resend and export dead letters.")
 
 
-@client_command(command, "list", DeadLetters, short_help="Groups that have dead letters.")
+@client_command(
+    command, "list", DeadLetters, short_help="Groups that have dead letters.", watch=True
+)
 async def list_groups(dead_letters: DeadLetters, output: str) -> int:
     """List the groups that have dead letters, with their number and age."""
     groups = await dead_letters.groups()
-    if output == "json":
-        for group in groups:
-            show(output, group, ())
-    else:
-        show(output, None, dlq_output.group_lines(groups, SystemClock().now_ms()))
+    now_ms = SystemClock().now_ms() if output == "table" else None
+    table = dlq_output.group_table(groups, now_ms)
+    show(output, {"groups": groups}, [table] if groups or output == "csv" else [NOTHING])
     code = 0
     for group in groups:
         for name, why in group.missing.items():
@@ -79,7 +81,7 @@ async def list_groups(dead_letters: DeadLetters, output: str) -> int:
 @client_command(
     command, "show", DeadLetters, short_help="Dead letters of a group, and the reasons."
 )
-@click.argument("group")
+@group_subject()
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @sql_option
 @click.option(
@@ -103,19 +105,26 @@ async def show_letters(
     """Show dead letters of GROUP: those with an ID (unique id, offset message id, or
     BROKER:QUEUE:OFFSET), or the oldest."""
     choice = LetterChoice(ids, sql)
+    rows = RowStream(output, dlq_output.LETTERS)
     found = 0
     async for letter in dead_letters.letters(group, choice):
         reason = await dead_letters.reason(letter, trace_topic=trace_topic) or "unknown"
         row = {**dlq_output.letter_row(letter), "reason": reason}
-        show(output, row, dlq_output.letter_lines(letter, reason))
+        rows.write(row, dlq_output.letter_lines(letter, reason))
         found += 1
         if choice.all_seen or (not ids and found == count):
             break
     return choice.complain(found)
 
 
-@client_command(command, "resend", DeadLetters, short_help="Send dead letters again, each once.")
-@click.argument("group")
+@client_command(
+    command,
+    "resend",
+    DeadLetters,
+    short_help="Send dead letters again, each once.",
+    forms=WITHOUT_CSV,
+)
+@group_subject()
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @sql_option
 @click.option("--all", "every", is_flag=True, help="All of them.")
@@ -224,7 +233,7 @@ EXPORTED = dict.fromkeys(("", ".jsonl", ".ndjson", ".json"), "jsonl") | {".parqu
 @client_command(
     command, "export", DeadLetters, short_help="Write dead letters to a file.", has_output=False
 )
-@click.argument("group")
+@group_subject()
 @click.argument(
     "file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path, allow_dash=True)
 )
@@ -307,9 +316,9 @@ def default_journal() -> Path:
 def _progress(count: int, output: str) -> AbstractContextManager[Any]:
     """Return a context manager that shows a progress bar on standard error.
 
-    If the output is JSON, or if standard error is not a terminal, the context manager yields None
-    and shows nothing.
+    If the output is for programs, or if standard error is not a terminal, the context manager
+    yields None and shows nothing.
     """
-    if output == "json" or not os.isatty(2):
+    if output != "table" or not os.isatty(2):
         return nullcontext()
     return click.progressbar(length=count, label="resending", show_pos=True, file=sys.stderr)

@@ -10,8 +10,9 @@ from typing import Any, Final
 import click
 import msgspec
 
-from turbopump.cli.json_lines import body_fields, body_or_stored
+from turbopump.cli.json_lines import body_fields, body_or_stored, json_line
 from turbopump.cli.message import message_lines, shown
+from turbopump.cli.tables import Column, Table
 from turbopump.cli.values import time_text
 from turbopump.client.dead_letters import DeadGroup, DeadLetter, ResendReport
 from turbopump.config.addresses import join_address
@@ -31,21 +32,30 @@ _SHOWN_APART: Final = frozenset(
 )
 
 
-def group_lines(groups: Sequence[DeadGroup], now_ms: int) -> Iterator[str]:
-    """Yield a table of the groups with dead letters, line by line.
+GROUPS: Final = (
+    Column("group"),
+    Column("count", "letters"),
+    Column("oldest_ms", "oldest"),
+    Column("newest_ms", "newest"),
+)
+LETTERS: Final = (
+    *(Column(key) for key in ("group", "broker", "queue_id", "queue_offset", "msg_id")),
+    *(Column(key) for key in ("origin_topic", "attempts", "died_ms", "born_ms", "tags", "keys")),
+    *(Column(key) for key in ("reason", "body", "body_base64")),
+)
+"""Columns of a dead letter in CSV."""
 
-    If there are no such groups, yield one sentence instead.
+
+def group_table(groups: Sequence[DeadGroup], now_ms: int | None) -> Table:
+    """Return the table of the groups with dead letters.
+
+    - ``now_ms``: the time, for a table with the ages of the letters. None for plain times.
     """
-    if not groups:
-        yield "no group has dead letters"
-        return
-    rows = [("GROUP", "LETTERS", "OLDEST", "NEWEST")]
-    for one in groups:
-        ages = _age(one.oldest_ms, now_ms), _age(one.newest_ms, now_ms)
-        rows.append((shown(one.group), f"{one.count:,}", *ages))
-    first, second, third = (max(len(row[column]) for row in rows) for column in range(3))
-    for row in rows:
-        yield f"{row[0]:{first}}  {row[1]:>{second}}  {row[2]:{third}}  {row[3]}".rstrip()
+    rows = [msgspec.to_builtins(one) for one in groups]
+    if now_ms is not None:
+        for row in rows:
+            row |= {key: _age(row[key], now_ms) for key in ("oldest_ms", "newest_ms")}
+    return Table(GROUPS, rows)
 
 
 def letter_lines(letter: DeadLetter, reason: str) -> Iterator[str]:
@@ -110,9 +120,9 @@ def report_lines(report: ResendReport) -> Iterator[str]:
             yield f"  {count:,} {text}"
 
 
-def _age(ms: int | None, now_ms: int) -> str:
+def _age(ms: int | None, now_ms: int) -> str | None:
     if ms is None:
-        return ""
+        return None
     past = max(now_ms - ms, 0)
     return next((f"{past // size} {unit} ago" for size, unit in _AGES if past >= size), "now")
 
@@ -180,7 +190,7 @@ def _json_lines(file: Path) -> Iterator[Write]:
     with click.open_file(str(file), "wb") as lines:
 
         def write_line(letter: DeadLetter) -> None:
-            lines.write(msgspec.json.encode(letter_row(letter)) + b"\n")
+            lines.write(json_line(letter_row(letter)) + b"\n")
 
         yield write_line
 

@@ -14,14 +14,16 @@ from turbopump.admin.draining import (
     find_broker,
     set_write_permission,
 )
+from turbopump.cli.changes import Change, dry_run_option, show_changes
 from turbopump.cli.entry import complain
-from turbopump.cli.frame import INCOMPLETE, client_command, show
+from turbopump.cli.frame import INCOMPLETE, WITHOUT_CSV, client_command, show
+from turbopump.cli.names import broker_subject
 from turbopump.cli.values import NumberOption
 from turbopump.clock import SystemClock
 
 
-@client_command(None, "drain", short_help="Let a broker leave in good order.")
-@click.argument("name")
+@client_command(None, "drain", short_help="Let a broker leave in good order.", forms=WITHOUT_CSV)
+@broker_subject("name")
 @click.option(
     "--timeout", type=NumberOption(0), default=600.0, help="Maximum time to wait, in seconds."
 )
@@ -33,8 +35,15 @@ from turbopump.clock import SystemClock
     help="Seconds after which all clients have noticed the removed permission.",
 )
 @click.option("--undo", is_flag=True, help="Restore the write permission and end.")
+@dry_run_option
 async def command(
-    servers: Servers, name: str, timeout: float, routes_s: float, undo: bool, output: str
+    servers: Servers,
+    name: str,
+    timeout: float,
+    routes_s: float,
+    undo: bool,
+    dry_run: bool,
+    output: str,
 ) -> int:
     """Make clients send to other brokers, then wait until the consumers of this broker have read
     everything and its slaves have copied everything. NAME is its brokerName. The command does not
@@ -45,6 +54,13 @@ async def command(
     """
     broker = await find_broker(servers, name)
     text = output == "table"
+    if dry_run:
+        old, new = ("wiped", "granted") if undo else ("granted", "wiped")
+        return show_changes(
+            output,
+            [Change(at, f"write permission of {name}", old, new) for at in broker.name_servers],
+            dry_run=True,
+        )
     failed = await set_write_permission(servers, broker, wiped=not undo)
     for address, cause in failed.items():
         complain(f"name server {address}: {cause}")

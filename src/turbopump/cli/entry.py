@@ -1,8 +1,8 @@
 """Entry point of the command line. It lists the commands, and reports the failure of a command.
 
 A command's module is imported only when the command is called; `--help` reads the table below. A
-failure prints one sentence and has an exit code (1: failed, 2: wrong usage), never a traceback.
-Options are unknown here.
+failure prints one sentence and has an exit code (below), never a traceback. Options are unknown
+here.
 """
 
 from __future__ import annotations
@@ -19,13 +19,24 @@ import click
 
 from turbopump import __version__
 from turbopump.documentation import SITE
-from turbopump.errors import ConfigError, TurbopumpError
+from turbopump.errors import ConfigError, NotFoundError, TurbopumpError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+# Exit codes of every client command. docs/reference/cli.md has the table.
+INCOMPLETE: Final = 1
+"""The command failed, also on some servers only, or a check found a problem."""
+WRONG_USAGE: Final = 2
+"""An option, an argument or a setting is wrong, or `--yes` is missing."""
+NOT_FOUND: Final = 3
+"""The topic, the group or another thing that was asked for does not exist."""
+EXISTS: Final = 4
+"""The thing to create exists."""
+DENIED: Final = 5
+"""`auth test`: the user may not do it."""
 INTERRUPTED: Final = 130
-"""Exit code after Ctrl-C."""
+"""Ctrl-C."""
 COMMANDS: Final = {
     "dev": "A name server and a broker in one process, for development.",
     "namesrv": "A name server.",
@@ -68,10 +79,9 @@ class SuggestingGroup(click.Group):
 
 
 class ServerGroup(SuggestingGroup):
-    """Command that runs a server, with commands for a running one.
+    """Group some of whose commands are imported when they are called, such as those of a server.
 
-    ``places`` has the module and the name of each of these commands. A command is imported when it
-    is called, because the start of a server does not need it.
+    ``places`` has the module and the name of each of these commands.
     """
 
     def __init__(self, *given: Any, places: Mapping[str, tuple[str, str]], **extra: Any) -> None:
@@ -79,11 +89,11 @@ class ServerGroup(SuggestingGroup):
         self._places = places
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self._places)
+        return [*self.commands, *self._places]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self._places:
-            return None
+            return super().get_command(ctx, cmd_name)
         module, name = self._places[cmd_name]
         command = getattr(importlib.import_module(module), name)
         assert isinstance(command, click.Command)
@@ -153,7 +163,7 @@ def command_group(name: str, about: str, **settings: Any) -> click.Group:
     def show_help(context: click.Context) -> None:
         if context.invoked_subcommand is None:
             click.echo(context.get_help(), err=True)
-            context.exit(2)
+            context.exit(WRONG_USAGE)
 
     kind: type[click.Group] = settings.pop("cls", SuggestingGroup)
     return kind(name, callback=show_help, help=about, invoke_without_command=True, **settings)
@@ -204,15 +214,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         where = error.ctx.command_path if error.ctx is not None else "turbopump"
         sentence = _sentence(error.format_message())
         see = " See" if sentence.endswith("?") else "; see"
-        return _failed(f"{where}: {sentence}{see} {where} --help", 2)
+        return _failed(f"{where}: {sentence}{see} {where} --help", WRONG_USAGE)
     except ConfigError as error:
-        return _failed(f"turbopump: {_sentence(str(error))}", 2)
+        return _failed(f"turbopump: {_sentence(str(error))}", WRONG_USAGE)
     except click.ClickException as error:
-        return _failed(f"turbopump: {_sentence(error.format_message())}", 1)
+        return _failed(f"turbopump: {_sentence(error.format_message())}", error.exit_code)
     except click.Abort:
         return INTERRUPTED
+    except NotFoundError as error:
+        return _failed(f"turbopump: {_sentence(cause(error))}", NOT_FOUND)
     except (TurbopumpError, OSError) as error:
-        return _failed(f"turbopump: {_sentence(cause(error))}", 1)
+        return _failed(f"turbopump: {_sentence(cause(error))}", INCOMPLETE)
 
 
 def _failed(sentence: str, code: int) -> int:

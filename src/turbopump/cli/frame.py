@@ -11,7 +11,7 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, Final, TypedDict, TypeVar
 
@@ -20,22 +20,22 @@ import msgspec
 
 from turbopump.auth.credentials import SECRET_FIELDS, credentials_of
 from turbopump.auth.signatures import Credentials
-from turbopump.cli.entry import complain
+from turbopump.cli.client_loop import run_client
+from turbopump.cli.entry import INCOMPLETE as INCOMPLETE
+from turbopump.cli.entry import NOT_FOUND as NOT_FOUND
 from turbopump.cli.log_output import log_options
-from turbopump.cli.serving import run_client
-from turbopump.cli.tables import Table
+from turbopump.cli.names import SubjectCommand
+from turbopump.cli.tables import Column, Table
 from turbopump.config.addresses import parse_addresses
 from turbopump.config.tls import ClientTls, tls_of
-from turbopump.errors import ConfigError, MessageNotFoundError, MissingExtraError
+from turbopump.errors import ConfigError, MissingExtraError
 from turbopump.message.rules import is_unicode
 
 T = TypeVar("T")
 FORMS: Final = ("table", "json", "yaml", "csv")
 """Forms of an answer. JSON and YAML have everything, a table and CSV what people compare."""
-INCOMPLETE: Final = 1
-"""Exit code if a broker could not be asked, or the work could not be completed."""
-NOT_FOUND: Final = 3
-"""Exit code if the thing that was asked for does not exist."""
+WITHOUT_CSV: Final = FORMS[:-1]
+"""Forms of an answer that has no table."""
 
 
 def show(output: str, value: object, parts: Iterable[str | Table]) -> None:
@@ -52,7 +52,7 @@ def show(output: str, value: object, parts: Iterable[str | Table]) -> None:
         for part in parts:
             if isinstance(part, str):
                 click.echo(part)
-            elif sys.stdout.isatty():
+            elif sys.stdout is not None and sys.stdout.isatty():
                 part.show_on_terminal()
             else:
                 for line in part.lines():
@@ -68,6 +68,38 @@ def show(output: str, value: object, parts: Iterable[str | Table]) -> None:
     if output == "yaml":
         click.echo(_yaml(plain), nl=False)
         return
+    _write_json(plain)
+
+
+class RowStream:
+    """Writer of rows that arrive one by one, in a form of the option --output.
+
+    JSON has one row on each line, and YAML one document for each row. CSV begins with the keys.
+
+    - ``columns``: the columns of CSV.
+    """
+
+    def __init__(self, output: str, columns: Sequence[Column]) -> None:
+        self._output = output
+        self._columns = columns
+        self._begun = False
+
+    def write(self, row: Mapping[str, Any], lines: Iterable[str] = ()) -> None:
+        """Write one row. ``lines`` is its form ``table``."""
+        if self._output == "table":
+            for line in lines:
+                click.echo(line)
+        elif self._output == "json":
+            _write_json(row)
+        elif self._output == "yaml":
+            click.echo(b"---\n" + _yaml(row), nl=False)
+        else:
+            text = Table(self._columns, [row]).csv(headings=not self._begun)
+            click.echo(text, nl=False)
+        self._begun = True
+
+
+def _write_json(plain: object) -> None:
     text = json.dumps(plain, ensure_ascii=False)
     if not is_unicode(text):  # a file name from elsewhere may contain bytes that are not UTF-8
         text = json.dumps(plain)
@@ -94,13 +126,13 @@ def hex_lines(data: bytes) -> Iterator[tuple[int, str]]:
 
 
 def output_option(
-    about: str = "Form of the answer.", default: str = "table"
+    about: str = "Form of the answer.", default: str = "table", forms: Sequence[str] = FORMS
 ) -> Callable[[Callable[..., T]], Callable[..., T]]:
     """Return a decorator that adds the option --output to a command.
 
     ``about`` is the help text of the option.
     """
-    return click.option("--output", type=click.Choice(FORMS), default=default, help=about)
+    return click.option("--output", type=click.Choice(forms), default=default, help=about)
 
 
 _LAST: Final = {
@@ -129,6 +161,7 @@ def client_command(
     connect: Callable[..., AbstractAsyncContextManager[Any]] | None = None,
     *,
     short_help: str | None = None,
+    forms: Sequence[str] = FORMS,
     has_output: bool = True,
     watch: bool = False,
 ) -> Callable[[Callable[..., Coroutine[Any, Any, int | None]]], click.Command]:
@@ -139,6 +172,7 @@ def client_command(
 
     - ``connect``: makes the connections from the name servers and ``who_and_how()``. The default
       is ``Servers``; ``without_connections`` passes only the name servers.
+    - ``forms``: the forms of the option --output.
     - ``has_output``: add the option --output, if the function does not add its own.
     - ``watch``: add the option --watch, which repeats the command until Ctrl-C.
     """
@@ -149,24 +183,26 @@ def client_command(
 
             seconds = given.pop("watch", None)
             async with (connect or Servers)(name_servers, **who_and_how()) as connections:
-                try:
-                    if seconds is not None:
-                        await _repeat(seconds, work, connections, given)
-                    return await work(connections, **given) or 0
-                except MessageNotFoundError as error:
-                    complain(str(error))
-                    return NOT_FOUND
+                if seconds is not None:
+                    await _repeat(seconds, work, connections, given)
+                return await work(connections, **given) or 0
 
         @log_options("warning", plain=True)
         @functools.wraps(work)
         def run(namesrv: list[str], **given: Any) -> None:
-            click.get_current_context().exit(run_client(connected(namesrv, given)))
+            context = click.get_current_context()
+            try:
+                code = run_client(connected(namesrv, given))
+            except click.UsageError as error:
+                error.ctx = error.ctx or context  # the error names the command then
+                raise
+            context.exit(code)
 
         if watch:
             run = watch_option(run)
         if has_output:
-            run = output_option()(run)
-        command = click.command(name=name, short_help=short_help)(
+            run = output_option(forms=forms)(run)
+        command = click.command(name=name, short_help=short_help, cls=SubjectCommand)(
             name_server_option(credentials_option(tls_options(run)))
         )
         command.params.sort(key=lambda parameter: _LAST.get(parameter.name or "", 0))
@@ -193,7 +229,7 @@ async def _repeat(
 ) -> None:
     """Repeat a command until it is cancelled. On a terminal each answer replaces the last one."""
     while True:
-        if sys.stdout.isatty():
+        if sys.stdout is not None and sys.stdout.isatty():
             click.clear()
         await work(connections, **given)
         sys.stdout.flush()

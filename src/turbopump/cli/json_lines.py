@@ -29,6 +29,7 @@ from typing import Any, Final
 
 import msgspec
 
+from turbopump.cli.tables import Column
 from turbopump.cli.values import QueueName, queue_name, time_ms
 from turbopump.errors import MessageError, StoredMessageError
 from turbopump.message import properties as names
@@ -270,10 +271,17 @@ def _time(fields: _MessageLine) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def write_message(message: ReceivedMessage, more: Mapping[str, Any] | None = None) -> bytes:
-    """Return the JSON line for a received message, without a line end.
+MESSAGE_COLUMNS: Final = (
+    *(Column(key) for key in ("topic", "broker", "queue_id", "queue_offset", "msg_id")),
+    *(Column(key) for key in ("born_ms", "store_ms", "tags", "keys", "body", "body_base64")),
+)
+"""Columns of a message in CSV."""
 
-    The fields ``more`` are at the end of the line.
+
+def message_row(message: ReceivedMessage, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return a received message as the fields of its JSON line.
+
+    The fields ``more`` come last.
     """
     user = {key: value for key, value in message.properties.items() if key not in _NOT_THE_USERS}
     line: dict[str, Any] = {
@@ -293,7 +301,17 @@ def write_message(message: ReceivedMessage, more: Mapping[str, Any] | None = Non
         line["sharding_key"] = message.properties[names.SHARDING_KEY]
     if user:
         line["properties"] = user
-    return msgspec.json.encode({**line, **body_fields(message), **(more or {})})
+    return {**line, **body_fields(message), **(more or {})}
+
+
+def write_message(message: ReceivedMessage, more: Mapping[str, Any] | None = None) -> bytes:
+    """Return the JSON line for a received message, without a line end. ``more`` is as above."""
+    return json_line(message_row(message, more))
+
+
+def json_line(row: Mapping[str, Any]) -> bytes:
+    """Return a row as JSON on one line, without a line end. The form is that of ``json.dumps``."""
+    return msgspec.json.format(msgspec.json.encode(row), indent=0)
 
 
 def body_fields(message: ReceivedMessage) -> dict[str, str]:

@@ -8,18 +8,26 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Container, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Coroutine, Iterator, Mapping
 from typing import Any, Final
 
 import click
 
 from turbopump.cli.entry import command_group, complain
-from turbopump.cli.frame import INCOMPLETE, NOT_FOUND, client_command, hex_lines, output_option
-from turbopump.cli.json_lines import write_message
+from turbopump.cli.frame import (
+    INCOMPLETE,
+    NOT_FOUND,
+    RowStream,
+    client_command,
+    hex_lines,
+    output_option,
+)
+from turbopump.cli.json_lines import MESSAGE_COLUMNS, message_row
+from turbopump.cli.names import broker_option, topic_subject
 from turbopump.cli.values import TimeOption, time_text
 from turbopump.client.message_finder import FoundMessages, MessageFinder
 from turbopump.config.addresses import join_address
-from turbopump.errors import StoredMessageError
+from turbopump.errors import NotFoundError, StoredMessageError
 from turbopump.message import properties as names
 from turbopump.message.message import ReceivedMessage
 
@@ -61,7 +69,7 @@ def _finding(
 
 
 @_finding("by-id", "The message with an id.")
-@click.argument("topic")
+@topic_subject()
 @click.argument("msg_id", metavar="ID")
 async def by_id(finder: MessageFinder, topic: str, msg_id: str) -> FoundMessages:
     """Show the message of TOPIC with this ID: a unique id from its producer, or an offset message
@@ -70,7 +78,7 @@ async def by_id(finder: MessageFinder, topic: str, msg_id: str) -> FoundMessages
 
 
 @_finding("by-key", "Messages with a key.")
-@click.argument("topic")
+@topic_subject()
 @click.argument("key")
 @begin_option
 @end_option
@@ -86,14 +94,10 @@ async def by_key(
 
 
 @_finding("by-offset", "The message at an offset of a queue.")
-@click.argument("topic")
+@topic_subject()
 @click.argument("queue_id", metavar="QUEUE", type=click.IntRange(0))
 @click.argument("offset", type=click.IntRange(0))
-@click.option(
-    "--broker",
-    metavar="NAME",
-    help="Broker of the queue.  [default: the only one that has the queue]",
-)
+@broker_option("Broker of the queue.  [default: the only one that has the queue]")
 async def by_offset(
     finder: MessageFinder, topic: str, queue_id: int, offset: int, broker: str | None
 ) -> FoundMessages:
@@ -104,7 +108,7 @@ async def by_offset(
         if queue.queue_id == queue_id
     }
     if not queues:
-        raise click.UsageError(
+        raise NotFoundError(
             f"topic {topic} has no queue {queue_id} that can be read; turbopump topic route "
             "shows its queues"
         )
@@ -113,14 +117,14 @@ async def by_offset(
             f"queue {queue_id} of topic {topic} is on {', '.join(queues)}: choose one with --broker"
         )
     if broker is not None and broker not in queues:
-        raise click.UsageError(
+        raise NotFoundError(
             f"queue {queue_id} of topic {topic} is not on {broker}, but on {', '.join(queues)}"
         )
     return FoundMessages([await finder.at(queues[broker or next(iter(queues))], offset)], {})
 
 
 @_finding("by-time", "The first messages from a time on.")
-@click.argument("topic")
+@topic_subject()
 @click.option(
     "--begin",
     metavar="TIME",
@@ -148,12 +152,9 @@ def _refuse_nothing_between(begin: int | None, end: int | None) -> None:
 
 def _show(found: FoundMessages, output: str) -> int:
     """Print the messages found. Return the exit code."""
+    rows = RowStream(output, MESSAGE_COLUMNS)
     for message in found.messages:
-        lines: Iterable[str | bytes] = _text_lines(message)
-        if output == "json":
-            lines = [_json_line(message)]
-        for line in lines:
-            click.echo(line)
+        rows.write(_row(message), _text_lines(message))
     for name, why in found.missing.items():
         complain(f"{name} could not be asked, there may be more messages: {why}")
     if found.missing:
@@ -165,8 +166,8 @@ def _show(found: FoundMessages, output: str) -> int:
     return 0
 
 
-def _json_line(message: ReceivedMessage) -> bytes:
-    """Return a message as a JSON line, with more fields than `turbopump consume` writes."""
+def _row(message: ReceivedMessage) -> dict[str, Any]:
+    """Return the fields of a message, more than `turbopump consume` writes."""
     more: dict[str, Any] = {
         "offset_msg_id": message.offset_msg_id,
         "commit_log_offset": message.commit_log_offset,
@@ -174,7 +175,7 @@ def _json_line(message: ReceivedMessage) -> bytes:
         "store_host": join_address(*message.store_host),
         "reconsume_times": message.reconsume_times,
     }
-    return write_message(message, more)
+    return message_row(message, more)
 
 
 def _text_lines(message: ReceivedMessage) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Names of topics, groups and brokers on the command line. A shell completes them.
 
 The subject of a command is its argument or, as with mqadmin, its option: `topic show orders` and
-`topic show -t orders` are the same. `-t` and `-g` mean the same in every command.
+`topic show -t orders` are the same. `-t`, `-g` and `-b` mean the same in every command.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def group_subject(name: str = "group") -> Decorator[Any]:
 def broker_subject(name: str = "broker") -> Decorator[Any]:
     """Return a decorator for a command about one broker, the parameter ``name``: a `brokerName`,
     `brokerName:ID` or `HOST:PORT`."""
-    return _subject(name, "-b", "--broker", None, complete_brokers)
+    return _subject(name, "-b", "--broker", _checked_broker, complete_brokers)
 
 
 def topic_option(about: str, *, required: bool = False) -> Decorator[Any]:
@@ -71,34 +71,70 @@ def broker_option(about: str, *, required: bool = False) -> Decorator[Any]:
         "--broker",
         metavar="BROKER",
         required=required,
+        callback=_checked_broker,
         shell_complete=complete_brokers,
         help=about,
     )
+
+
+def _checked_broker(
+    _context: click.Context, _parameter: click.Parameter, broker: str | None
+) -> str | None:
+    if broker is not None and any(each in ";," or each.isspace() for each in broker):
+        raise click.BadParameter(
+            f"{broker!r} is not one broker: expected its name, NAME:ID or HOST:PORT"
+        )
+    return broker
+
+
+class SubjectCommand(click.Command):
+    """Command with subjects. If an option gives a subject, the command line has no argument for it:
+    `message by-id -t orders ID`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words = args[: args.index("--")] if "--" in args else args
+        for option in self.params:
+            if isinstance(option, _SubjectOption) and any(map(option.is_given_by, words)):
+                ctx.meta.setdefault(_GIVEN, set()).add(option.subject)
+        return super().parse_args(ctx, args)
+
+
+_GIVEN: Final = "turbopump.subjects"
+
+
+class _SubjectOption(click.Option):
+    @property
+    def subject(self) -> str:
+        """Name of the argument that this option stands for."""
+        assert self.name is not None
+        return self.name.removesuffix("_option")
+
+    def is_given_by(self, word: str) -> bool:
+        """Return True if a word of the command line is this option, with or without its value."""
+        short, long = self.opts
+        return word == long or word.startswith((short, f"{long}="))
+
+
+class _SubjectArgument(click.Argument):
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        if self.name not in ctx.meta.get(_GIVEN, ()):
+            super().add_to_parser(parser, ctx)
 
 
 def _subject(
     name: str,
     short: str,
     long: str,
-    check: Callable[[click.Context, click.Parameter, str | None], str | None] | None,
+    check: Callable[[click.Context, click.Parameter, str | None], str | None],
     complete: Callable[..., list[str]],
 ) -> Decorator[Any]:
     word = long.removeprefix("--").upper()
 
-    def given(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-        if check is not None:
-            value = check(context, parameter, value)
-        if value is not None:
-            if name in context.meta.setdefault(_SUBJECTS, {}):
-                raise click.UsageError(f"give {word} once: as an argument or as {short}")
-            context.meta[_SUBJECTS][name] = value
-        return value
-
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         def called(*arguments: Any, **options: Any) -> Any:
-            found = options.pop(f"{name}_option", None) or options[name]
+            found = options.pop(f"{name}_option") or options[name]
             if found is None:
-                raise click.UsageError(f"missing argument {word}")
+                raise click.UsageError(f"Missing argument '{word}'")
             options[name] = found
             return function(*arguments, **options)
 
@@ -106,23 +142,26 @@ def _subject(
         called.__name__ = function.__name__
         called.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
         argument = click.argument(
-            name, metavar=word, required=False, callback=given, shell_complete=complete
+            name,
+            metavar=word,
+            required=False,
+            callback=check,
+            shell_complete=complete,
+            cls=_SubjectArgument,
         )
         option = click.option(
             short,
             long,
             f"{name}_option",
             metavar=word,
-            callback=given,
+            callback=check,
             shell_complete=complete,
             help=f"The same as the argument {word}.",
+            cls=_SubjectOption,
         )
         return argument(option(called))
 
     return decorate
-
-
-_SUBJECTS: Final = "turbopump.subjects"
 
 
 # A shell calls these functions at each press of the tab key. A cluster that does not answer gives

@@ -1,24 +1,27 @@
 """`turbopump offset show|reset|clone`: offsets of consumer groups."""
 
-from typing import Any
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal
 
 import click
 
-from turbopump.admin.cluster import Servers, ask_each
-from turbopump.admin.group_lag import group_offsets
-from turbopump.admin.groups import group_names
+from turbopump.admin.cluster import Servers
+from turbopump.admin.group_lag import QueueLag, group_offsets
+from turbopump.admin.groups import Groups, group_names
+from turbopump.admin.offsets import Offsets
+from turbopump.cli.changes import Change, dry_run_option, show_changes
 from turbopump.cli.entry import command_group, complain
 from turbopump.cli.frame import NOT_FOUND, client_command, show
-from turbopump.cli.names import group_subject, topic_option
+from turbopump.cli.names import broker_option, group_subject, topic_option, topic_subject
 from turbopump.cli.tables import TIME, Column, Table
-from turbopump.cli.values import TimeOption, checked_address
-from turbopump.errors import RemotingError
+from turbopump.cli.values import TimeOption
+from turbopump.errors import NotFoundError
+from turbopump.message.message import MessageQueue
 from turbopump.message.rules import did_you_mean
-from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.offsets import CloneGroupOffset, ResetOffset, ResetOffsetBody
 
-END = -1
-OFFSETS = (
+OFFSETS: Final = (
     Column("topic"),
     Column("broker"),
     Column("queue"),
@@ -49,8 +52,8 @@ async def show_offsets(servers: Servers, group: str, topic: str | None, output: 
 
 
 @client_command(command, "reset", short_help="Put a group elsewhere in a topic.")
-@click.argument("group")
-@click.argument("topic")
+@group_subject()
+@topic_subject()
 @click.option("--begin", is_flag=True, help="Go to the first message that is kept.")
 @click.option("--end", is_flag=True, help="Go behind the last message.")
 @click.option(
@@ -62,9 +65,10 @@ async def show_offsets(servers: Servers, group: str, topic: str | None, output: 
 )
 @click.option("--offset", type=click.IntRange(0), help="Go there; with --queue and --broker.")
 @click.option("--queue", type=click.IntRange(0), help="Only the queue with this id.")
-@click.option("--broker", metavar="ADDR", callback=checked_address, help="Only on this broker.")
+@broker_option("Only on this broker: its name or address.")
 @click.option("--only-back", is_flag=True, help="Only move offsets back, never forward.")
-async def reset_offsets(
+@dry_run_option
+async def reset(
     servers: Servers,
     group: str,
     topic: str,
@@ -75,6 +79,7 @@ async def reset_offsets(
     queue: int | None,
     broker: str | None,
     only_back: bool,
+    dry_run: bool,
     output: str,
 ) -> int:
     """Set the offsets of a group in a topic; running consumers continue there at once. Exit code 3
@@ -83,63 +88,112 @@ async def reset_offsets(
         raise click.UsageError("give one of --begin, --end, --time, --offset")
     if offset is not None and (queue is None or broker is None):
         raise click.UsageError("--offset is of one queue: give --queue and --broker too")
+    to: Literal["begin", "end"] | int = "end"
     if begin:
-        time_ms = 0
-    elif time_ms is None:
-        time_ms = END
-    wanted = ResetOffset(
-        group=group, topic=topic, timestamp=time_ms, force=not only_back, offset=offset
-    )
-    if queue is not None:
-        wanted.queue_id = queue
-    if broker is not None:
-        answers = await ask_each(servers, [broker], wanted, ResetOffsetBody)
-    else:
-        # A broker without the topic or the group is no error while another one has both.
-        absent = (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
-        answers = await ask_each(servers, await servers.masters(), wanted, ResetOffsetBody, *absent)
-    if not answers:
-        complain(
-            f"no broker has both the group {group} and the topic {topic}; see turbopump consumer "
+        to = "begin"
+    elif time_ms is not None:
+        to = time_ms
+    lag = await Offsets(servers).show(group, topic, broker=broker)
+    before = {MessageQueue(one.topic, one.broker, one.queue_id): one for one in lag.queues}
+    if not before or not await Groups(servers).settings(group, broker=broker):
+        raise NotFoundError(
+            f"no broker has both the group {group} and the topic {topic}; see turbopump group "
             "list and turbopump topic list, and start a consumer of a new group once"
         )
-        return NOT_FOUND
-    rows = [
-        {"topic": topic, "broker": at.broker_name, "queue": at.queue_id, "offset": offset}
-        for body in answers.values()
-        for at, offset in sorted(body.offset_table.items())
-    ]
-    show(output, {"group": group, "queues": rows}, map(_line, rows))
-    return 0
+    if not dry_run and queue is None:
+        after = await Offsets(servers).reset(group, topic, to, only_back=only_back, broker=broker)
+    else:
+        after = {}
+        for at, stands in before.items():
+            if queue not in (None, at.queue_id):
+                continue
+            target = offset
+            if target is None:
+                target = await _target(servers, stands, to)
+            if only_back:
+                target = min(target, stands.offset)
+            after[at] = target
+    if queue is not None and not after:
+        raise NotFoundError(
+            f"{topic} has no queue {queue}; turbopump topic show {topic} lists them"
+        )
+    if not dry_run and queue is not None:
+        for at, target in after.items():
+            await Offsets(servers).reset_queue(group, at, target)
+    old = {at: one.offset for at, one in before.items()}
+    return _show_moves(output, group, old, after, dry_run=dry_run)
+
+
+async def _target(servers: Servers, stands: QueueLag, to: Literal["begin", "end"] | int) -> int:
+    """Return the offset in a queue for a reset."""
+    if to == "end":
+        return stands.end
+    queue = MessageQueue(stands.topic, stands.broker, stands.queue_id)
+    if to == "begin":
+        return (await Offsets(servers).bounds(queue))[0]
+    return await Offsets(servers).at_time(queue, to)
 
 
 @client_command(command, "clone", short_help="Copy the offsets of another group.")
 @click.argument("source")
 @click.argument("target")
-@click.option("--topic", metavar="NAME", help="Only in this topic.")
+@topic_option("Only in this topic.")
+@dry_run_option
 async def clone_offsets(
-    servers: Servers, source: str, target: str, topic: str | None, output: str
+    servers: Servers, source: str, target: str, topic: str | None, dry_run: bool, output: str
 ) -> int:
     """Set the offsets of the group TARGET, which must exist, to those of the group SOURCE."""
     if source == target:
         raise click.UsageError(f"SOURCE and TARGET are both {source}")
-    wanted = CloneGroupOffset(src_group=source, dest_group=target, topic=topic, offline=True)
     addresses = await servers.masters()
-    if not await group_offsets(servers, addresses, source, topic):
+    source_rows = await group_offsets(servers, addresses, source, topic)
+    if not source_rows:
         return await _complain_of_no_offset(servers, addresses, source, topic)
-    for address in addresses:
-        answer = await servers.exchange(address, wanted)
-        if answer.code != ResponseCode.SUCCESS:
-            raise RemotingError(
-                f"broker {address}: {(answer.remark or f'code {answer.code}').strip()}"
-            )
-    rows = await group_offsets(servers, addresses, target, topic)
-    show(output, {"group": target, "queues": rows}, map(_line, rows))
-    return 0
+    groups = await group_names(servers, addresses)
+    if target not in groups:
+        near = did_you_mean(target, groups)
+        raise NotFoundError(
+            f"the group {target} does not exist{near}; start a consumer of a new group once"
+        )
+    before = await group_offsets(servers, addresses, target, topic)
+    rows = source_rows
+    if not dry_run:
+        await Offsets(servers).clone(source, target, topic)
+        rows = await group_offsets(servers, addresses, target, topic)
+    old = {_queue(row): row["offset"] for row in before}
+    after = {_queue(row): row["offset"] for row in rows}
+    return _show_moves(output, target, old, after, dry_run=dry_run)
 
 
-def _line(row: dict[str, Any]) -> str:
-    return f"{row['topic']}  {row['broker']}:{row['queue']}  at {row['offset']}"
+def _queue(row: Mapping[str, Any]) -> MessageQueue:
+    return MessageQueue(row["topic"], row["broker"], row["queue"])
+
+
+def _show_moves(
+    output: str,
+    group: str,
+    old: Mapping[MessageQueue, int],
+    after: Mapping[MessageQueue, int],
+    *,
+    dry_run: bool,
+) -> int:
+    """Print the old and the new offsets of a group. Return the exit code."""
+    changes = [
+        Change(queue.broker_name, f"{queue.topic} queue {queue.queue_id}", old.get(queue), offset)
+        for queue, offset in after.items()
+    ]
+    queues = [
+        {
+            "topic": queue.topic,
+            "broker": queue.broker_name,
+            "queue": queue.queue_id,
+            "old_offset": old.get(queue),
+            "offset": offset,
+        }
+        for queue, offset in after.items()
+    ]
+    more = {"group": group, "queues": queues}
+    return show_changes(output, changes, dry_run=dry_run, more=more)
 
 
 async def _complain_of_no_offset(
@@ -152,5 +206,5 @@ async def _complain_of_no_offset(
     """
     group += did_you_mean(group, set(await group_names(servers, addresses)) - {group})
     where = "in any topic" if topic is None else f"in the topic {topic}"
-    complain(f"the group {group} has no offset {where}; turbopump consumer list shows the groups")
+    complain(f"the group {group} has no offset {where}; turbopump group list shows the groups")
     return NOT_FOUND

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from turbopump.cli.entry import command_group
-from turbopump.cli.frame import name_server_option, output_option, show
+from turbopump.cli.frame import WITHOUT_CSV, name_server_option, output_option, show
 from turbopump.cli.log_output import log_options
 from turbopump.cli.message import begin_option
 from turbopump.cli.values import NumberOption, TimeOption, checked_pairs, checked_topic
@@ -156,7 +156,7 @@ source_option = click.option(
 )
 @source_option
 @metrics_port_option
-@output_option("Form of the report.")
+@output_option("Form of the report.", forms=WITHOUT_CSV)
 @master_option
 def archive_command(
     topics: tuple[str, ...],
@@ -249,8 +249,9 @@ def _timestamp_unit(given: tuple[str, ...]) -> str | dict[str, str]:
 @click.option(
     "--size", metavar="MIB", type=click.IntRange(1), default=128, help="Size that files may reach."
 )
+@output_option("Form of the report.", forms=WITHOUT_CSV)
 @log_options("warning", plain=True)
-def compact_command(lake: Path, files: int, size: int) -> None:
+def compact_command(lake: Path, files: int, size: int, output: str) -> None:
     """Merge small files of the directory LAKE. Rows and offsets do not change.
 
     `archive` does this at its end if there are sixteen or more small files.
@@ -258,7 +259,7 @@ def compact_command(lake: Path, files: int, size: int) -> None:
     from turbopump.spark.pipelines import compact
 
     gone = compact(lake, files_min=files, size_target=size << 20)
-    click.echo(f"{gone:,} files less")
+    show(output, {"files_compacted": gone}, [f"{gone:,} files less"])
 
 
 @command.command(name="replay", short_help="Send messages of a lake to a topic.")
@@ -287,7 +288,7 @@ def compact_command(lake: Path, files: int, size: int) -> None:
 )
 @source_option
 @metrics_port_option
-@output_option("Form of the report.")
+@output_option("Form of the report.", forms=WITHOUT_CSV)
 @master_option
 def replay_command(
     lake: Path,

@@ -21,13 +21,13 @@ from turbopump.cli.json_lines import (
     read_message,
     whole_input,
 )
+from turbopump.cli.names import topic_subject
 from turbopump.cli.values import (
     NumberOption,
     QueueName,
     QueueOption,
     TimeOption,
     checked_pairs,
-    checked_topic,
     find_queue,
 )
 from turbopump.client.producer import Producer
@@ -61,7 +61,7 @@ def _checked_properties(
 
 
 @client_command(None, "produce", without_connections, has_output=False)
-@click.argument("topic", callback=checked_topic)
+@topic_subject()
 @click.option("--raw", is_flag=True, help="Each line is a body, not JSON.")
 @click.option("--whole", is_flag=True, help="All of the input is one body.")
 @click.option("--tags", metavar="TAG", help="Tag of the messages that name none.")

@@ -12,10 +12,10 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import click
 
@@ -32,7 +32,7 @@ from turbopump.errors import ConfigError
 from turbopump.event_loop import loop_factory
 from turbopump.log_keys import LogKeys
 from turbopump.repeated_line import report_all
-from turbopump.stop_signals import TERMINATION, handled, stop_on_signals
+from turbopump.stop_signals import stop_on_signals
 
 T = TypeVar("T")
 
@@ -68,27 +68,6 @@ def serve(servers: AbstractAsyncContextManager[None], service: ServiceManager) -
             raise click.ClickException(str(error)) from None
         finally:
             signal.signal(signal.SIGINT, ctrl_c)
-
-
-def run_client(work: Coroutine[Any, Any, T]) -> T:
-    """Run the work of a client command in an event loop. Return the result of the work.
-
-    Ctrl-C and SIGTERM cancel the work, so that its `async with` blocks close. After that,
-    KeyboardInterrupt is raised.
-    """
-
-    async def cancelled_by_signals() -> T:
-        task = asyncio.current_task()
-        assert task is not None
-        wake = asyncio.get_running_loop().call_soon_threadsafe
-        with handled(lambda _number: wake(task.cancel), TERMINATION):
-            return await work
-
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        try:
-            return runner.run(cancelled_by_signals())
-        except asyncio.CancelledError:
-            raise KeyboardInterrupt from None
 
 
 def _keep_freed_memory() -> None:

@@ -1,5 +1,5 @@
 """`turbopump sql "select …"`: a SQL query over topics and lakes. The answer is a table, JSON lines,
-CSV or a Parquet file.
+YAML, CSV or a Parquet file.
 
 Rows are written as they arrive; only a table for people is cut. The origin of tables is unknown
 here.
@@ -14,7 +14,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from itertools import islice
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from turbopump.cli.frame import name_server_option
+from turbopump.cli.frame import RowStream, name_server_option, output_option
 from turbopump.cli.pipeline import master_option, source_option
 from turbopump.errors import ConfigError
 from turbopump.plural import counted
@@ -44,8 +44,6 @@ CELL_WIDTH_MAX: Final = 60
     multiple=True,
     help="A lake as the table NAME; more than once.  [default: the name lake]",
 )
-@click.option("--json", "form", flag_value="json", help="Answer in JSON lines.")
-@click.option("--csv", "form", flag_value="csv", help="Answer in CSV, with a header.")
 @click.option(
     "--parquet",
     metavar="FILE",
@@ -56,12 +54,13 @@ CELL_WIDTH_MAX: Final = 60
     "--limit", type=click.IntRange(1), default=100, help="Rows of a table that are shown."
 )
 @source_option
+@output_option("Form of the answer; json is one row on each line.")
 @master_option
 def command(
     text: str,
     namesrv: list[str],
     lakes: tuple[str, ...],
-    form: str | None,
+    output: str,
     parquet: Path | None,
     limit: int,
     options: dict[str, str],
@@ -72,8 +71,8 @@ def command(
     A table is a lake, or a topic, read from its beginning to its current end. Write a name with a
     hyphen in backticks. Times are UTC.
     """
-    if form is not None and parquet is not None:
-        raise click.UsageError("the answer has one form: give one of --json, --csv, --parquet")
+    if output != "table" and parquet is not None:
+        raise click.UsageError("the answer has one form: give --output or --parquet")
     if parquet is not None and not parquet.parent.is_dir():
         raise click.UsageError(
             f"--parquet {parquet}: the directory {parquet.parent} does not exist"
@@ -91,15 +90,15 @@ def command(
 
     with command_session("turbopump sql", master) as spark:
         rows = query(text, name_server=";".join(namesrv), lakes=named, spark=spark, options=options)
-        if parquet is not None or form == "json":
+        if parquet is not None or output in ("json", "yaml"):
             _check_names(rows.columns)
         if parquet is not None:
             click.echo(f"{_write_parquet(rows, parquet):,} rows in {parquet}")
             return
         rows = _in_utc(rows)
         try:
-            if form is not None:
-                _WRITERS[form](rows)
+            if output != "table":
+                _write_rows(rows, output)
                 return
             for line in table_lines(rows.columns, map(tuple, rows.take(limit + 1)), limit):
                 click.echo(line)
@@ -246,11 +245,14 @@ def _cell(value: Any) -> str:
     return text if len(text) <= CELL_WIDTH_MAX else f"{text[: CELL_WIDTH_MAX - 1]}…"
 
 
-def _write_json(rows: DataFrame) -> None:
+def _write_rows(rows: DataFrame, output: str) -> None:
+    if output == "csv":
+        _write_csv(rows)
+        return
     names = rows.columns
+    stream = RowStream(output, ())
     for row in rows.toLocalIterator():
-        values = dict(zip(names, map(json_value, tuple(row)), strict=True))
-        click.echo(json.dumps(values, ensure_ascii=False).encode())
+        stream.write(dict(zip(names, map(json_value, tuple(row)), strict=True)))
 
 
 def _write_csv(rows: DataFrame) -> None:
@@ -278,9 +280,6 @@ def _write_parquet(rows: DataFrame, path: Path) -> int:
     finally:
         draft.unlink(missing_ok=True)
     return int(found.num_rows)
-
-
-_WRITERS: Final[dict[str, Callable[[DataFrame], None]]] = {"json": _write_json, "csv": _write_csv}
 
 
 def _named_lake(text: str) -> tuple[str, str]:

@@ -3,14 +3,14 @@
 A broker may be running on the store meanwhile. `set-apart` is different: it changes the directory,
 and no broker may use the store.
 
-Exit codes: 0 no damage, 1 damage was found, 2 unreadable or wrong usage.
+Exit codes: 0 no damage, 1 damage was found, 2 unreadable or wrong usage, 3 not in the store.
 """
 
 from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -18,10 +18,11 @@ from typing import Any, Final
 
 import click
 
-from turbopump.cli.entry import cause, command_group, complain
-from turbopump.cli.frame import hex_lines, output_option, show
-from turbopump.cli.json_lines import body_or_stored, write_message
+from turbopump.cli.entry import NOT_FOUND, cause, command_group, complain
+from turbopump.cli.frame import FORMS, WITHOUT_CSV, RowStream, hex_lines, output_option, show
+from turbopump.cli.json_lines import MESSAGE_COLUMNS, body_or_stored, message_row
 from turbopump.cli.log_output import log_options
+from turbopump.cli.tables import BYTES, TIME, Column, Table, size_text
 from turbopump.cli.values import time_text
 from turbopump.config.system import require_unix
 from turbopump.disk.read_only_disk import ReadOnlyDisk
@@ -38,6 +39,45 @@ DAMAGED: Final = 1
 UNREADABLE: Final = 2
 RAW_SIZE: Final = 256
 """Number of bytes shown if the length of an entry is unknown."""
+SEGMENTS: Final = (
+    Column("file"),
+    Column("size", unit=BYTES),
+    Column("first_stored_ms", "first message", TIME),
+)
+QUEUES: Final = (
+    Column("topic"),
+    Column("queue_id", "queue"),
+    Column("min_index", "first"),
+    Column("max_index", "end"),
+    Column("files"),
+)
+INDEXES: Final = (
+    Column("file"),
+    Column("entries"),
+    Column("entries_max", "room for"),
+    Column("slots_used"),
+    Column("slots", "slots"),
+    Column("begin_offset", "first offset"),
+    Column("end_offset", "last offset"),
+    Column("begin_ms", "first message", TIME),
+    Column("end_ms", "last message", TIME),
+)
+FINDINGS: Final = tuple(
+    Column(key)
+    for key in (
+        "kind",
+        "damage",
+        "file",
+        "offset",
+        "end",
+        "topic",
+        "queue_id",
+        "index",
+        "count",
+        "what",
+    )
+)
+TABLES: Final = (Column("file"), Column("size", unit=BYTES), Column("entries"))
 
 
 command = command_group(
@@ -46,10 +86,13 @@ command = command_group(
 )
 
 
-def _store_options(run: Callable[..., int], form: str = "text") -> Callable[..., None]:
+def _store_options(
+    run: Callable[..., int], default: str = "table", forms: Sequence[str] = FORMS
+) -> Callable[..., None]:
     """Turn a function into a store command, with the common options of all store commands.
 
-    The function gets the paths of the store and returns the exit code.
+    The function gets the paths of the store and returns the exit code. ``default`` and ``forms``
+    are those of the option --output.
     """
 
     @functools.wraps(run)
@@ -110,7 +153,7 @@ def _store_options(run: Callable[..., int], form: str = "text") -> Callable[...,
             "--checkpoint", "FILE", "File of the checkpoint", "storeCheckpoint", "checkpoint"
         ),
         path_option("--abort", "FILE", "File that marks an unclean stop", "abortFile", "abort"),
-        output_option(default=form),
+        output_option(default=default, forms=forms),
         log_options("warning", plain=True),
     )
     command: Callable[..., None] = wrapped
@@ -126,7 +169,7 @@ def inspect_directory(paths: StorePaths, output: str) -> int:
     summary = inspection.inspect_store(
         paths, read_table=fastjson.parse, log_roots=paths.commit_logs
     )
-    show(output, summary.as_json(), _summary_lines(summary))
+    show(output, summary.as_json(), _summary_parts(summary))
     return DAMAGED if summary.findings.damaged else 0
 
 
@@ -150,12 +193,12 @@ def verify_directory(paths: StorePaths, output: str, findings_max: int) -> int:
             findings_max=findings_max,
             on_progress=on_progress,
         )
-    show(output, result.as_json(), _verification_lines(result))
+    show(output, result.as_json(), _verification_parts(result, output))
     return 0 if result.clean else DAMAGED
 
 
 @command.command(name="dump", short_help="Write messages as JSON lines.")
-@click.option("--topic", metavar="NAME", help="Only messages of this topic.")
+@click.option("-t", "--topic", metavar="TOPIC", help="Only messages of this topic.")
 @click.option("--queue", "queue_id", type=click.IntRange(0), help="Only messages of this queue.")
 @click.option(
     "--from",
@@ -180,7 +223,7 @@ def verify_directory(paths: StorePaths, output: str, findings_max: int) -> int:
     type=click.IntRange(0),
     help="Show the raw bytes of the entry at this offset.",
 )
-@functools.partial(_store_options, form="json")
+@functools.partial(_store_options, default="json")
 def dump_messages(
     paths: StorePaths,
     output: str,
@@ -213,16 +256,14 @@ def dump_messages(
 
     wanted = inspection.Selection(topic, queue_id, start, keys)
     written = 0
+    rows = RowStream(output, (*MESSAGE_COLUMNS, Column("commit_log_offset")))
     for message in islice(inspection.select_messages(disk, store, wanted, bad), count):
         _, fault = body_or_stored(message)
         if fault is not None:
             damaged = True
             complain(f"{fault}; writing the stored bytes")
-        if output == "json":
-            where = {"commit_log_offset": message.commit_log_offset}
-            click.echo(write_message(message, where))
-        else:
-            click.echo(_text_line(message))
+        where = {"commit_log_offset": message.commit_log_offset}
+        rows.write(message_row(message, where), [_text_line(message)])
         written += 1
     topics = {name for name, _ in store.queues} | store.batch_topics
     topics |= topics_known(disk, paths, fastjson.parse).keys()
@@ -231,7 +272,7 @@ def dump_messages(
             f"the store has no topic {topic}{did_you_mean(topic, topics)}; turbopump "
             "store inspect lists its topics"
         )
-        return DAMAGED if damaged else UNREADABLE
+        return DAMAGED if damaged else NOT_FOUND
     return DAMAGED if damaged else 0
 
 
@@ -240,7 +281,7 @@ def dump_messages(
     short_help="Move an unreadable part of the log aside, so that the store can start.",
 )
 @click.option("--dry-run", is_flag=True, help="Change nothing, only list the losses.")
-@_store_options
+@functools.partial(_store_options, forms=WITHOUT_CSV)
 def set_unreadable_apart(paths: StorePaths, output: str, dry_run: bool) -> int:
     """Replace each segment of the store at DIR that the disk cannot read completely by a copy, with
     zeros for the unreadable parts. The originals are kept."""
@@ -267,52 +308,58 @@ def _progress(label: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, size: bar.update(done * 1000 // max(size, 1) - bar.pos)
 
 
-def _summary_lines(summary: inspection.StoreSummary) -> Iterator[str]:
-    yield f"store {summary.root}"
-    size = _size(summary.log_end - summary.log_start)
-    yield f"log {summary.log_start}–{summary.log_end} ({size})"
-    for segment in summary.segments:
-        stored = segment.first_stored_ms
-        first = "no message" if stored is None else f"first message {_time(stored)}"
-        yield f"  {segment.file}  {_size(segment.size)}  {first}"
-    yield f"queues {len(summary.queues)}"
-    for queue in summary.queues:
-        yield (
-            f"  {queue.topic}/{queue.queue_id}  {queue.min_index}–{queue.max_index}  files "
-            f"{queue.files}"
-        )
-    yield f"indexes {len(summary.indexes)}"
-    for index in summary.indexes:
-        room = f" of {index.entries - 1}" if index.slots else ""
-        yield (
-            f"  {index.path.name}  entries {index.count - 1}{room}  slots {index.slots_used} of "
-            f"{index.slots or 'unknown'}  offset {index.begin_offset}–{index.end_offset}  "
-            f"{_time(index.begin_ms)} – {_time(index.end_ms)}"
-        )
-    if summary.checkpoint is None:
-        yield "checkpoint none"
-    else:
-        point = summary.checkpoint
-        yield (
-            f"checkpoint log {_time(point.log_timestamp)}  queues {_time(point.queues_timestamp)}  "
-            f"index {_time(point.index_timestamp)}  confirmed {point.confirmed_offset}"
-        )
-    yield f"abort file {'present' if summary.state.abort else 'none'}"
+def _summary_parts(summary: inspection.StoreSummary) -> list[str | Table]:
+    """Return the content of a store as tables, each below a line with its subject."""
+    found = summary.as_json()
+    for index in found["indexes"]:
+        index |= {key: index[key] or None for key in ("slots", "begin_ms", "end_ms")}
+    for table in found["tables"]:
+        if table["entries"] is None:
+            table["entries"] = "cannot be read"
+    size = size_text(summary.log_end - summary.log_start)
+    return [
+        f"store {summary.root}",
+        f"log {summary.log_start}–{summary.log_end} ({size})",
+        Table(SEGMENTS, found["log"]["segments"]),
+        "",
+        f"queues {len(summary.queues)}",
+        Table(QUEUES, found["queues"]),
+        "",
+        f"indexes {len(summary.indexes)}",
+        Table(INDEXES, found["indexes"]),
+        "",
+        f"tables {len(summary.tables)}",
+        Table(TABLES, found["tables"]),
+        "",
+        _checkpoint_line(summary),
+        f"abort file {'present' if summary.state.abort else 'none'}",
+        _lock_line(summary),
+        *_finding_lines(summary.findings),
+    ]
+
+
+def _checkpoint_line(summary: inspection.StoreSummary) -> str:
+    point = summary.checkpoint
+    if point is None:
+        return "checkpoint none"
+    return (
+        f"checkpoint log {_time(point.log_timestamp)}  queues {_time(point.queues_timestamp)}  "
+        f"index {_time(point.index_timestamp)}  confirmed {point.confirmed_offset}"
+    )
+
+
+def _lock_line(summary: inspection.StoreSummary) -> str:
     holder = summary.state.lock.pid
     if not summary.state.running:
-        yield "lock free"
-    elif holder is None:
-        yield "lock held"
-    else:
-        yield f"lock held by process {holder}"
-    yield f"tables {len(summary.tables)}"
-    for table in summary.tables:
-        entries = f"entries {table.entries}" if table.entries is not None else "cannot be read"
-        yield f"  {table.path.name}  {_size(table.size)}  {entries}"
-    yield from _finding_lines(summary.findings)
+        return "lock free"
+    if holder is None:
+        return "lock held"
+    return f"lock held by process {holder}"
 
 
-def _verification_lines(result: inspection.Verification) -> Iterator[str]:
+def _verification_parts(result: inspection.Verification, output: str) -> Iterator[str | Table]:
+    if output == "csv":
+        yield Table(FINDINGS, result.as_json()["findings"])
     yield from _finding_lines(result.findings)
     yield (
         f"log {result.log_start}–{result.log_end}: {result.messages} messages in {result.segments} "
@@ -343,14 +390,15 @@ def _set_apart_lines(found: SettingApart, *, dry_run: bool) -> Iterator[str]:
         yield f"kept {original}: {path} is a copy now, with zeros where it cannot be read"
     if not found.ranges:
         what = "the rest of the log" if found.missing else "all of the log"
-        yield f"{what} can be read ({_size(found.log_size)}); nothing was changed"
+        yield f"{what} can be read ({size_text(found.log_size)}); nothing was changed"
         return
     size = sum(one.end - one.start for one in found.ranges)
     messages = sum(one.end - one.first for one in found.lost)
     done = f"segments replaced {len(found.kept)}"
     if dry_run:
         done = "nothing was changed"
-    yield f"unreadable {_size(size)} of {_size(found.log_size)}; messages lost {messages}; {done}"
+    part = f"{size_text(size)} of {size_text(found.log_size)}"
+    yield f"unreadable {part}; messages lost {messages}; {done}"
 
 
 def _finding_lines(findings: inspection.Findings) -> Iterator[str]:
@@ -387,15 +435,8 @@ def _dump_raw(data: bytes, fault: str | None, offset: int, output: str) -> int:
     if fault is not None:
         complain(f"no valid message at offset {offset}: {fault}")
     if not data:
-        return UNREADABLE
+        return NOT_FOUND
     return DAMAGED if fault is not None else 0
-
-
-def _size(size: int) -> str:
-    for unit, step in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if size >= step:
-            return f"{size / step:.1f} {unit}"
-    return f"{size} B"
 
 
 def _time(ms: int) -> str:

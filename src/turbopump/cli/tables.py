@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,8 +26,8 @@ class Column(NamedTuple):
 
     - ``key``: the key of the value in each row.
     - ``heading``: the heading, or empty for the key with blanks instead of underscores.
-    - ``unit``: ``BYTES`` and ``TIME`` (ms since 1970) become readable in a table; any other unit
-      stands in the heading.
+    - ``unit``: ``BYTES`` and ``TIME`` (ms since 1970, 0 for never) become readable in a table; any
+      other unit stands in the heading.
     """
 
     key: str
@@ -73,12 +74,13 @@ class Table:
             table.add_row(*row)
         Console(markup=False, highlight=False).print(table)
 
-    def csv(self) -> str:
+    def csv(self, *, headings: bool = True) -> str:
         """Return the table as CSV: the keys, then the values as in JSON (RFC 4180, lines end with
         ``\\n``)."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow([column.key for column in self.columns])
+        if headings:
+            writer.writerow([column.key for column in self.columns])
         for row in self.rows:
             writer.writerow([_raw(row.get(column.key)) for column in self.columns])
         return text.getvalue()
@@ -90,11 +92,16 @@ class Table:
         return [[_cell(row.get(one.key), one.unit) for one in self.columns] for row in self.rows]
 
     def _numeric(self) -> list[bool]:
-        return [
-            all(isinstance(row.get(one.key), int | float | None) for row in self.rows)
-            and one.unit != TIME
-            for one in self.columns
-        ]
+        return [self._is_numeric(one) for one in self.columns]
+
+    def _is_numeric(self, column: Column) -> bool:
+        values = [row.get(column.key) for row in self.rows]
+        numbers = [value for value in values if value is not None]
+        return (
+            column.unit != TIME
+            and bool(numbers)
+            and all(type(value) in (int, float) for value in numbers)
+        )
 
 
 def _heading(column: Column) -> str:
@@ -105,7 +112,7 @@ def _heading(column: Column) -> str:
 
 
 def _cell(value: Any, unit: str) -> str:
-    if value is None:
+    if value is None or (unit == TIME and value == 0):
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -117,7 +124,10 @@ def _cell(value: Any, unit: str) -> str:
         return time_text(value)
     if isinstance(value, float):
         return f"{value:.1f}"
-    return str(value)
+    text = str(value)
+    if not text.isprintable():  # a terminal must not obey a name that a client chose
+        text = json.dumps(text)
+    return text
 
 
 def size_text(size: float) -> str:

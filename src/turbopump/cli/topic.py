@@ -21,10 +21,12 @@ from turbopump.admin.topics import (
     topic_names,
     users_topics,
 )
-from turbopump.cli.entry import command_group, complain
+from turbopump.cli.changes import Change, dry_run_option, show_changes
+from turbopump.cli.entry import EXISTS, WRONG_USAGE, ServerGroup, command_group, complain
 from turbopump.cli.frame import INCOMPLETE, NOT_FOUND, client_command, show
-from turbopump.cli.topic_queues import order, show_topic
-from turbopump.cli.values import checked_address, checked_pairs, checked_topic
+from turbopump.cli.names import broker_option, topic_subject
+from turbopump.cli.tables import Column, Table
+from turbopump.cli.values import checked_pairs
 from turbopump.errors import ResponseError
 from turbopump.message.rules import did_you_mean, is_system_topic
 from turbopump.plural import counted
@@ -32,16 +34,39 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests import namesrv as requests
 from turbopump.protocol.requests.topics import QUEUES_MAX, TopicConfig
 
-ASKED_WRONGLY: Final = 2
-"""Exit code if `--yes` is missing."""
-T = TypeVar("T", bound=Callable[..., Any])
+PERM: Final = "4 read + 2 write"
+ROUTE: Final = (
+    Column("broker"),
+    Column("read_queues"),
+    Column("write_queues"),
+    Column("perm", unit=PERM),
+    Column("addresses"),
+)
+CONTENT: Final = (
+    Column("broker"),
+    Column("queue"),
+    Column("messages"),
+    Column("groups", "groups that have not read all"),
+)
+SETTINGS: Final = {
+    "read queues": "read_queue_nums",
+    "write queues": "write_queue_nums",
+    "perm": "perm",
+}
+"""Settings of a topic that a command changes, with the field of each."""
+T = TypeVar("T")
 
-command = command_group("topic", "List, show, create, change and delete topics.")
-command.add_command(show_topic)
-command.add_command(order)
+PLACES: Final = {
+    "show": ("turbopump.cli.topic_queues", "show_topic"),
+    "order": ("turbopump.cli.topic_queues", "order"),
+}
+
+command = command_group(
+    "topic", "List, show, create, change and delete topics.", cls=ServerGroup, places=PLACES
+)
 
 
-@client_command(command, "list")
+@client_command(command, "list", watch=True)
 @click.option("--cluster", metavar="NAME", help="Only the topics of this cluster.")
 @click.option("--all", "every", is_flag=True, help="RocketMQ's own topics too.")
 async def list_topics(servers: Servers, cluster: str | None, every: bool, output: str) -> None:
@@ -51,25 +76,20 @@ async def list_topics(servers: Servers, cluster: str | None, every: bool, output
     if cluster is not None and not names:
         refuse_unknown_cluster(info, cluster)
     topics = names if every else users_topics(names, info)
-    show(output, {"topics": topics}, topics)
+    table = Table((Column("topic"),), [{"topic": topic} for topic in topics])
+    show(output, {"topics": topics}, [table])
     if names and not topics:
         complain(f"no topics except {len(names)} of RocketMQ itself, which --all shows")
 
 
-def _where(command: T) -> T:
-    broker = click.option(
-        "--broker", metavar="ADDR", callback=checked_address, help="Only on this broker."
-    )
+def _where(command: Callable[..., T]) -> Callable[..., T]:
+    broker = broker_option("Only on this broker: its name or address.")
     cluster = click.option(
         "--cluster",
         metavar="NAME",
         help="Only on the brokers of this cluster.  [default: on every broker]",
     )
     return broker(cluster(command))
-
-
-async def _addresses(servers: Servers, broker: str | None, cluster: str | None) -> list[str]:
-    return [broker] if broker is not None else await servers.masters(cluster)
 
 
 def _checked_attributes(
@@ -86,11 +106,18 @@ def _checked_attributes(
 
 
 @client_command(command, "create")
-@click.argument("name", callback=checked_topic)
+@topic_subject("name")
 @click.option(
     "--queues", type=click.IntRange(1, QUEUES_MAX), default=8, help="Queues on each broker."
 )
+@click.option("--read-queues", type=click.IntRange(0, QUEUES_MAX), help="Number of queues to read.")
+@click.option(
+    "--write-queues", type=click.IntRange(0, QUEUES_MAX), help="Number of queues to write."
+)
 @click.option("--perm", type=click.IntRange(0, 7), default=6, help="4 read + 2 write.")
+@click.option(
+    "--ordered", is_flag=True, help="Ordered over all brokers: the name servers keep its queues."
+)
 @click.option(
     "--attribute",
     "attributes",
@@ -101,35 +128,63 @@ def _checked_attributes(
 )
 @click.option("--if-not-exists", is_flag=True, help="Leave an existing topic unchanged.")
 @_where
+@dry_run_option
 async def create_topic(
     servers: Servers,
     name: str,
     queues: int,
+    read_queues: int | None,
+    write_queues: int | None,
     perm: int,
+    ordered: bool,
     attributes: dict[str, str],
     if_not_exists: bool,
     broker: str | None,
     cluster: str | None,
+    dry_run: bool,
     output: str,
-) -> None:
-    """Create a topic. An existing topic is not changed: use `turbopump topic alter`."""
-    addresses = await _addresses(servers, broker, cluster)
+) -> int:
+    """Create a topic. An existing topic is not changed: use `turbopump topic alter`. Exit code 4 if
+    it exists."""
+    addresses = await servers.brokers_at(broker, cluster)
     existing = await find_topic(servers, addresses, name)
     if existing and not if_not_exists:
         there = ", ".join(f"{_settings(topic)} on {at}" for at, topic in existing.items())
-        raise click.ClickException(
+        raise _TopicExistsError(
             f"the topic {name} exists: {there}. `turbopump topic alter {name}` changes "
             "it; --if-not-exists leaves it unchanged, and creates it where it is missing"
         )
-    made = [address for address in addresses if address not in existing]
     wanted = TopicConfig(
-        topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm
+        topic_name=name,
+        read_queue_nums=queues if read_queues is None else read_queues,
+        write_queue_nums=queues if write_queues is None else write_queues,
+        perm=perm,
+        order=ordered,
     )
-    for address in made:
-        await put_topic(servers, address, wanted, attributes)
-    lines = [f"created {name} on {address}: {_settings(wanted)}" for address in made]
-    lines += [f"exists  {name} on {address}: {_settings(one)}" for address, one in existing.items()]
-    show(output, {"topic": name, "brokers": made, "existing": list(existing)}, lines)
+    changes = []
+    for address in addresses:
+        if address in existing:
+            continue
+        if not dry_run:
+            await put_topic(servers, address, wanted, attributes)
+        changes += _changes(address, None, wanted)
+        changes += [Change(address, key, None, value) for key, value in attributes.items()]
+    if ordered and not dry_run:
+        from turbopump.admin.kv import Kv  # few topics are ordered
+        from turbopump.cli.group import broker_names
+
+        names = await broker_names(servers)
+        given = {names[at]: wanted.write_queue_nums for at in addresses if at in names}
+        await Kv(servers).set_ordered_queues(name, given, keep_others=True)
+    if ordered:
+        changes.append(Change("name servers", f"order of {name}", None, "by queue"))
+    lines = [f"exists on {at}: {_settings(one)}" for at, one in existing.items()]
+    more = {"topic": name, "existing": list(existing)}
+    return show_changes(output, changes, dry_run=dry_run, more=more, before=lines)
+
+
+class _TopicExistsError(click.ClickException):
+    exit_code = EXISTS
 
 
 def _settings(topic: TopicConfig) -> str:
@@ -138,8 +193,20 @@ def _settings(topic: TopicConfig) -> str:
     return f"{queues}, perm {topic.perm}"
 
 
+def _changes(address: str, before: TopicConfig | None, after: TopicConfig | None) -> list[Change]:
+    """Return the settings of a topic that differ on a broker. None is a topic that does not
+    exist."""
+    found = []
+    for what, field in SETTINGS.items():
+        old = None if before is None else getattr(before, field)
+        new = None if after is None else getattr(after, field)
+        if old != new:
+            found.append(Change(address, what, old, new))
+    return found
+
+
 @client_command(command, "alter", short_help="Change a topic, and warn of hidden messages.")
-@click.argument("name", callback=checked_topic)
+@topic_subject("name")
 @click.option("--queues", type=click.IntRange(1, QUEUES_MAX), help="Queues on each broker.")
 @click.option("--read-queues", type=click.IntRange(0, QUEUES_MAX), help="Number of queues to read.")
 @click.option(
@@ -148,6 +215,7 @@ def _settings(topic: TopicConfig) -> str:
 @click.option("--perm", type=click.IntRange(0, 7), help="4 read + 2 write.")
 @click.option("--yes", is_flag=True, help="Allow a change that hides messages.")
 @_where
+@dry_run_option
 async def alter_topic(
     servers: Servers,
     name: str,
@@ -158,6 +226,7 @@ async def alter_topic(
     yes: bool,
     broker: str | None,
     cluster: str | None,
+    dry_run: bool,
     output: str,
 ) -> int:
     """Change an existing topic; settings that are not given do not change. If fewer queues would be
@@ -169,13 +238,13 @@ async def alter_topic(
         "write_queue_nums": queues if write_queues is None else write_queues,
         "perm": perm,
     }
-    changes = {key: value for key, value in given.items() if value is not None}
-    if not changes:
+    settings = {key: value for key, value in given.items() if value is not None}
+    if not settings:
         raise click.UsageError("give --queues, --read-queues, --write-queues or --perm")
-    found = await find_topic(servers, await _addresses(servers, broker, cluster), name)
+    found = await find_topic(servers, await servers.brokers_at(broker, cluster), name)
     if not found:
         return await _complain_of_no_topic(servers, name)
-    wanted = {address: structs.replace(topic, **changes) for address, topic in found.items()}
+    wanted = {address: structs.replace(topic, **settings) for address, topic in found.items()}
     hidden = [
         content
         for address, topic in found.items()
@@ -184,38 +253,34 @@ async def alter_topic(
         )
     ]
     messages = sum(content.messages for content in hidden)
-    done = yes or not messages
-    if done:
-        for address, topic in wanted.items():
-            if topic != found[address]:
-                await put_topic(servers, address, topic)
-    lines = [f"no longer read: {line}" for line in _content_lines(hidden)]
-    lines += [
-        f"{'altered' if done else 'not altered:'} {name} on {address}: {_settings(found[address])} "
-        f"-> {_settings(topic)}"
-        for address, topic in wanted.items()
-    ]
-    answer = {
-        "topic": name,
-        "altered": done,
-        "brokers": list(wanted),
-        "unread": [_content_row(content) for content in hidden],
-    }
-    show(output, answer, lines)
-    if done:
-        return 0
+    is_refused = bool(messages) and not (yes or dry_run)
+    changes = []
+    for address, topic in wanted.items():
+        changes += _changes(address, found[address], topic)
+        if topic != found[address] and not (dry_run or is_refused):
+            await put_topic(servers, address, topic)
+    code = show_changes(
+        output,
+        changes,
+        dry_run=dry_run or is_refused,
+        more={"topic": name, "unread": [_content_row(content) for content in hidden]},
+        before=_content_parts("no longer read:", hidden),
+    )
+    if not is_refused:
+        return code
     complain(
         f"{counted(messages, 'message')} of {name} could no longer be read: --yes makes "
         "the change anyway. To lose none, lower --write-queues first, and --read-queues "
         "when `turbopump offset show GROUP` shows no lag"
     )
-    return ASKED_WRONGLY
+    return WRONG_USAGE
 
 
 @client_command(command, "delete", short_help="Delete a topic, with its queues and offsets.")
-@click.argument("name", callback=checked_topic)
+@topic_subject("name")
 @click.option("--yes", is_flag=True, help="Delete; without it, only list what would be deleted.")
-async def delete_topic(servers: Servers, name: str, yes: bool, output: str) -> int:
+@dry_run_option
+async def delete_topic(servers: Servers, name: str, yes: bool, dry_run: bool, output: str) -> int:
     """Delete a topic on all brokers and name servers: its settings, its queues, and the offsets of
     groups in it. Show what is deleted."""
     if is_system_topic(name):
@@ -232,27 +297,28 @@ async def delete_topic(servers: Servers, name: str, yes: bool, output: str) -> i
             servers, address, name, range(max(topic.read_queue_nums, topic.write_queue_nums))
         )
     ]
-    outcomes: dict[str, str | None] = {}
-    if yes:
+    is_done = yes and not dry_run
+    outcomes: dict[str, str | None] = dict.fromkeys(servers.name_servers)
+    if is_done:
         for address in found:
             await delete_topic_on_broker(servers, address, name)
         outcomes = await delete_topic_route(servers, name)
-    lines = [f"{'gone' if yes else 'would go'}: {line}" for line in _content_lines(contents)]
-    lines += [f"deleted {name} on {address}" for address in found if yes]
-    lines += [f"deleted the route on {at}" for at, failure in outcomes.items() if failure is None]
-    answer = {
-        "topic": name,
-        "deleted": yes,
-        "brokers": list(found),
-        "name_servers": [at for at, failure in outcomes.items() if failure is None],
-        "queues": [_content_row(content) for content in contents],
-    }
-    show(output, answer, lines)
-    if not yes:
+    changes = [Change(at, f"topic {name}", _settings(topic), None) for at, topic in found.items()]
+    changes += [
+        Change(at, f"route of {name}", "there", None, fault) for at, fault in outcomes.items()
+    ]
+    show_changes(
+        output,
+        changes,
+        dry_run=not is_done,
+        more={"topic": name, "queues": [_content_row(content) for content in contents]},
+        before=_content_parts("deleted:" if is_done else "to be deleted:", contents),
+    )
+    if not (yes or dry_run):
         messages = sum(content.messages for content in contents)
         where = ", ".join(found) or "no broker, but name servers know a route"
         complain(f"{name} with {counted(messages, 'message')} is on {where}: --yes deletes it")
-        return ASKED_WRONGLY
+        return WRONG_USAGE
     failures = [failure for failure in outcomes.values() if failure is not None]
     for failure in failures:
         complain(f"a name server still has the route of {name}: {failure}; delete it once more")
@@ -271,16 +337,18 @@ async def _complain_of_no_topic(servers: Servers, name: str) -> int:
     return NOT_FOUND
 
 
-def _content_lines(contents: Sequence[QueueContent]) -> list[str]:
-    lines = []
+def _content_parts(heading: str, contents: Sequence[QueueContent]) -> list[str | Table]:
+    """Return the table of the messages in queues, with its heading."""
+    if not contents:
+        return []
+    rows = []
     for content in contents:
-        behind = ", ".join(
+        behind = [
             f"{one.group} {one.behind} behind ({counted(one.consumers, 'consumer')})"
             for one in content.groups
-        )
-        where = f"{content.broker}:{content.queue_id}"
-        lines.append(f"{where}  {counted(content.messages, 'message')}  {behind}".rstrip())
-    return lines
+        ]
+        rows.append({**_content_row(content), "groups": behind or None})
+    return [heading, Table(CONTENT, rows), ""]
 
 
 def _content_row(content: QueueContent) -> dict[str, Any]:
@@ -295,8 +363,8 @@ def _content_row(content: QueueContent) -> dict[str, Any]:
     }
 
 
-@client_command(command, "route")
-@click.argument("name")
+@client_command(command, "route", watch=True)
+@topic_subject("name")
 async def show_route(servers: Servers, name: str, output: str) -> int:
     """Show which brokers have a topic, and with how many queues. Exit code 3 if none has it."""
     asked = requests.GetRouteInfo(topic=name, accept_standard_json_only=True)
@@ -306,12 +374,11 @@ async def show_route(servers: Servers, name: str, output: str) -> int:
         if error.code != ResponseCode.TOPIC_NOT_EXIST:
             raise
         return await _complain_of_no_topic(servers, name)
-    lines = [
-        f"{row['broker']}  read {row['read_queues']}  write {row['write_queues']}  perm "
-        f"{row['perm']}  " + "  ".join(f"{key}={at}" for key, at in row["addresses"].items())
+    cells = [
+        {**row, "addresses": [f"{number}={at}" for number, at in row["addresses"].items()]}
         for row in rows
     ]
-    show(output, {"topic": name, "brokers": rows}, lines)
+    show(output, {"topic": name, "brokers": rows}, [Table(ROUTE, cells)])
     return 0
 
 

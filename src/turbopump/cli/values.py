@@ -14,7 +14,7 @@ import click
 
 from turbopump.clock import SystemClock
 from turbopump.config.addresses import parse_address
-from turbopump.errors import ConfigError
+from turbopump.errors import ConfigError, NotFoundError
 from turbopump.message.message import MessageQueue
 from turbopump.message.rules import group_fault, topic_fault
 
@@ -153,8 +153,8 @@ def queue_name(text: str) -> QueueName | None:
 def find_queue(wanted: QueueName, queues: Sequence[MessageQueue], topic: str) -> MessageQueue:
     """Find the queue of a topic that the user has named.
 
-    Raises ClickException if there is no such queue, or if several brokers have one. The error lists
-    the existing queues.
+    Raises NotFoundError if there is no such queue, and ClickException if several brokers have one.
+    The error lists the existing queues.
     """
     broker, number = wanted
     named = f"{broker}:{number}" if broker else str(number)
@@ -170,7 +170,7 @@ def find_queue(wanted: QueueName, queues: Sequence[MessageQueue], topic: str) ->
         raise click.ClickException(f"queue {named} of {topic} is on several brokers: give {each}")
     count = Counter(queue.broker_name for queue in queues)
     there = ", ".join(f"{name}:0 to {name}:{of - 1}" for name, of in sorted(count.items()))
-    raise click.ClickException(f"{topic} has no queue {named}; it has {there or 'none'}")
+    raise NotFoundError(f"{topic} has no queue {named}; it has {there or 'none'}")
 
 
 class NumberOption(click.FloatRange):

@@ -237,11 +237,11 @@ class Routes:
             return self._keep_route(inherited_route(topic, default))
         if isinstance(default, RouteFailure) and default.all_unreachable:
             answers = default
-        text = await self._explain(topic, answers, inherit)
+        text, kind = await self._explain(topic, answers, inherit)
         codes = errors.ClientErrorCode
         code = codes.NO_NAME_SERVER if answers.all_unreachable else codes.NOT_FOUND_TOPIC
         if not (answers.all_unreachable and answers.silent):
-            raise errors.RouteNotFoundError(text, code=code)
+            raise kind(text, code=code)
         asked = ",".join(answers.unreachable)
         log.warning("name servers do not answer topic=%s asked=%s", topic, asked)
         raise NameServersSilentError(text, code=code)
@@ -331,44 +331,54 @@ class Routes:
                 if not self.name_server_answers:
                     raise
 
-    async def _explain(self, topic: str, answers: RouteFailure, inherit: bool) -> str:
+    async def _explain(
+        self, topic: str, answers: RouteFailure, inherit: bool
+    ) -> tuple[str, type[errors.RouteNotFoundError]]:
+        """Return the text and the kind of the error for a topic without a route."""
         head = f"no route to topic {topic!r}"
+        unknown = errors.RouteNotFoundError
+        missing = errors.TopicNotFoundError
         if answers.all_unreachable:
             tried = "; ".join(answers.unreachable.values())
             if answers.answered:
-                return f"{head}: {tried}"
-            return (
+                return f"{head}: {tried}", unknown
+            text = (
                 f"{head}: no name server answers ({tried}). Check the name server address, "
                 "and that it runs (`turbopump dev` starts one, `turbopump doctor` shows more)"
             )
+            return text, unknown
         if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
-            return f"{head}: no broker has it yet"
+            return f"{head}: no broker has it yet", missing
         asked = ", ".join(answers.ignorant)
         doctor = f"turbopump doctor -n {answers.ignorant[0]} -t {topic}"
         brokers = await self._registered_brokers(answers.ignorant[0])
         if brokers is None:
-            return f"{head}: the name server {asked} does not know it; `{doctor}` shows more"
+            text = f"{head}: the name server {asked} does not know it; `{doctor}` shows more"
+            return text, unknown
         if not brokers:
-            return (
+            text = (
                 f"{head}: no broker is registered at the name server {asked}. "
                 f"Start a broker, or check that its namesrvAddr names this name server; `{doctor}` "
                 "shows more"
             )
+            return text, unknown
         names = ", ".join(sorted(brokers))
         also = ""
         if answers.unreachable:
             also = f" (not asked, for they do not answer: {', '.join(answers.unreachable)})"
         create = f"turbopump topic create {topic} -n {answers.ignorant[0]}"
         if inherit:
-            return (
+            text = (
                 f"{head}: it does not exist, and no broker ({names}) creates topics on its own "
                 f"(autoCreateTopicEnable=false){also}. Create it: {create} (`{doctor}` shows more)"
             )
+            return text, missing
         near = await self._similar_topic(topic, answers.ignorant[0])
-        return (
+        text = (
             f"{head}: it does not exist{near} on the brokers of {asked} ({names}){also}. It comes "
             f"into being with its first message, or by: {create} (`{doctor}` shows more)"
         )
+        return text, missing
 
     async def _similar_topic(self, topic: str, name_server: str) -> str:
         """Return a sentence that suggests an existing topic with a similar name.

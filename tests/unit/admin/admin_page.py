@@ -155,6 +155,8 @@ WITHOUT: Final[Mapping[str, str]] = MappingProxyType(
         "shutdown": "`async with` closes",
         "addBrokerToContainer": "broker containers are not served here",
         "removeBrokerFromContainer": "broker containers are not served here",
+        "getClusterList": "it finds nothing in Java: see `getTopicClusterList`",
+        "putKVConfig": "it does nothing in Java: see `createAndUpdateKvConfig`",
         "createStaticTopic": "static topics are not served here",
         "checkRocksdbCqWriteProgress": "there is no RocksDB here",
         "exportRocksDBConfigToJson": "there is no RocksDB here",
@@ -175,8 +177,6 @@ SAME_AS: Final[Mapping[str, str]] = MappingProxyType(
         "cleanExpiredConsumerQueueByAddr": "cleanExpiredConsumerQueue",
         "cleanUnusedTopicByAddr": "cleanUnusedTopic",
         "deleteExpiredCommitLogByAddr": "deleteExpiredCommitLog",
-        "getClusterList": "getTopicClusterList",
-        "putKVConfig": "createAndUpdateKvConfig",
     }
 )
 """Operations that do the same as another. Those that end in ``Concurrent`` do, too."""

@@ -95,6 +95,8 @@ async def test_servers_that_cannot_be_asked_are_named() -> None:
     with pytest.raises(ConfigError):
         Admin("nowhere")
     admin = turbopump.Admin(["127.0.0.1:1", "127.0.0.1:2"])
+    assert set(parts()) <= set(dir(admin))
+    assert not hasattr(admin, "topic")
     with pytest.raises(NotStartedError, match=r"`async with Admin\(...\)` or `await admin.start"):
         await admin.topics.names()
     async with admin:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.loops import in_loop
-from tests.unit.admin.admins import with_admin
+from tests.unit.admin.admins import with_admin, with_two_brokers
 
 from turbopump import ClientError, ConsumeFrom, PushConsumer
 from turbopump.admin.admin import Admin
@@ -106,3 +106,23 @@ async def test_the_mode_of_a_group_is_stored(broker: RunningBroker, admin: Admin
     table = fastjson.decode(saved, MessageRequestModeTable).message_request_mode_map
     mode = table["orders"]["billing"]
     assert (mode.mode, mode.pop_share_queue_num) == (MessageRequestMode.POP, 2)
+
+
+@in_loop(with_two_brokers)
+async def test_a_consumer_of_two_brokers_is_one_member(admin: Admin, /) -> None:
+    await admin.topics.create("orders", read_queues=1, write_queues=1)
+    namesrv = admin.servers.name_servers[0]
+    async with PushConsumer(
+        namesrv, group="billing", topic="orders", consume_from=ConsumeFrom.FIRST
+    ):
+        (member,) = (await admin.groups.members("billing")).members
+        info = await admin.clients.running_info("billing", member.client_id)
+        assert {queue.broker_name for queue in info.mq_table if queue.topic == "orders"} == {
+            "broker-test",
+            "broker-two",
+        }
+    await admin.offsets.reset("billing", "orders", "begin")
+    assert len((await admin.groups.lag("billing", "orders")).queues) == 2
+    assert len((await admin.groups.lag("billing", "orders", broker="broker-two")).queues) == 1
+    changed = await admin.groups.alter("billing", retry_max_times=2)
+    assert [settings.retry_max_times for settings in changed.values()] == [2, 2]

@@ -159,5 +159,7 @@ async def test_the_bounds_and_times_of_a_queue(broker: RunningBroker, admin: Adm
     assert times.first_ms <= times.consumed_ms <= times.last_ms
     assert await admin.offsets.at_time(QUEUE, first) == 0
     assert await admin.offsets.at_time(QUEUE, times.last_ms + 1) == 4
+    with pytest.raises(RouteNotFoundError, match="unknown topic missing"):
+        await admin.offsets.times("billing", "missing")
     with pytest.raises(ConfigError, match="time='now' must be ms since 1970"):
         await admin.offsets.at_time(QUEUE, "now")  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.loops import in_loop
-from tests.unit.admin.admins import with_admin
+from tests.unit.admin.admins import with_admin, with_two_brokers
 
 from turbopump import ClientError, Producer, PullConsumer, ResponseError, RouteNotFoundError
 from turbopump.admin.admin import Admin
@@ -134,3 +134,18 @@ async def test_brokers_have_names_and_addresses(broker: RunningBroker, admin: Ad
         assert list(await admin.topics.settings("orders", broker=name)) == [broker.broker_address]
     with pytest.raises(ClientError, match=r"no broker brokr-test .*did you mean broker-test"):
         await admin.topics.settings("orders", broker="brokr-test")
+
+
+@in_loop(with_two_brokers)
+async def test_a_topic_is_on_all_brokers_or_on_one(admin: Admin, /) -> None:
+    await admin.topics.create("orders", read_queues=1, write_queues=1)
+    await admin.topics.create("single", broker="broker-two")
+    both = [(one.broker, one.queue_id) for one in await admin.topics.queues("orders")]
+    assert both == [("broker-test", 0), ("broker-two", 0)]
+    assert [one.broker for one in await admin.topics.route("single")] == ["broker-two"]
+    made = await admin.topics.create("single", read_queues=2)
+    assert sorted(settings.read_queue_nums for settings in made.values()) == [2, 8]
+    one, two = sorted(made)
+    with pytest.raises(ClientError, match=f"not changed: {one}: .*; {two}: .*Changed: none"):
+        await admin.topics.alter("orders", attributes={"no.such": "x"})
+    assert len((await admin.topics.delete("orders")).brokers) == 2

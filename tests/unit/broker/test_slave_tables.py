@@ -77,6 +77,8 @@ async def test_topics_groups_and_offsets_come_and_go_as_at_the_master(
     assert slave.tables.topics.version == master.tables.topics.version
     assert slave.tables.groups.get("g")
     assert await replicas.client_of(SLAVE).all_bodies() == [b"0", b"1", b"2", b"3", b"4"]
+    statistics = slave.parts.stored.statistics
+    assert [(got.group, got.messages) for got in statistics.gets()] == [("g", 5)]
 
     assert (await client.code(DeleteTopic(topic="gone")))[0] == 0
     assert (await client.code(DeleteGroup(group_name="g")))[0] == 0
@@ -84,6 +86,7 @@ async def test_topics_groups_and_offsets_come_and_go_as_at_the_master(
     assert slave.tables.topics.find("gone") is None
     assert slave.store.max_offset("gone", 0) == 0
     assert slave.tables.groups.get("g") is None
+    assert list(statistics.gets()) == []
 
 
 @in_loop(with_replicas)

@@ -6,7 +6,7 @@ import pytest
 
 from turbopump.admin.replication import BrokerReplication
 from turbopump.cli import main
-from turbopump.cli.cluster import _ha_lines
+from turbopump.cli.cluster import ha_tables
 from turbopump.protocol.requests.replication import (
     NOT_PROVED,
     PROVED,
@@ -21,7 +21,9 @@ def test_a_master_alone_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     with BrokerThread() as running:
         assert main(["cluster", "ha", "-n", running.namesrv]) == 0
         said = capsys.readouterr().out
-        assert said.startswith(f"broker-test 0  {running.broker_address}  master  log ")
+        heading, row = (line.split()[:4] for line in said.splitlines())
+        assert heading == ["BROKER", "ID", "ADDRESS", "ROLE"]
+        assert row == ["broker-test", "0", running.broker_address, "master"]
         assert main(["cluster", "ha", "-n", running.namesrv, "--output", "json"]) == 0
         row = json.loads(capsys.readouterr().out)["brokers"][0]
         assert (row["role"], row["slaves"]) == ("master", [])
@@ -32,17 +34,21 @@ def test_what_a_slave_has_not_proved_and_why_one_does_not_copy_is_shown() -> Non
     slaves.append(HAConnectionRuntimeInfo(addr="h:8", in_sync=True, proof=PROVED))
     master = HARuntimeInfo(master=True, ha_connection_info=slaves)
     refused = HAClientRuntimeInfo(master_addr="h:1", fault="it has another log")
-    lines = [
-        *_ha_lines(BrokerReplication("a", 0, "h:1", master).row),
-        *_ha_lines(
-            BrokerReplication("a", 1, "h:2", HARuntimeInfo(ha_client_runtime_info=refused)).row
-        ),
+    brokers = [
+        BrokerReplication("a", 0, "h:1", master),
+        BrokerReplication("a", 1, "h:2", HARuntimeInfo(ha_client_runtime_info=refused)),
+        BrokerReplication("a", 2, "h:3", None, "no answer"),
     ]
-    assert lines == [
-        "a 0  h:1  master  log 0",
-        "  slave h:9  log 0  behind 0  in sync  not proved  0 bytes/s  0 s left",
-        "  slave h:8  log 0  behind 0  in sync  0 bytes/s  0 s left",
-        "a 1  h:2  slave  log 0  does not copy: it has another log",
+    of_brokers, of_slaves = (part for part in ha_tables(brokers) if not isinstance(part, str))
+    assert [line.split("  ")[-1].strip() for line in of_brokers.lines()] == [
+        "STATE",
+        "ok",
+        "does not copy: it has another log",
+        "not asked: no answer",
+    ]
+    assert [line.split() for line in of_slaves.lines()][1:] == [
+        ["a", "h:9", "0", "0", "B", "yes", "not", "proved", "0", "0"],
+        ["a", "h:8", "0", "0", "B", "yes", "proved", "0", "0"],
     ]
 
 

@@ -1,20 +1,17 @@
-"""`turbopump consume`: for a group, and beside all groups; and what it says when it has to wait."""
+"""`turbopump consume`: beside all groups, and for a group."""
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
-from tests.stand_ins import returns
 
 from turbopump.blocking import Producer
 from turbopump.cli import main
 from turbopump.testing.broker_in_loop import BrokerThread
 
 Consume = Callable[[str], tuple[int, list[str], str]]
-Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +49,10 @@ ALL = [str(number) for number in range(10)]
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [
-        ("--no-group --count 10", ALL),
-        ("--no-group --count 5 --tags odd", ["1", "3", "5", "7", "9"]),
-        ("--no-group --count 10 --from 1h", ALL),
-        ("--no-group --idle 0.3 --from last", []),
+        ("--count 10", ALL),
+        ("--count 5 --tags odd", ["1", "3", "5", "7", "9"]),
+        ("--count 10 --from 1h", ALL),
+        ("--idle 0.3 --from last", []),
         ("--queue 0 --count 5", ["0", "1", "2", "3", "4"]),
         ("--queue broker-test:1 --offset 3 --count 2", ["8", "9"]),
         ("--queue 1 --offset 5 --idle 0.3", []),
@@ -68,18 +65,12 @@ def test_without_a_group_reading_begins_where_it_is_asked_to(
         assert consume(f"orders {options}") == (0, wanted, "")
 
 
-def test_whoever_names_no_group_is_told_at_a_terminal_that_it_shares_one(
-    consume: Consume, monkeypatch: pytest.MonkeyPatch
+def test_two_readers_without_a_group_read_everything_and_leave_no_group(
+    broker: BrokerThread, consume: Consume, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert consume("orders --count 1")[2] == ""
-    monkeypatch.setattr("sys.stderr.isatty", returns(True))
-    code, lines, err = consume("orders --count 3")
-    assert (code, len(lines)) == (0, 3)
-    assert err.startswith(
-        "turbopump: reading as the group turbopump-consume, whose offset is shared"
-    )
-    assert "use --group NAME for your own, --no-group to read all" in err
-    assert consume("orders --group turbopump-consume --count 1")[2] == ""
+    assert consume("orders --count 10") == consume("orders --count 10") == (0, ALL, "")
+    assert main(["consumer", "list", "-n", broker.namesrv]) == 0
+    assert "turbopump-consume" not in capsys.readouterr().out
 
 
 def test_a_group_that_is_new_begins_at_a_time(consume: Consume) -> None:
@@ -92,7 +83,7 @@ def test_a_group_that_is_not_new_goes_on_and_that_is_said(consume: Consume) -> N
     code, lines, err = consume("orders --group known --from first --idle 0.3")
     assert (code, lines) == (0, [])
     assert err.startswith("turbopump: the group known continues at its offset in orders")
-    assert "Use --no-group to read from there, or `turbopump offset reset known orders`" in err
+    assert "Leave out --group to read from there" in err
     assert consume("orders --group known --idle 0.3") == (0, [], "")
 
 
@@ -101,7 +92,6 @@ def test_a_group_that_is_not_new_goes_on_and_that_is_said(consume: Consume) -> N
     [
         ("orders --offset 3", 2, "--offset is of one queue: give --queue too"),
         ("orders --queue 0 --offset 3 --from first", 2, "--offset and --from both say where"),
-        ("orders --no-group --group g", 2, "--group and --no-group do not go together"),
         ("orders --queue 0 --group g", 2, "--group and --queue do not go together"),
         (
             "orders --from yesterday",
@@ -109,8 +99,9 @@ def test_a_group_that_is_not_new_goes_on_and_that_is_said(consume: Consume) -> N
             "'yesterday' is not a time: expected first, last, now, 2026",
         ),
         ("orders --queue 0 --offset 6", 2, "offset 6 is outside of orders@broker-test:0, which "),
-        ("orders --queue 2", 1, "orders has no queue 2; it has broker-test:0 to broker-test:1"),
-        ("ordesr --no-group", 1, "it does not exist (did you mean orders?)"),
+        ("orders --queue 2", 3, "orders has no queue 2; it has broker-test:0 to broker-test:1"),
+        ("ordesr", 3, "it does not exist (did you mean orders?)"),
+        ("ordesr --count 1 -g new", 3, "it does not exist (did you mean orders?)"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(
@@ -118,19 +109,3 @@ def test_what_cannot_be_meant_is_refused(
 ) -> None:
     ended, lines, err = consume(options)
     assert (ended, lines, words in err, err.count("\n")) == (code, [], True, 1)
-
-
-@pytest.mark.parametrize("log", ["", "--log-file", "--log-level"])
-def test_that_it_waits_for_a_topic_is_said_once_with_the_nearest_name(
-    broker: BrokerThread, run: Run, log: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    value = {"": [], "--log-file": [str(tmp_path_factory.mktemp("log") / "log")]}
-    options = [log, *value.get(log, ["error"])] if log else []
-    named = ("ordesr", "--group", "waits", "--idle", "1.5")
-    done = run("consume", *named, "-n", broker.namesrv, *options)
-    assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr.startswith(
-        "turbopump: no queues to consume yet, division is repeated group="
-    )
-    assert "it does not exist (did you mean orders?)" in done.stderr
-    assert done.stderr.count("\n") == 1

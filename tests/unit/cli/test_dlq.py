@@ -84,7 +84,7 @@ def test_groups_are_listed_with_their_counts_and_ages(dlq: Any) -> None:
     heading, row = done.out.splitlines()
     assert heading.split() == ["GROUP", "LETTERS", "OLDEST", "NEWEST"]
     assert row.split()[:2] == ["billing", "4"]
-    (found,) = dlq("list", "--output", "json").rows
+    ((found,),) = (row["groups"] for row in dlq("list", "--output", "json").rows)
     assert (found["group"], found["count"]) == ("billing", 4)
     assert found["oldest_ms"] <= found["newest_ms"]
 

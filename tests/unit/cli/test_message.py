@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+import yaml
 
 from turbopump.blocking import Message, Producer, SendResult
 from turbopump.cli import main
@@ -103,8 +104,8 @@ def test_bodies_are_shown_as_what_they_are(message: Any) -> None:
 
 def test_messages_come_as_the_lines_that_consume_writes(world: World, message: Any) -> None:
     shown = message("by-id", "T", world.sent[1].msg_id, "--output", "json")
-    assert '": ' not in shown.out.replace('\\"', ""), "one form of JSON in a line"
     (line,) = shown.messages
+    assert shown.out == f"{json.dumps(line, ensure_ascii=False)}\n", "one form of JSON"
     assert json.loads(line["body"]) == {"order": 17, "items": ["bär"]}
     assert (line["topic"], line["queue_id"], line["queue_offset"]) == ("T", 0, 1)
     assert (line["msg_id"], line["offset_msg_id"]) == (
@@ -115,6 +116,15 @@ def test_messages_come_as_the_lines_that_consume_writes(world: World, message: A
     assert int(line["offset_msg_id"][16:], 16) == line["commit_log_offset"]
     assert line["store_host"].split(":")[0] == "127.0.0.1"
     assert line["reconsume_times"] == 0
+
+
+def test_messages_come_as_rows_of_csv_and_documents_of_yaml(message: Any) -> None:
+    keys = ("by-key", "-t", "T", "all", "--count", "2", "--output")
+    heading, *rows = message(*keys, "csv").out.splitlines()
+    assert heading.startswith("topic,broker,queue_id,queue_offset,msg_id,")
+    assert [row.split(",")[:4] for row in rows] == [["T", "broker-test", "0", n] for n in "34"]
+    found = list(yaml.safe_load_all(message(*keys, "yaml").out))
+    assert [one["queue_offset"] for one in found] == [3, 4]
 
 
 def offsets(message: Any, *arguments: str) -> list[int]:
@@ -163,7 +173,7 @@ def test_a_time_gives_the_messages_from_then_on(message: Any) -> None:
 def test_the_code_three_tells_that_there_is_no_such_message(
     message: Any, arguments: list[str], said: str
 ) -> None:
-    for output in ("text", "json"):
+    for output in ("table", "json", "yaml", "csv"):
         done = message(*arguments, "--output", output)
         assert (done.code, done.out) == (3, "")
         assert done.err.startswith(f"turbopump: {said}")
@@ -173,13 +183,13 @@ def test_the_code_three_tells_that_there_is_no_such_message(
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["by-id", "missing", "x"], 1, "no route to topic 'missing'"),
+        (["by-id", "missing", "x"], 3, "no route to topic 'missing'"),
         (["by-key", "T", "two keys"], 2, "'two keys' must be a key"),
         (["by-key", "T", "k", "--begin", "yesterday"], 2, "'yesterday' is not a time"),
-        (["by-offset", "T", "7", "0"], 2, "topic T has no queue 7"),
+        (["by-offset", "T", "7", "0"], 3, "topic T has no queue 7"),
         (
             ["by-offset", "T", "0", "0", "--broker", "nowhere"],
-            2,
+            3,
             "queue 0 of topic T is not on nowhere, but on broker-test",
         ),
         (["by-offset", "T", "-1", "0"], 2, "-1"),

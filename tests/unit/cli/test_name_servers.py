@@ -127,3 +127,12 @@ def test_a_topic_is_ordered_over_all_brokers(run: Run) -> None:
 @pytest.mark.parametrize("wrong", ["b:1", "-t orders b", "-t orders b:0", "-t orders b:1 --remove"])
 def test_wrong_ordered_queues_are_refused(run: Run, wrong: str) -> None:
     assert run(f"topic order {wrong}")[0] == 2
+
+
+def test_a_topic_is_created_ordered_with_its_numbers_of_queues(run: Run) -> None:
+    assert run("topic create strict --ordered --read-queues 3 --write-queues 2")[0] == 0
+    (settings,) = json.loads(run("topic show strict --output json")[1])["brokers"]
+    numbers = settings["read_queues"], settings["write_queues"], settings["order"]
+    assert numbers == (3, 2, True)
+    listed = json.loads(run("topic order -t strict --output json")[1])["topics"]
+    assert listed == [{"topic": "strict", "broker": NAME, "queues": 2}]

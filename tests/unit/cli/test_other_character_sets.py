@@ -79,5 +79,5 @@ def test_consumers_of_ours_read_them(rocketmq: BrokerThread) -> None:
     delivery = rocketmq.run(consumed(rocketmq))
     assert delivery.keys == [GBK_BYTES.decode(errors="replace"), "a"]
     assert delivery.tags == GBK_BYTES.decode(errors="replace")
-    for command in ("consume T --no-group --count 1", "message by-key T a"):
+    for command in ("consume T --count 1", "message by-key T a"):
         assert main([*command.split(), "-n", rocketmq.namesrv]) == 0

@@ -72,7 +72,7 @@ def rows(output: str) -> list[dict[str, Any]]:
 
 READS = [
     f"consume orders --group readers --count {COUNT}",
-    f"consume orders --no-group --count {COUNT}",
+    f"consume orders --count {COUNT}",
     f"consume orders --queue 0 --offset 0 --count {COUNT}",
     f"message by-time orders --begin 1h --count {COUNT} --output json",
 ]
@@ -112,9 +112,9 @@ def test_dead_letters_are_listed_exported_produced_and_resent(command: Run, tmp_
     command(f"dlq export billing {parquet}")
     assert pq.read_table(parquet)["body"].to_pylist() == BODIES
     command("produce again", lines.read_text())
-    consumed = command(f"consume orders --no-group --count {COUNT}").stdout
+    consumed = command(f"consume orders --count {COUNT}").stdout
     command("produce again", consumed)
-    sent = rows(command(f"consume again --no-group --count {2 * len(BODIES)}").stdout)
+    sent = rows(command(f"consume again --count {2 * len(BODIES)}").stdout)
     assert not [line for line in sent if "body_fault" in line]
     found = sorted(
         base64.b64decode(line["body_base64"]) if "body_base64" in line else line["body"].encode()
@@ -134,7 +134,7 @@ def test_a_line_without_its_body_says_what_to_do(broker: BrokerThread, run_here:
     assert "its body could not be read" in done.stderr
 
 
-@pytest.mark.parametrize("form", ["--group b", "--no-group", "--queue 0"])
+@pytest.mark.parametrize("form", ["--group b", "--queue 0"])
 def test_a_batch_that_cannot_be_taken_apart_is_left_out_with_a_warning(
     command: Run, form: str
 ) -> None:

@@ -40,7 +40,7 @@ async def _pop_in_vain(namesrv: str) -> None:
     [
         f"topic route {RETRY}",
         f"topic alter {RETRY} --queues 2",
-        f"consume {RETRY} --no-group --count 1",
+        f"consume {RETRY} --count 1",
         f"doctor -t {RETRY}",
         f"message by-time {RETRY} --begin 1h",
     ],

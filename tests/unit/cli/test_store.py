@@ -68,10 +68,11 @@ def test_a_store_is_inspected_as_text_and_as_json(
     (root / "config").mkdir(exist_ok=True)
     (root / "config" / "topics.json").write_text('{"topicConfigTable":{"T":{}}}')
     assert main(["store", "inspect", str(root)]) == 0
-    text = "\n".join(lines(capsys))
+    text = "\n".join(" ".join(line.split()) for line in lines(capsys))
     for part in (
-        "T/1  0–15",
-        "topics.json  29 B  entries 1",
+        "TOPIC QUEUE FIRST END FILES",
+        "T 1 0 15 ",
+        "topics.json 29 B 1",
         "abort file none",
         "lock free",
         "2023-11-14T22:13:20.000Z",
@@ -162,7 +163,7 @@ def test_a_dump_of_a_topic_that_the_store_does_not_know_says_so(
 ) -> None:
     (root / "config").mkdir(exist_ok=True)
     (root / "config" / "topics.json").write_text('{"topicConfigTable":{"orders":{}}}')
-    assert main(["store", "dump", str(root), "--topic", "ordrs"]) == 2
+    assert main(["store", "dump", str(root), "--topic", "ordrs"]) == 3
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("turbopump: the store has no topic ordrs (did you mean orders?); ")
@@ -219,7 +220,7 @@ def test_one_entry_is_shown_in_hex(root: Path, capsys: pytest.CaptureFixture[str
     assert shown_lines[0].startswith(f"{0:020}  {entry[:16].hex(' ')}")
     assert main(["store", "dump", "--hex", "3", str(root)]) == 1
     assert "no valid message at offset 3" in capsys.readouterr().err
-    assert main(["store", "dump", "--hex", "99999999", str(root)]) == 2
+    assert main(["store", "dump", "--hex", "99999999", str(root)]) == 3
     assert "no segment holds this offset" in capsys.readouterr().err
 
 

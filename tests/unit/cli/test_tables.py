@@ -39,8 +39,8 @@ def test_plain_text_has_headings_units_and_columns_in_line(
     assert capsys.readouterr().out.splitlines() == [
         "before",
         "TOPIC   QUEUES     SIZE  LAST WRITE                GROUPS  ORDER  BEHIND (messages)",
-        "orders       4  1.5 KiB  2023-11-14T22:13:20.000Z  a           -                  -",
-        'a, "b"      16        -  0                         -         yes                  -',
+        "orders       4  1.5 KiB  2023-11-14T22:13:20.000Z  a       -      -",
+        'a, "b"      16        -  -                         -       yes    -',
         "after",
     ]
 

@@ -9,16 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.metrics.metrics_page import (
+    BROKER,
+    EVERY_SERVER,
+    NAMESRV,
+    exporter_families,
+    families_of,
+)
 
-from turbopump.admin.exporter.cluster_metrics import FAMILIES
 from turbopump.documentation import page_url
+from turbopump.metrics.family import Family
 
 yaml = pytest.importorskip("yaml", reason="needs the extra turbopump[acl-import]")
 
 ROOT = Path(__file__).parents[3]
 MONITORING = ROOT / "deploy" / "monitoring"
 RUNBOOK = ROOT / "docs" / "guide" / "alerts.md"
-METRIC = re.compile(r"\b(?:rocketmq|turbopump)_\w+")
+METRIC = re.compile(r"\b(?:rocketmq|turbopump|process)_\w+")
 
 
 def alerts(file: Path) -> list[dict[str, Any]]:
@@ -44,14 +51,30 @@ def test_prometheus_loads_every_file_of_alerts() -> None:
     assert sorted(config["rule_files"]) == sorted(one.name for one in MONITORING.glob("alerts-*"))
 
 
-def test_the_names_of_the_exporter_on_its_board_and_in_its_alerts_exist() -> None:
-    known = {family.name for family in FAMILIES}
-    text = (MONITORING / "alerts-exporter.yml").read_text("utf-8")
-    for panel in json.loads((MONITORING / "grafana-exporter.json").read_text("utf-8"))["panels"]:
-        text += " ".join(target["expr"] for target in panel.get("targets", ()))
-    named = {name for name in METRIC.findall(text) if name.startswith("rocketmq_")}
-    assert named - known == set()
-    assert len(named) > 40
+def expressions(kind: str) -> str:
+    """All expressions of the board and the alerts of one kind of page, as one text."""
+    board = json.loads((MONITORING / f"grafana-{kind}.json").read_text("utf-8"))
+    rules = alerts(MONITORING / f"alerts-{kind}.yml")
+    found = [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
+    return "\n".join([*found, *(rule["expr"] for rule in rules)])
+
+
+@pytest.mark.parametrize(
+    ("kind", "known", "least"),
+    [
+        ("exporter", exporter_families(), 40),
+        ("brokers", families_of((*BROKER, *NAMESRV, *EVERY_SERVER)), 60),
+    ],
+)
+def test_every_metric_of_a_board_and_its_alerts_exists(
+    kind: str, known: list[Family], least: int
+) -> None:
+    named = {
+        re.sub(r"_(?:bucket|count|sum)$", "", one) for one in METRIC.findall(expressions(kind))
+    }
+    exist = {re.sub(r"_(?:bucket|count|sum)$", "", family.name) for family in known}
+    assert named - exist == set()
+    assert len(named) > least
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Final
 
+import turbopump.admin.exporter.collector
 import turbopump.broker.counters
 import turbopump.broker.metrics
 import turbopump.metrics.process
 import turbopump.namesrv.metrics
 import turbopump.remoting.server_metrics
 import turbopump.spark.job_metrics
+from turbopump.admin.exporter.cluster_metrics import FAMILIES
 from turbopump.metrics.family import Family
 
 BROKER: Final[tuple[ModuleType, ...]] = (turbopump.broker.counters, turbopump.broker.metrics)
@@ -23,6 +25,12 @@ EVERY_SERVER: Final[tuple[ModuleType, ...]] = (
 )
 JOB: Final[tuple[ModuleType, ...]] = (turbopump.spark.job_metrics,)
 """Modules, or packages of modules, with the metrics of each program."""
+
+EXPORTER_TITLE: Final = """## `turbopump exporter`
+
+Names and labels are those of Apache's rocketmq-exporter. There are
+[differences](../guide/monitoring.md#a-whole-cluster).
+"""
 
 _PREFACE = """# Metrics
 
@@ -94,8 +102,15 @@ def page() -> str:
         ("A pipeline or a streaming query", JOB),
     ):
         lines += [f"## {title}\n", *_table(families_of(modules)), ""]
+    lines += [EXPORTER_TITLE, *_table(exporter_families()), ""]
     lines[-1] = _DIFFERENCES.rstrip("\n")
     return "\n".join(lines)
+
+
+def exporter_families() -> list[Family]:
+    """Return the metrics of `turbopump exporter`, by name."""
+    found = {*FAMILIES, *families_of((turbopump.admin.exporter.collector,))}
+    return sorted(found, key=lambda family: family.name)
 
 
 def families_of(modules: tuple[ModuleType, ...]) -> list[Family]:

@@ -17,8 +17,6 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
-import msgspec
-
 from turbopump.broker.client_table import ConsumerGroup
 from turbopump.broker.pop.group_queue import ANY_QUEUE, GroupQueue, TopicGroup
 from turbopump.broker.pop.pop import Pop
@@ -85,13 +83,9 @@ BACKGROUND_MAX: Final = 256
 _NONE: Final = 1 << 62
 
 
-# Rows and store times stay in memory from scrape to scrape. Python's collector does not scan them:
-# with 10,000 tuples of objects, each scrape stopped the loop for 5 to 9 ms.
-class _Row(msgspec.Struct, frozen=True, gc=False):
-    """Label values of a group and a topic, and the values of the families in their order."""
-
-    labels: tuple[str, ...]
-    values: tuple[int, ...]
+_Row = tuple[tuple[str, ...], tuple[int, ...]]
+"""Label values of a group and a topic, and the values of the families in their order. Python's
+collector does not scan plain tuples of texts and numbers."""
 
 
 class _Position(NamedTuple):
@@ -121,9 +115,9 @@ class ConsumerLag:
         self._stored = stored
         self._pop = pop
         self._rows: list[_Row] = []
-        self._times: dict[int, int] = {}
+        self._times: dict[ConsumeQueue, dict[int, int]] = {}
         """Store times in ms, by queue and offset, that the last walk used."""
-        self._used: dict[int, int] = {}
+        self._used: dict[ConsumeQueue, dict[int, int]] = {}
         self._cold: dict[tuple[ConsumeQueue, int], None] = {}
         self._reading: asyncio.Task[None] | None = None
 
@@ -138,8 +132,8 @@ class ConsumerLag:
         yield from self._samples(0)
 
     def _samples(self, column: int) -> Iterator[Sample]:
-        for row in self._rows:
-            yield row.labels, row.values[column]
+        for labels, values in self._rows:
+            yield labels, values[column]
 
     def _walk(self) -> Steps[None]:
         """Compute the rows of all groups, with a step after each topic of a group."""
@@ -248,7 +242,7 @@ class ConsumerLag:
         now = self._stored.clock.now_ms()
         values = (lag, _age(oldest, now), inflight, _age(oldest_ready, now), ready)
         system = self._stored.statistics.events.is_system(topic, name)
-        return _Row((name, topic, is_retry, system), values)
+        return (name, topic, is_retry, system), values
 
     # --- store times
 
@@ -259,16 +253,16 @@ class ConsumerLag:
         """
         if offset >= queue.end.value:
             return _NONE
-        key = _key(queue, offset)
-        known = self._used.get(key)
+        used = self._used.setdefault(queue, {})
+        known = used.get(offset)
         if known is None:
-            known = self._times.get(key)
+            known = self._times.get(queue, {}).get(offset)
         if known is None:
             known = in_memory(self._stored.store.lookup.time_at(queue, offset))
         if known is None:
             self._cold[queue, offset] = None
             return _NONE
-        self._used[key] = known
+        used[offset] = known
         return known if known > 0 else _NONE
 
     async def _read_cold(self, wanted: list[tuple[ConsumeQueue, int]]) -> None:
@@ -280,12 +274,7 @@ class ConsumerLag:
                 found = await ask(store.cold_reads, steps, self._stored.turns)
             except (TurbopumpError, OSError):
                 return  # the next scrape tries again
-            self._times[_key(queue, offset)] = found
-
-
-def _key(queue: ConsumeQueue, offset: int) -> int:
-    """Return the key of a store time. A queue keeps its number until it is deleted."""
-    return id(queue) << 64 | offset
+            self._times.setdefault(queue, {})[offset] = found
 
 
 def _codes_of(group: ConsumerGroup[Wire] | None, topic: str) -> frozenset[int]:

@@ -188,7 +188,7 @@ class Sender:
                 if self.namespace is None:
                     raise
                 text = str(error).replace(repr(topic), repr(self.shown_topic(topic)), 1)
-                raise RouteNotFoundError(text, code=error.code) from None
+                raise type(error)(text, code=error.code) from None
 
 
 def is_usual(route: TopicRoute) -> bool:

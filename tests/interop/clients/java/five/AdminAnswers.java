@@ -21,7 +21,7 @@ final class AdminAnswers {
     public static void main(String[] args) throws Exception {
         PrintStream answers = System.out;
         System.setOut(System.err);
-        DefaultMQAdminExt admin = new DefaultMQAdminExt(60_000L);
+        DefaultMQAdminExt admin = new DefaultMQAdminExt(Session.signer(Session.ADMIN), 60_000L);
         admin.setNamesrvAddr(args[0]);
         admin.setInstanceName("answers");
         admin.start();
