@@ -243,7 +243,7 @@ async def resumes_the_checks_of_a_transaction(side: Side) -> object:
         await eventual(is_given_up)
     (queue,) = await with_messages()
     half = await messages.at(queue, 0)
-    await messages.resume_check(GIVEN_UP, half.offset_msg_id)
+    await messages.resume_check(half.offset_msg_id)
     return half.body
 
 

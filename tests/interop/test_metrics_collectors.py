@@ -27,13 +27,15 @@ Forms = dict[str, dict[str, Any]]
 
 async def exchange(namesrv: str, collector: Collector) -> None:
     """Send and consume, and wait until a report has counted it."""
-    async with Producer(namesrv, send_timeout=30) as producer:
+    async with (
+        Producer(namesrv, send_timeout=30) as producer,
+        PushConsumer(
+            namesrv, group="g", topic="orders", consume_from=ConsumeFrom.FIRST
+        ) as consumer,
+    ):
         for _ in range(10):
             await producer.send("orders", b"a book")
-    async with PushConsumer(
-        namesrv, group="g", topic="orders", consume_from=ConsumeFrom.FIRST
-    ) as consumer:
-        await consumer.take(10)
+        await consumer.take(1)
         reports = len(collector.requests)
         await until(lambda: len(collector.requests) >= reports + 3)
 

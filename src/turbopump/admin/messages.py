@@ -14,13 +14,14 @@ from turbopump.admin.cluster import Servers
 from turbopump.admin.group_lag import group_lag
 from turbopump.admin.groups import GroupMembers, members_of
 from turbopump.admin.topics import Topics
-from turbopump.client.consumer.offsets import Time
 from turbopump.client.message_finder import FoundMessages, MessageFinder
+from turbopump.client.times import Time
 from turbopump.client.trace import TRACE_TOPIC
 from turbopump.client.trace_reading import TracedAction, read_actions
 from turbopump.config.addresses import join_address
 from turbopump.errors import RemotingError
 from turbopump.message.message import MessageQueue, ReceivedMessage
+from turbopump.message.rules import GIVEN_UP_TOPIC
 from turbopump.protocol.requests.clients import ConsumeType, MessageModel
 from turbopump.protocol.requests.send import ResumeCheckHalfMessage
 from turbopump.protocol.requests.statistics import QueryConsumeQueue, QueryConsumeQueueResponseBody
@@ -194,19 +195,19 @@ class Messages:
         ]
         return sorted(actions, key=lambda action: action.time_ms)
 
-    async def resume_check(self, topic: str, msg_id: str) -> None:
+    async def resume_check(self, msg_id: str) -> None:
         """Have a broker ask again for the outcome of a transaction that it has given up.
 
-        Finds the half message, and sends RESUME_CHECK_HALF_MESSAGE (323) to its broker.
+        Finds the half message in ``TRANS_CHECK_MAX_TIME_TOPIC``, and sends
+        RESUME_CHECK_HALF_MESSAGE (323) to its broker. No other topic is searched, because Apache's
+        broker would make a half message of any message.
 
-        - ``topic``: the topic in which the message is now, ``TRANS_CHECK_MAX_TIME_TOPIC``.
-
-        Raises MessageNotFoundError, RouteNotFoundError, ResponseError if the broker refuses, and
-        RemotingError. Java: ``resumeCheckHalfMessage``.
+        Raises MessageNotFoundError, RouteNotFoundError if no transaction was given up,
+        ResponseError if the broker refuses, and RemotingError. Java: ``resumeCheckHalfMessage``.
         """
-        message = await (await self._finder()).view(topic, msg_id)
+        message = await (await self._finder()).view(GIVEN_UP_TOPIC, msg_id)
         (address,) = await self._servers.brokers_at(message.broker_name)
-        request = ResumeCheckHalfMessage(topic=topic, msg_id=message.offset_msg_id)
+        request = ResumeCheckHalfMessage(topic=GIVEN_UP_TOPIC, msg_id=message.offset_msg_id)
         await self._servers.ask(address, request)
 
     async def queue_units(

@@ -17,6 +17,8 @@ REPLY_TOPIC_END: Final = "_REPLY_TOPIC"
 """Suffix of the topic for a cluster's replies, after the name of the cluster."""
 DEFAULT_TOPIC: Final = "TBW102"
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+GIVEN_UP_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+"""Topic of half messages whose outcome the broker has given up to ask for."""
 LMQ_PREFIX: Final = "%LMQ%"
 """Prefix of Apache's light queues, whose units point to messages of other topics."""
 

@@ -19,7 +19,6 @@ from turbopump.message.message import MessageQueue
 from turbopump.metrics.family import Family, Kind, Metrics, Sample
 from turbopump.metrics.prometheus_text import CONTENT_TYPE, text_pieces
 from turbopump.metrics.tables import CounterTable, HistogramTable
-from turbopump.remoting.http_pages import HttpPages, Page
 
 _JOB: Final = ("pipeline", "name")
 ROWS: Final = Family(
@@ -136,6 +135,8 @@ class MetricsPage:
     """
 
     def __init__(self, metrics: Metrics, port: int) -> None:
+        from turbopump.remoting.http_pages import HttpPages, Page  # it needs Unix
+
         self._pages = HttpPages(
             {"/metrics": lambda _: Page(HTTPStatus.OK, text_pieces(metrics), CONTENT_TYPE)}
         )

@@ -16,7 +16,7 @@ from turbopump import (
     Producer,
     PullConsumer,
     PushConsumer,
-    ResponseError,
+    RouteNotFoundError,
 )
 from turbopump.admin.admin import Admin
 from turbopump.admin.messages import MessageTrack, TrackState
@@ -46,8 +46,8 @@ async def test_messages_are_found_again(broker: RunningBroker, admin: Admin, /) 
     assert units.queue_data is not None
     assert [one.physic_offset for one in units.queue_data] == [found.commit_log_offset]
     assert (units.min_queue_index, units.max_queue_index) == (0, 1)
-    with pytest.raises(ResponseError):
-        await admin.messages.resume_check("orders", sent.msg_id)  # not a half message
+    with pytest.raises(RouteNotFoundError):  # no transaction was ever given up
+        await admin.messages.resume_check(sent.msg_id)
 
 
 @in_loop(with_admin)

@@ -29,11 +29,11 @@ from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.reading import ask
 from turbopump.broker.topics import TopicTable
 from turbopump.broker.transactions.endings import Endings
-from turbopump.broker.transactions.half_messages import GIVEN_UP_TOPIC, QUEUE, HalfMessage, half_of
+from turbopump.broker.transactions.half_messages import QUEUE, HalfMessage, half_of
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import MessageError, StoreError
-from turbopump.message.rules import HALF_TOPIC
+from turbopump.message.rules import GIVEN_UP_TOPIC, HALF_TOPIC
 from turbopump.protocol.command import encode_command, request_command
 from turbopump.remoting.wire import Wire
 from turbopump.store.disk_space import SpaceLevel

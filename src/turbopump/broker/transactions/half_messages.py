@@ -61,7 +61,6 @@ from turbopump.store.log.commit_log import PutResult
 from turbopump.store.queues.lookup import StoredEntry
 
 OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-GIVEN_UP_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 GROUP: Final = "CID_RMQ_SYS_TRANS"
 OP_PROPERTIES: Final = "TAGS\x01d\x02"
 QUEUE: Final = 0

@@ -15,7 +15,6 @@ from typing import Final, TypeVar
 from turbopump.broker.reading import ask
 from turbopump.broker.transactions.endings import Endings
 from turbopump.broker.transactions.half_messages import (
-    GIVEN_UP_TOPIC,
     OP_TOPIC,
     QUEUE,
     HalfMessage,
@@ -30,7 +29,7 @@ from turbopump.message.properties import (
     UNIQ_KEY,
     SysFlag,
 )
-from turbopump.message.rules import HALF_TOPIC
+from turbopump.message.rules import GIVEN_UP_TOPIC, HALF_TOPIC
 from turbopump.remoting.turns import Turns
 from turbopump.store.log.cold_reads import ReadSteps
 from turbopump.store.message_store import MessageStore
