@@ -5,7 +5,8 @@ Two parts:
 - `sends`: sends of 1 KiB with metrics off and with a scrape each second, in turns, and the longest
   wait of a bystander meanwhile.
 - `series`: a broker with 10,000 topics, and 100 groups on 100 topics each. Duration of a scrape,
-  its number of series, waits of a bystander with and without scrapes, memory, and a deleted topic.
+  its number of series, p99 of 64 sends at a time with and without a scrape each second, the longest
+  wait of a bystander, memory, and a deleted topic.
 
 The one rule: both brokers of a pair run in one minute on the same cores. Waits of a bystander count
 in CPU time of the broker too, because other work on the machine delays everybody. Exit status 1: a
@@ -69,6 +70,16 @@ class Scraper:
         self.lines = sum(not line.startswith("#") for line in text.splitlines())
         return text
 
+    def pull(self) -> None:
+        """Fetch the page and drop it. This costs the machine little beside what is measured."""
+        began = time.monotonic()
+        with socket.create_connection(("127.0.0.1", self.port), timeout=60) as connection:
+            connection.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            buffer = bytearray(1 << 18)
+            while connection.recv_into(buffer):
+                pass
+        self.times.append(time.monotonic() - began)
+
     @contextmanager
     def each_second(self) -> Iterator[None]:
         ended = threading.Event()
@@ -76,7 +87,7 @@ class Scraper:
         def repeat() -> None:
             due = time.monotonic()
             while not ended.wait(max(due - time.monotonic(), 0)):
-                self.fetch()
+                self.pull()
                 due += 1
 
         thread = threading.Thread(target=repeat)
@@ -193,9 +204,9 @@ CREATE_TOPIC, SEND, COMMIT, DELETE_TOPIC = 17, 310, 15, 215
 AT_ONCE = 20
 
 
-def fill(port: int, topics: int, groups: int, topics_of_group: int) -> list[Client]:
-    """Make topics with a message each, and groups with an offset in each of their topics. Return
-    the connections of the groups' members."""
+def fill(port: int, topics: int, used: int, groups: int, topics_of_group: int) -> list[Client]:
+    """Make topics, of which ``used`` have a message, and groups with an offset in each of their
+    topics. Return the connections of the groups' members."""
     client = Client(port)
     client.ask_all(
         CREATE_TOPIC,
@@ -223,7 +234,7 @@ def fill(port: int, topics: int, groups: int, topics_of_group: int) -> list[Clie
         SEND,
         [
             ({**sent, "b": f"topic-{number}", "i": f"UNIQ_KEY\x01{number:032X}\x02"}, b"x" * 100)
-            for number in range(topics)
+            for number in range(used)
         ],
     )
     members = []
@@ -248,12 +259,25 @@ def fill(port: int, topics: int, groups: int, topics_of_group: int) -> list[Clie
     return members
 
 
+def measured_p99(broker: RunningBroker, cores: Cores, seconds: float) -> LoadResult:
+    """Sends of 1 KiB to one topic, 64 outstanding."""
+    load = SENDS.arguments()
+    return measure_load(broker.port, load, core=cores.load, seconds=seconds, watch=broker.pid)
+
+
 def rows_of_series(
-    cores: Cores, topics: int, groups: int, topics_of_group: int, pairs: int, seconds: float
+    cores: Cores,
+    topics: int,
+    used: int,
+    groups: int,
+    topics_of_group: int,
+    pairs: int,
+    seconds: float,
 ) -> list[list[str]]:
     with broker_with_metrics(cores, on=True) as (broker, scraper):
         create_topic(broker.port, TOPIC, 1)
-        members = fill(broker.port, topics, groups, topics_of_group)
+        create_topic(broker.port, SENDS.topic, 8)
+        members = fill(broker.port, topics, used, groups, topics_of_group)
         with running_bystander(broker.port, broker.pid) as bystander:
             ratios: list[float] = []
             stalls: list[float] = []
@@ -261,18 +285,20 @@ def rows_of_series(
             before = anonymous_of(broker.pid)
             with peak_memory(broker.pid) as peak:
                 for number in range(pairs):
+                    calm = measured_p99(broker, cores, seconds)
+                    with scraper.each_second():
+                        beside = measured_p99(broker, cores, seconds)
+                    ratios.append(beside.p99_us / calm.p99_us)
                     window_of(bystander)
-                    time.sleep(seconds)
-                    calm = window_of(bystander)
                     with scraper.each_second():
                         time.sleep(seconds)
-                    loaded = window_of(bystander)
-                    ratios.append(loaded.p99_ms / calm.p99_ms)
-                    stalls.append(loaded.cpu_ms)
+                    waits = window_of(bystander)
+                    stalls.append(waits.cpu_ms)
                     click.echo(
-                        f"pair {number + 1}: p99 {calm.p99_ms:.2f} and {loaded.p99_ms:.2f} ms, "
-                        f"longest {calm.longest_ms:.1f} and {loaded.longest_ms:.1f} ms "
-                        f"({loaded.cpu_ms:.1f} ms of CPU)"
+                        f"pair {number + 1}: {calm.rate:,.0f} and {beside.rate:,.0f} messages/s, "
+                        f"p99 {calm.p99_us / 1000:.2f} and {beside.p99_us / 1000:.2f} ms; "
+                        f"a bystander's longest wait {waits.longest_ms:.1f} ms "
+                        f"({waits.cpu_ms:.1f} ms of CPU)"
                     )
         client = members[0]
         grown = (max(peak) - before) / MIB
@@ -304,6 +330,12 @@ def _row(name: str, wanted: str, measured: float, reached: bool | None) -> list[
 @click.option("--pairs", type=click.IntRange(1), default=3, show_default=True)
 @click.option("--seconds", type=click.FloatRange(0.5), default=8.0, show_default=True)
 @click.option("--topics", default=10_000, show_default=True)
+@click.option(
+    "--used",
+    default=1000,
+    show_default=True,
+    help="Topics with a message. Each has 11 series more.",
+)
 @click.option("--groups", default=100, show_default=True)
 @click.option("--topics-of-group", default=100, show_default=True)
 @click.option(
@@ -316,6 +348,7 @@ def main(
     pairs: int,
     seconds: float,
     topics: int,
+    used: int,
     groups: int,
     topics_of_group: int,
     old: Path | None,
@@ -326,7 +359,7 @@ def main(
         if "sends" in (parts or PARTS):
             rows += rows_of_sends(cores, pairs, seconds, old or SOURCES)
         if "series" in (parts or PARTS):
-            rows += rows_of_series(cores, topics, groups, topics_of_group, pairs, seconds)
+            rows += rows_of_series(cores, topics, used, groups, topics_of_group, pairs, seconds)
     except FAILURES as error:
         click.echo(f"the measurement failed: {error!r}", err=True)
         sys.exit(2)

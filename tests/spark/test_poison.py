@@ -136,7 +136,7 @@ def test_every_reader_reads_what_was_archived(
     assert odd_rows([row.asDict() for row in found.collect()]) == wanted
     ticks = ", ".join(f"`{name.replace('`', '``')}`" for name in ODD)
     text = f"select {ticks} from lake where x is not null"
-    arguments = ["sql", "--lake", str(lake), "-n", broker.namesrv, "--json"]
+    arguments = ["sql", "--lake", str(lake), "-n", broker.namesrv, "--output=json"]
     assert main([*arguments, text]) == 0
     assert [tuple(json.loads(capsys.readouterr().out).values())] == wanted
     assert main([*arguments, "select * from lake"]) == 0
@@ -228,7 +228,7 @@ def test_a_lake_of_bodies_as_they_are_is_replayed_and_asked(
     assert {row.bodyFault for row in rows} == {None}
     assert {row.k for row in rows} == {None, "a\x01b"}
     text = "select count(bodyFault) as n, count(*) as rows from P"
-    assert main(["sql", text, "--json", "-n", broker.namesrv]) == 0
+    assert main(["sql", text, "--output=json", "-n", broker.namesrv]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found == {"n": len(POISON), "rows": len(BODIES)}
 
@@ -246,7 +246,7 @@ def test_bodies_without_their_faults_are_read_with_a_warning(
 def test_a_time_that_python_cannot_show_is_told_with_what_to_do(
     spark: SparkSession, broker: BrokerThread, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for form in ([], ["--json"], ["--csv"]):
+    for form in ([], ["--output=json"], ["--output=csv"]):
         text = "select timestamp_seconds(1795880000000) as t"
         assert main(["sql", text, "-n", broker.namesrv, *form]) == 2
         said = capsys.readouterr().err.splitlines()[-1]

@@ -57,9 +57,9 @@ def test_topics_are_tables(sql: Sql, capsys: pytest.CaptureFixture[str]) -> None
         "2 rows",
     ]
     text = "select a.n, b.n from (select count(*) n from flights where queueId = 0) a, "
-    assert sql(f"{text}(select count(*) n from flights) b", "--csv") == 0
+    assert sql(f"{text}(select count(*) n from flights) b", "--output=csv") == 0
     assert capsys.readouterr().out == "n,n\n3,6\n"
-    assert sql("select max(m.queueOffset) from `my-topic` m, flights f", "--csv") == 0
+    assert sql("select max(m.queueOffset) from `my-topic` m, flights f", "--output=csv") == 0
     assert list(csv.reader(io.StringIO(capsys.readouterr().out))) == [["max(queueOffset)"], ["2"]]
 
 
@@ -67,7 +67,7 @@ def test_answers_come_as_json_lines_and_parquet(
     sql: Sql, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     text = "select queueId, body, properties, storeTimestamp from flights order by queueId limit 1"
-    assert sql(text, "--json") == 0
+    assert sql(text, "--output=json") == 0
     assert json.loads(capsys.readouterr().out) == {
         "queueId": 0,
         "body": '{"n": 0}',
@@ -81,7 +81,7 @@ def test_answers_come_as_json_lines_and_parquet(
     assert [path.name for path in tmp_path.iterdir()] == ["answer.parquet"]
 
 
-@pytest.mark.parametrize("form", ["--json", "--csv"])
+@pytest.mark.parametrize("form", ["--output=json", "--output=csv"])
 def test_times_are_of_utc_wherever_the_machine_is(
     sql: Sql, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
@@ -98,7 +98,7 @@ def test_times_are_of_utc_wherever_the_machine_is(
         monkeypatch.undo()
         time.tzset()
     out = capsys.readouterr().out
-    if form == "--json":
+    if form == "--output=json":
         assert json.loads(out) == {
             "storeTimestamp": "2023-11-14T22:13:20",
             "within": [{"timestamp": "2023-11-14T22:13:20"}],
@@ -114,7 +114,7 @@ def test_an_answer_that_could_not_be_read_is_refused(
     sql: Sql, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     text = "select queueId as a, queueOffset as a from flights"
-    for form in (["--json"], ["--parquet", str(tmp_path / "a.parquet")]):
+    for form in (["--output=json"], ["--parquet", str(tmp_path / "a.parquet")]):
         assert sql(text, *form) == 2
         assert "two columns 'a'" in capsys.readouterr().err
     assert sql("select 1", "--parquet", str(tmp_path / "none" / "a.parquet")) == 2
@@ -152,7 +152,7 @@ def test_what_is_no_table_is_refused_with_those_that_are(
     assert "SELEKT is not a query" in capsys.readouterr().err
     assert sql("select (1") == 1
     assert "Syntax error" in capsys.readouterr().err
-    assert sql("select 1", "--json", "--parquet", "x") == 2
+    assert sql("select 1", "--output=json", "--parquet", "x") == 2
     assert "one form" in capsys.readouterr().err
     assert sql("select * from lake", "--lake", "/nowhere") == 1
     assert "/nowhere is not a lake" in capsys.readouterr().err

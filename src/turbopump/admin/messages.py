@@ -14,8 +14,8 @@ from turbopump.admin.cluster import Servers
 from turbopump.admin.group_lag import group_lag
 from turbopump.admin.groups import GroupMembers, members_of
 from turbopump.admin.topics import Topics
-from turbopump.client.consumer.offsets import Time
 from turbopump.client.message_finder import FoundMessages, MessageFinder
+from turbopump.client.times import Time
 from turbopump.client.trace import TRACE_TOPIC
 from turbopump.client.trace_reading import TracedAction, read_actions
 from turbopump.config.addresses import join_address

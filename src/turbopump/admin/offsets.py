@@ -14,8 +14,8 @@ from turbopump.admin.cluster import Servers, ask_each
 from turbopump.admin.group_lag import GroupLag, group_lag
 from turbopump.admin.groups import Groups
 from turbopump.admin.topics import Topics, unknown_topic
-from turbopump.client.consumer.offsets import Time, as_ms
 from turbopump.client.setting_rules import SettingRule, is_whole
+from turbopump.client.times import Time, as_ms
 from turbopump.errors import ClientError, NotFoundError
 from turbopump.message.message import MessageQueue
 from turbopump.protocol.codes import ResponseCode

@@ -1,5 +1,4 @@
-"""`turbopump consumer list|show|status`: consumer groups, their members, their lag and their
-status."""
+"""`turbopump consumer list|show|status`: the running consumers of groups, and their status."""
 
 from __future__ import annotations
 
@@ -27,7 +26,6 @@ from turbopump.protocol.requests.clients import (
 )
 from turbopump.remoting.client import RemotingClient
 
-GROUPS: Final = (Column("group"), Column("consumers"), Column("behind", unit="messages"))
 CLIENTS: Final = (
     Column("client_id", "consumer"),
     Column("address"),
@@ -46,25 +44,23 @@ TOPICS: Final = (
     Column("pull_tps", "pulled", "messages/s"),
 )
 
-command = command_group("consumer", "List consumer groups, and show one.")
+command = command_group(
+    "consumer", "Running consumers: show and ask them. `turbopump group` has settings and lag."
+)
 command.add_command(set_mode)
 
 
-@client_command(
-    command, "list", short_help="Groups, how many consumers they have, how far behind.", watch=True
-)
-async def list_groups(servers: Servers, output: str) -> None:
-    """List the groups that have consumers or an offset anywhere, with their number of consumers and
-    their lag."""
+@client_command(command, "list", short_help="Running consumers of all groups.", watch=True)
+async def list_consumers(servers: Servers, output: str) -> None:
+    """List the running consumers of all groups. `turbopump group list` shows the groups, also those
+    without consumers, and their lag."""
     addresses = await servers.masters()
-    rows = []
-    for group in await group_names(servers, addresses):
-        clients = {row["client_id"] for row in (await _group(servers, addresses, group))["clients"]}
-        queues = await group_offsets(servers, addresses, group)
-        if clients or queues:
-            behind = sum(row["behind"] for row in queues)
-            rows.append({"group": group, "consumers": len(clients), "behind": behind})
-    show(output, {"groups": rows}, [Table(GROUPS, rows)])
+    rows = [
+        {"group": group, **row}
+        for group in await group_names(servers, addresses)
+        for row in (await _group(servers, addresses, group))["clients"]
+    ]
+    show(output, {"consumers": rows}, [Table((Column("group"), *CLIENTS), rows)])
 
 
 @client_command(

@@ -79,10 +79,9 @@ class SuggestingGroup(click.Group):
 
 
 class ServerGroup(SuggestingGroup):
-    """Command that runs a server, with commands for a running one.
+    """Group some of whose commands are imported when they are called, such as those of a server.
 
-    ``places`` has the module and the name of each of these commands. A command is imported when it
-    is called, because the start of a server does not need it.
+    ``places`` has the module and the name of each of these commands.
     """
 
     def __init__(self, *given: Any, places: Mapping[str, tuple[str, str]], **extra: Any) -> None:
@@ -90,11 +89,11 @@ class ServerGroup(SuggestingGroup):
         self._places = places
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self._places)
+        return [*self.commands, *self._places]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self._places:
-            return None
+            return super().get_command(ctx, cmd_name)
         module, name = self._places[cmd_name]
         command = getattr(importlib.import_module(module), name)
         assert isinstance(command, click.Command)

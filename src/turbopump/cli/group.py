@@ -19,7 +19,7 @@ from turbopump.admin.groups import Groups, group_names
 from turbopump.admin.offsets import Offsets
 from turbopump.admin.topics import Topics
 from turbopump.cli.changes import Change, dry_run_option, show_changes
-from turbopump.cli.entry import command_group, complain
+from turbopump.cli.entry import EXISTS, WRONG_USAGE, command_group, complain
 from turbopump.cli.frame import NOT_FOUND, client_command, show
 from turbopump.cli.names import broker_option, group_subject
 from turbopump.cli.tables import TIME, Column, Table
@@ -56,9 +56,6 @@ QUEUES: Final = (
     Column("behind_seconds", "behind", "s"),
     Column("last_timestamp", "last consumed", TIME),
 )
-ASKED_WRONGLY: Final = 2
-"""Exit code if `--yes` is missing."""
-
 command = command_group(
     "group", "Consumer groups: settings, members, lag. `turbopump consumer` asks running consumers."
 )
@@ -287,16 +284,15 @@ async def create_group(
 ) -> int:
     """Create a consumer group. A consumer also creates its group, with the default settings, unless
     the broker has autoCreateSubscriptionGroup=false. An existing group is not changed: use
-    `turbopump group alter`; exit code 1."""
+    `turbopump group alter`; exit code 4."""
     facet = Groups(servers)
     wanted = _with(SubscriptionGroupConfig(group_name=group), _wanted(given, options))
     existing = await facet.settings(group, broker=broker, cluster=cluster)
     if existing:
         names = await broker_names(servers)
         there = ", ".join(names.get(at, at) for at in existing)
-        raise click.ClickException(
-            f"the group {group} exists on {there}: turbopump group alter {group} changes it"
-        )
+        complain(f"the group {group} exists on {there}: turbopump group alter {group} changes it")
+        return EXISTS
     return await _put(
         servers,
         dict.fromkeys(await servers.brokers_at(broker, cluster), wanted),
@@ -409,7 +405,7 @@ async def delete_group(
     code = show_changes(output, changes, dry_run=not yes)
     if not yes:
         complain(f"the group {group} is not deleted: --yes deletes it")
-        return ASKED_WRONGLY
+        return WRONG_USAGE
     return code
 
 

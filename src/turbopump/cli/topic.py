@@ -12,7 +12,6 @@ import click
 from msgspec import structs
 
 from turbopump.admin.cluster import Servers, refuse_unknown_cluster
-from turbopump.admin.kv import Kv
 from turbopump.admin.topic_contents import QueueContent, queue_contents, unread_ids
 from turbopump.admin.topics import (
     delete_topic_on_broker,
@@ -23,12 +22,10 @@ from turbopump.admin.topics import (
     users_topics,
 )
 from turbopump.cli.changes import Change, dry_run_option, show_changes
-from turbopump.cli.entry import EXISTS, WRONG_USAGE, command_group, complain
+from turbopump.cli.entry import EXISTS, WRONG_USAGE, ServerGroup, command_group, complain
 from turbopump.cli.frame import INCOMPLETE, NOT_FOUND, client_command, show
-from turbopump.cli.group import broker_names
 from turbopump.cli.names import broker_option, topic_subject
 from turbopump.cli.tables import Column, Table
-from turbopump.cli.topic_queues import order, show_topic
 from turbopump.cli.values import checked_pairs
 from turbopump.errors import ResponseError
 from turbopump.message.rules import did_you_mean, is_system_topic
@@ -59,9 +56,14 @@ SETTINGS: Final = {
 """Settings of a topic that a command changes, with the field of each."""
 T = TypeVar("T")
 
-command = command_group("topic", "List, show, create, change and delete topics.")
-command.add_command(show_topic)
-command.add_command(order)
+PLACES: Final = {
+    "show": ("turbopump.cli.topic_queues", "show_topic"),
+    "order": ("turbopump.cli.topic_queues", "order"),
+}
+
+command = command_group(
+    "topic", "List, show, create, change and delete topics.", cls=ServerGroup, places=PLACES
+)
 
 
 @client_command(command, "list", watch=True)
@@ -168,6 +170,9 @@ async def create_topic(
         changes += _changes(address, None, wanted)
         changes += [Change(address, key, None, value) for key, value in attributes.items()]
     if ordered and not dry_run:
+        from turbopump.admin.kv import Kv  # few topics are ordered
+        from turbopump.cli.group import broker_names
+
         names = await broker_names(servers)
         given = {names[at]: wanted.write_queue_nums for at in addresses if at in names}
         await Kv(servers).set_ordered_queues(name, given, keep_others=True)

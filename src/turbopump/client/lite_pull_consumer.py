@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, MutableMapping, Seque
 from typing import Final
 
 from turbopump.client.consumer.group_consumer import GroupConsumer, RunningConsumer
-from turbopump.client.consumer.offsets import OffsetStore, Time, as_ms
+from turbopump.client.consumer.offsets import OffsetStore
 from turbopump.client.consumer.prefetching import PrefetchedQueue, Prefetching
 from turbopump.client.consumer.queue_listeners import QueueListener, QueueListeners
 from turbopump.client.consumer.queue_table import QueueChange
@@ -26,6 +26,7 @@ from turbopump.client.lifecycle import Lifecycle
 from turbopump.client.namespace import unwrapped, wrap, wrapped
 from turbopump.client.setting_rules import OFFSET, SettingRule, is_number, whole_from
 from turbopump.client.settings import ClientSettings, keywords_of
+from turbopump.client.times import Time, as_ms
 from turbopump.client.topic_route import TopicRoute
 from turbopump.client.tracing import Tracing
 from turbopump.errors import ConfigError

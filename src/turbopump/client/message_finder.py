@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from turbopump import errors
-from turbopump.client.consumer.offsets import OffsetStore, Time, as_ms
+from turbopump.client.consumer.offsets import OffsetStore
 from turbopump.client.consumer.pull import pull, pull_request, wanted_messages
 from turbopump.client.consumer.subscription import ALL, tag_subscription
 from turbopump.client.instance import ClientInstance
@@ -31,6 +31,7 @@ from turbopump.client.setting_rules import (
     whole_from,
 )
 from turbopump.client.settings import ClientSettings, keywords_of
+from turbopump.client.times import Time, as_ms
 from turbopump.client.topic_route import TopicRoute
 from turbopump.config.addresses import join_address
 from turbopump.message.codec import decode_entry

@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from turbopump.client.consumer.offsets import OffsetStore, as_ms
+from turbopump.client.consumer.offsets import OffsetStore
 from turbopump.client.consumer.pull import (
     PULL_BATCH,
     PullResult,
@@ -36,6 +36,7 @@ from turbopump.client.namespace import unwrapped, wrap, wrapped
 from turbopump.client.setting_rules import OFFSET, TIMEOUT, SettingRule, is_a, is_whole, whole_from
 from turbopump.client.settings import GroupSettings, keywords_of
 from turbopump.client.shared_instances import join_instance
+from turbopump.client.times import as_ms
 from turbopump.errors import ConnectError
 from turbopump.message.message import MessageQueue, ReceivedMessage
 from turbopump.protocol.requests.clients import (

@@ -28,7 +28,11 @@ class CounterTable:
 
     def read(self) -> Iterator[Sample]:
         """Return the samples of all series."""
-        return iter(list(self._counts.items()))
+        # A copy of all pairs would make Python's collector run.
+        for values in list(self._counts):
+            count = self._counts.get(values)
+            if count is not None:
+                yield values, count
 
     def forget(self, gone: Callable[[Values], bool]) -> None:
         """Delete the series for which ``gone`` returns True, such as those of a deleted topic."""
@@ -55,8 +59,10 @@ class HistogramTable:
 
     def read(self) -> Iterator[Sample]:
         """Return the samples of all series."""
-        for values, counts in list(self._counts.items()):
-            yield values, Distribution(tuple(counts), self._totals.get(values, 0.0))
+        for values in list(self._counts):
+            counts = self._counts.get(values)
+            if counts is not None:
+                yield values, Distribution(tuple(counts), self._totals[values])
 
     def forget(self, gone: Callable[[Values], bool]) -> None:
         """Delete the series for which ``gone`` returns True."""

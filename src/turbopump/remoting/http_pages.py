@@ -134,7 +134,7 @@ class Answering:
         self, pages: Pages, sockets: Sequence[socket.socket], tls: FirstByte | None = None
     ) -> None:
         self._pages = pages
-        self._turns = Turns(share=PAGES_SHARE, slice_min_s=SLICE_MIN_S)
+        self._turns = Turns(share=PAGES_SHARE, slice_min_s=SLICE_MIN_S, now=time.perf_counter)
         self._connections: dict[_Connection, None] = {}
         """Open connections, oldest first."""
         self._ports: list[ListeningPort] = []

@@ -14,7 +14,8 @@ from typing import Final
 from turbopump.metrics.family import Distribution
 
 INTERVAL_S: Final = 0.01
-"""Seconds between two timers. A hundred of them take about 0.1 % of a processor."""
+"""Seconds between two timers. They take 0.6 % of a processor that is otherwise idle, less beside
+other work."""
 LONG_TURN_S: Final = 0.02
 DELAY_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 

@@ -51,11 +51,20 @@ class Turns:
 
     - ``share``: length of a slice in that of the other work before it.
     - ``slice_min_s``: minimum seconds of a slice.
+    - ``now``: returns a time in seconds. None means the clock of the event loop, which has whole
+      milliseconds with uvloop.
     """
 
-    def __init__(self, *, share: float = 1.0, slice_min_s: float = SLICE_MIN_S) -> None:
+    def __init__(
+        self,
+        *,
+        share: float = 1.0,
+        slice_min_s: float = SLICE_MIN_S,
+        now: Callable[[], float] | None = None,
+    ) -> None:
         self._share = share
         self._slice_min_s = slice_min_s
+        self._given_now = now
         self._lines: dict[Hashable, deque[_Work]] = {}
         """Unfinished work of each connection, in order."""
         self._order: deque[Hashable] = deque()
@@ -129,8 +138,8 @@ class Turns:
 
     def _begin_slice(self, seconds: float = 0.0) -> None:
         loop = asyncio.get_running_loop()
-        self._now = loop.time
-        self._rested_since = loop.time()
+        self._now = self._given_now or loop.time
+        self._rested_since = self._now()
         self._slice_ends = self._rested_since + max(seconds, self._slice_min_s)
         loop.call_soon(self._next_turn)
 

@@ -381,6 +381,10 @@ async def test_an_old_master_with_messages_that_the_new_one_has_not_is_refused_i
     await eventually(lambda: link.fault is not None)
     assert "another log" in str(link.fault)
     assert rejoined.store.max_offset("T", 0) == 2
+    replicas.kill(SLAVE)
+    await eventually(lambda: "another log" not in str(link.fault))
+    assert "another log" in str(link.refusal), "a promotion asks for it when the master is gone"
+    assert link.copied_until is None
 
 
 async def fails_once(

@@ -1,11 +1,20 @@
 """What a shell gets that completes a line which begins with `turbopump`."""
 
+import os
+import shlex
 import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from tests.patient import PATIENT
+from tests.unit.cli.commands import command_environment
 
+from turbopump.blocking import ConsumeFrom, PushConsumer
 from turbopump.cli import main
 from turbopump.cli.entry import COMMANDS
+from turbopump.testing.broker_in_loop import BrokerThread
 
 
 def answer(
@@ -67,3 +76,57 @@ def test_bash_takes_its_script_and_knows_what_completes_turbopump(
         check=True,
     )
     assert shown.stdout == "complete -o nosort -F _turbopump_completion turbopump\n"
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[BrokerThread]:
+    """With the topics `orders` and `offers`, and the group `billing`."""
+    with BrokerThread() as running:
+        for topic in ("orders", "offers"):
+            running.create_topic(topic, 1)
+        with PushConsumer(
+            running.namesrv, group="billing", topic="orders", consume_from=ConsumeFrom.FIRST
+        ) as consumer:
+            consumer.commit(acknowledged=True)
+            yield running
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("topic route or", ["orders"]),
+        ("topic route -t o", ["offers", "orders"]),
+        ("consume o", ["offers", "orders"]),
+        ("offset show bil", ["billing"]),
+        ("offset reset billing of", ["offers"]),
+        ("offset reset -g billing -t of", ["offers"]),
+        ("consume orders -g b", ["billing"]),
+        ("broker drain b", ["broker-test"]),
+        ("topic create T -b bro", ["broker-test"]),
+    ],
+)
+def test_bash_completes_topics_groups_and_brokers_of_a_running_cluster(
+    line: str, offered: list[str], broker: BrokerThread, tmp_path: Path
+) -> None:
+    command = tmp_path / "turbopump"
+    command.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, PATIENT])} "$@"\n')
+    command.chmod(0o755)
+    words = ["turbopump", *line.split()]
+    lines = (
+        'eval "$(_TURBOPUMP_COMPLETE=bash_source turbopump)"',
+        f"COMP_WORDS=({shlex.join(words)}) COMP_CWORD={len(words) - 1}",
+        "_turbopump_completion turbopump",
+        'printf "%s\\n" "${COMPREPLY[@]}"',
+    )
+    environment = command_environment() | {
+        "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+        "NAMESRV_ADDR": broker.namesrv,
+    }
+    done = subprocess.run(
+        ["bash", "-c", "\n".join(lines)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=True,
+    )
+    assert (sorted(done.stdout.split()), done.stderr) == (offered, "")

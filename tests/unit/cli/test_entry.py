@@ -84,6 +84,26 @@ def test_a_client_starts_without_the_settings_of_servers(run_python: Callable[[s
 
 
 @pytest.mark.parametrize(
+    "name", ["topic", "offset", "group", "auth", "doctor", "cluster", "consume"]
+)
+def test_a_command_starts_without_what_it_seldom_needs(
+    name: str, run_python: Callable[[str], str]
+) -> None:
+    """A command takes at most 0.2 s of a processor, and nearly all of that is imports."""
+    lines = f"import sys\nimport turbopump.cli.{name}\nprint(*sorted(sys.modules))\n"
+    modules = set(run_python(lines).split())
+    seldom = {
+        "turbopump.client.push_consumer",
+        "turbopump.client.producer",
+        "turbopump.broker.broker",
+    }
+    seldom |= {"turbopump.config.broker_config", "turbopump.cli.serving", "turbopump.spark"}
+    seldom |= {"rich", "yaml", "cryptography", "pyarrow", "pyspark"}
+    assert seldom & modules == set()
+    assert name == "consume" or "turbopump.client.instance" not in modules
+
+
+@pytest.mark.parametrize(
     "use", ["import turbopump\nturbopump.Producer", "from turbopump.blocking import Producer"]
 )
 def test_the_library_shows_nothing_of_its_log_by_itself(

@@ -118,10 +118,10 @@ def test_groups_are_listed_and_shown_with_their_consumers(
         )
         (row,) = [
             row
-            for row in answer(run_here("consumer", "list", *server))["groups"]
+            for row in answer(run_here("consumer", "list", *server))["consumers"]
             if row["group"] == "readers"
         ]
-        assert row["consumers"] == 1
+        assert row["client_id"] == consumer.client_id
     text = run_here("consumer", "show", "readers", "-n", broker.namesrv)
     assert text.returncode == 0
     assert "in all" in text.stdout

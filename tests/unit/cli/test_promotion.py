@@ -9,6 +9,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 from tests.patient import PATIENT
 from tests.ports import free_ports
-from tests.unit.cli.commands import Running
+from tests.unit.cli.commands import DEADLINE_S, Running
 
 from turbopump import SendStatus
 from turbopump.blocking import Producer, PullConsumer
@@ -75,8 +76,14 @@ class Pair:
         return shlex.join([sys.executable, *words])
 
     def until_in_sync(self) -> None:
-        while "behind 0" not in self.run("cluster", "ha", "-n", self.namesrv).stdout:
-            pass  # each look takes its time
+        look = ("cluster", "ha", "-n", self.namesrv, "--output", "json")
+        deadline = time.monotonic() + DEADLINE_S
+        in_sync = False
+        while not in_sync:  # each look takes its time
+            assert time.monotonic() < deadline
+            brokers = json.loads(self.run(*look).stdout)["brokers"]
+            slaves = [slave for one in brokers for slave in one.get("slaves", ())]
+            in_sync = any(one["in_sync"] and one["behind"] == 0 for one in slaves)
 
 
 @pytest.fixture

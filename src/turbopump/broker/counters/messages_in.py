@@ -122,7 +122,7 @@ class _Flow:
             buckets = [all_ - one for all_, one in zip(buckets, other.buckets, strict=True)]
         self.count = max(self.count, count)
         self.size = max(self.size, size)
-        self.buckets = list(map(max, self.buckets, buckets))
+        self.buckets[:] = map(max, self.buckets, buckets)
 
 
 class MessagesIn:
@@ -188,7 +188,10 @@ class MessagesIn:
 
     def flows(self) -> Iterator[tuple[tuple[str, ...], _Flow]]:
         """Yield the label values and the numbers of each series."""
-        for topic, walked in list(self._walked.items()):
+        for topic in list(self._walked):  # not the pairs: they make Python's collector run
+            walked = self._walked.get(topic)
+            if walked is None:
+                continue
             normal = self._normal.setdefault(topic, _Flow())
             normal.raise_to(walked, self._events.get(topic, {}).values())
             if normal.count:

@@ -14,6 +14,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from turbopump.client.instance import ClientInstance
+from turbopump.client.times import as_ms
 from turbopump.errors import ResponseError
 from turbopump.message.message import MessageQueue
 from turbopump.message.rules import RETRY_PREFIX
@@ -29,17 +30,6 @@ _read_from_beginning = RepeatedLine(
     "queue is read from its beginning: the group has no offset there, and the first message is "
     "still in the broker's memory; ConsumeFrom.NOW begins at the start queue=%s group=%s",
 )
-
-
-Time = int | datetime
-"""Time in ms since 1970 UTC, or a datetime."""
-
-
-def as_ms(time: Time | None, default: int = 0) -> int:
-    """Convert a time to ms since 1970. Return ``default`` for None."""
-    if time is None:
-        return default
-    return int(time.timestamp() * 1000) if isinstance(time, datetime) else time
 
 
 class ConsumeFrom(Enum):
