@@ -34,7 +34,9 @@ NAME_SERVERS: Final = (
 BROKERS: Final = (Column("cluster"), Column("broker"), Column("id"), Column("address"))
 
 
-@client_command(None, "list", short_help="The name servers, and how many brokers each knows.")
+@client_command(
+    None, "list", short_help="The name servers, and how many brokers each knows.", watch=True
+)
 async def list_name_servers(servers: Servers, output: str) -> int:
     """Ask each name server in -n how many brokers and topics it knows. Exit code 1 if one could not
     be asked, or if they know other brokers."""
