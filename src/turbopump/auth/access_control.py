@@ -40,6 +40,9 @@ always logged, the rest at level DEBUG."""
 _DENIED: Final = "denied user=%s code=%d asked=%s peer=%s rule=%s"
 _ALLOWED: Final = "allowed user=%s code=%d asked=%s peer=%s rule=%s"
 _denied = RepeatedLine(audit, logging.WARNING, _DENIED)
+_denied_metrics = RepeatedLine(
+    audit, logging.WARNING, "denied user=%s page=/metrics asked=%s peer=%s rule=%s"
+)
 
 KNOWN_MAX: Final = 10_000
 """Maximum number of allowed requests in the cache."""
@@ -187,21 +190,28 @@ class AccessControl:
         """Return True if a user with this name and password may read the metrics of the server.
 
         The user is a Super user, or may get one of the server's clusters. ``host`` is that of the
-        peer.
+        peer. A refusal is a line in the audit log.
         """
         # For an unknown user a password is compared too: the time does not show who exists.
         user = self._accounts.users.get(name, NOBODY)
         right = secrets.compare_digest(user.password.encode(), password.encode())
         if not right or user is NOBODY or not user.enabled:
+            claimed = name[:80] or "-"
+            why = "no enabled user with this password"
+            _denied_metrics(claimed, "-", host, why, kind=(claimed, host))
             return False
         if user.is_super or not self._settings.authorization:
             return True
         mine = self._accounts.policies.get(name, _NO_POLICIES)
-        for cluster in self._clusters() or ("",):
-            wanted = need(ResourceType.CLUSTER, cluster, (Action.GET,))
+        needs = [
+            need(ResourceType.CLUSTER, cluster, (Action.GET,))
+            for cluster in self._clusters() or ("",)
+        ]
+        for wanted in needs:
             found = mine.find_entry(wanted.resource, wanted.actions, host)
             if found is not None and found[1].decision is Decision.ALLOW:
                 return True
+        _denied_metrics(name, str(needs[0]), host, "no policy", kind=(name, host))
         return False
 
     # --- the sender

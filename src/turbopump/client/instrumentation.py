@@ -36,11 +36,13 @@ class Telemetry(SendHook, ABC):
     """
 
     @abstractmethod
-    def traced(self, handler: Any, *, group: str | None = None) -> Callable[[Any], object]:
+    def traced(
+        self, handler: Any, *, group: str | None = None, broadcast: bool | None = None
+    ) -> Callable[[Any], object]:
         """Return an observed handler. It has the attribute ``OBSERVED``."""
 
     @abstractmethod
-    def reading(self, group: str) -> Reading:
+    def reading(self, group: str, *, broadcast: bool) -> Reading:
         """Return the observer of a consumer that has no handler."""
 
     @abstractmethod
@@ -126,12 +128,12 @@ def with_telemetry(hooks: Sequence[SendHook]) -> list[SendHook]:
     return [*hooks, found]
 
 
-def handler_with_telemetry(handler: Any, group: str) -> Any:
+def handler_with_telemetry(handler: Any, group: str, *, broadcast: bool) -> Any:
     """Return a handler that the telemetry observes, unless the program has wrapped it already."""
     found = telemetry()
     if found is None or hasattr(handler, OBSERVED):
         return handler
-    return found.traced(handler, group=group)
+    return found.traced(handler, group=group, broadcast=broadcast)
 
 
 def receiving(group: str) -> AbstractContextManager[list[Any]]:

@@ -149,7 +149,11 @@ class OpenTelemetry(Telemetry):
 
     @contextmanager
     def processing(
-        self, message: ReceivedMessage | Sequence[ReceivedMessage], *, group: str | None = None
+        self,
+        message: ReceivedMessage | Sequence[ReceivedMessage],
+        *,
+        group: str | None = None,
+        broadcast: bool | None = None,
     ) -> Iterator[Span]:
         """Open a span for the handling of a message, as in ``with telemetry.processing(message):``.
 
@@ -168,7 +172,7 @@ class OpenTelemetry(Telemetry):
                     raise
             return
         several = [message] if isinstance(message, ReceivedMessage) else list(message)
-        span = self._process_span(message, group)
+        span = self._process_span(message, group, broadcast)
         attributes = _process_attributes(several[0], group)
         if getattr(several[0], "span", None) is None:  # else it was counted when it was taken
             self._consumed.add(len(several), attributes)
@@ -187,7 +191,10 @@ class OpenTelemetry(Telemetry):
             self._process_s.record(perf_counter() - began, attributes)
 
     def _process_span(
-        self, message: ReceivedMessage | Sequence[ReceivedMessage], group: str | None
+        self,
+        message: ReceivedMessage | Sequence[ReceivedMessage],
+        group: str | None,
+        broadcast: bool | None,
     ) -> Span:
         several: list[ReceivedMessage] = []
         parent = None
@@ -198,6 +205,10 @@ class OpenTelemetry(Telemetry):
             several = list(message)
             message = several[0]
             own_attributes = {"messaging.batch.message_count": len(several)}
+        if broadcast is not None:
+            own_attributes["rocketmq.consumption_model"] = (
+                "broadcasting" if broadcast else "clustering"
+            )
         return self._tracer.start_span(
             f"process {message.topic}",
             context=parent,
@@ -207,7 +218,11 @@ class OpenTelemetry(Telemetry):
         )
 
     def traced(
-        self, handler: Handler | BatchHandler, *, group: str | None = None
+        self,
+        handler: Handler | BatchHandler,
+        *,
+        group: str | None = None,
+        broadcast: bool | None = None,
     ) -> Callable[[Any], object]:
         """Return a handler that calls ``handler`` inside a new span.
 
@@ -218,23 +233,23 @@ class OpenTelemetry(Telemetry):
         if is_coroutine_function(handler):
 
             async def awaited(message: Any) -> object:
-                with self.processing(message, group=group):
+                with self.processing(message, group=group, broadcast=broadcast):
                     return await handler(message)  # type: ignore[misc]
 
             observed = awaited
         else:
 
             def called(message: Any) -> object:
-                with self.processing(message, group=group):
+                with self.processing(message, group=group, broadcast=broadcast):
                     return handler(message)
 
             observed = called
         setattr(observed, OBSERVED, True)
         return observed
 
-    def reading(self, group: str) -> _Reading:
+    def reading(self, group: str, *, broadcast: bool) -> _Reading:
         """Return the observer of a consumer's messages that no handler gets."""
-        return _Reading(self, group)
+        return _Reading(self, group, broadcast)
 
     # --- calls of consumers
 
@@ -309,13 +324,14 @@ class _Reading:
     is not the current span of the program, except inside ``OpenTelemetry.processing``.
     """
 
-    def __init__(self, telemetry: OpenTelemetry, group: str) -> None:
+    def __init__(self, telemetry: OpenTelemetry, group: str, broadcast: bool) -> None:
         self._telemetry = telemetry
         self._group = group
+        self._broadcast = broadcast
 
     def began(self, message: Delivery) -> None:
         telemetry = self._telemetry
-        message.span = telemetry._process_span(message, self._group)
+        message.span = telemetry._process_span(message, self._group, self._broadcast)
         telemetry._consumed.add(1, _process_attributes(message, self._group))
 
     def ended(self, message: Delivery, *, ok: bool, seconds: float) -> None:

@@ -378,10 +378,13 @@ class RunningPush(RunningConsumer):
         self._replier: Replier | None = None
         observer = telemetry()
         shown_group = unwrap(namespace, group)
+        reading = None
+        if observer is not None and settings.handler is None:
+            reading = observer.reading(shown_group, broadcast=settings.broadcast)
         self.consumption = Consumption(
             asyncio.get_running_loop().time,
             tracing.of_consumer() if tracing is not None else None,
-            observer.reading(shown_group) if observer and settings.handler is None else None,
+            reading,
         )
         self.ready = ReadyMessages(
             self.consumption.handling_began, batch=settings.handler_batch, ordered=settings.ordered
@@ -413,7 +416,9 @@ class RunningPush(RunningConsumer):
             consequence = None
             if settings.broadcast and not settings.ordered:
                 consequence = "is not delivered again (broadcasting)"
-            handler = handler_with_telemetry(settings.handler, shown_group)
+            handler = handler_with_telemetry(
+                settings.handler, shown_group, broadcast=settings.broadcast
+            )
             self.handlers = HandlerPool(
                 handler, self.ready, concurrency=concurrency, consequence=consequence
             )

@@ -38,7 +38,11 @@ class MetricsConfig(HealthConfig):
     metrics_prom_exporter_host: str = setting(
         "", "interface of `/metrics`; empty: 127.0.0.1 (Apache's default is brokerIP1)"
     )
-    metrics_label: str = setting("", "more labels of each metric, `name:value` separated by commas")
+    metrics_label: str = setting(
+        "",
+        "more labels of each metric, `name:value` separated by commas; on the page, `_` replaces "
+        "what Prometheus does not allow in a name",
+    )
     metrics_grpc_exporter_target: str = setting(
         "",
         "collector for OTLP_GRPC: http://HOST:PORT (plain text), https://HOST:PORT, or HOST:PORT "

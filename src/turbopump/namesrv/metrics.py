@@ -50,7 +50,7 @@ def metrics_of(config: NamesrvConfig, table: RouteTable, times: AnswerTimes) -> 
 
     - ``times``: the times of its answers.
     """
-    metrics = Metrics({"node_type": "namesrv", **config.metrics_labels})
+    metrics = Metrics({**config.metrics_labels, "node_type": "namesrv"})
 
     def read_requests() -> Iterator[Sample]:
         counts: Counter[tuple[str, ...]] = Counter()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import dataclasses
 import logging
 from collections.abc import Callable
@@ -74,10 +75,8 @@ class MetricsPort:
     def _is_allowed(self, request: PageRequest) -> bool:
         assert self._may_read is not None
         scheme, _, encoded = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "basic":
-            return False
-        try:
-            name, colon, password = base64.b64decode(encoded, validate=True).decode().partition(":")
-        except (binascii.Error, ValueError):
-            return False
-        return bool(colon) and self._may_read(name, password, request.host)
+        name = password = ""
+        if scheme.lower() == "basic":
+            with contextlib.suppress(binascii.Error, ValueError):
+                name, _, password = base64.b64decode(encoded, validate=True).decode().partition(":")
+        return self._may_read(name, password, request.host)  # also without a name: it is logged

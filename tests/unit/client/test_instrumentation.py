@@ -93,6 +93,7 @@ async def test_a_producer_and_a_handler_need_no_line_for_spans_and_metrics(
             await until(lambda: len(named(instrumented, "process orders")) >= 3)
     sent, batch = named(instrumented, "send orders")
     first = named(instrumented, "process orders")[0]
+    assert first.attributes["messaging.rocketmq.consumption_model"] == "clustering"
     assert first.parent.span_id == sent.get_span_context().span_id
     assert (first.status.status_code, first.attributes["error.type"]) == (
         StatusCode.ERROR,
@@ -151,6 +152,7 @@ async def test_a_reader_without_a_handler_has_a_span_from_the_message_to_its_end
         span.get_span_context().span_id for span in sent
     ]
     assert processed[0].attributes["mine"] == 1
+    assert processed[1].attributes["messaging.rocketmq.consumption_model"] == "clustering"
     assert processed[1].attributes["error.type"] == "KeyError"
     assert counts(instrumented, CONSUMED) == {"process": 3}
     assert sum(point.count for point in instrumented.points(PROCESS_S)) == 3

@@ -332,6 +332,17 @@ def test_without_a_handler_a_block_makes_the_span(spans: Spans) -> None:
     assert (ended.attributes or {})["own"] == 1
 
 
+@pytest.mark.parametrize(
+    ("broadcast", "model"), [(None, None), (True, "broadcasting"), (False, "clustering")]
+)
+def test_a_span_says_how_the_group_divides_messages_if_that_is_known(
+    spans: Spans, broadcast: bool | None, model: str | None
+) -> None:
+    spans.telemetry.traced(list, broadcast=broadcast)([received()])  # type: ignore[arg-type]
+    (ended,) = spans.ended
+    assert (ended.attributes or {}).get("messaging.rocketmq.consumption_model") == model
+
+
 def send(producer: blocking.Producer, spans: Spans) -> None:
     with spans.tracer.start_as_current_span("the thread's"):
         producer.send(

@@ -32,6 +32,15 @@ def test_a_counter_has_one_line_for_each_series() -> None:
     assert 'topic="a"' not in text(metrics)
 
 
+def test_labels_of_a_server_have_valid_names_and_give_way_to_those_of_the_metric() -> None:
+    metrics = Metrics({"my-label": "x", "1a": "y", "__b": "z", "topic": "mine", "le": "7"})
+    metrics.add(SENT, lambda: [(("a", ""), 1)])
+    metrics.add_value(LAG, lambda: 1)
+    lines = text(metrics).splitlines()
+    assert lines[2] == 'sent_total{my_label="x",_1a="y",_b="z",topic="a"} 1'
+    assert lines[-1] == 'lag{my_label="x",_1a="y",_b="z",topic="mine"} 1'
+
+
 def test_a_histogram_has_cumulative_buckets_a_sum_and_a_count() -> None:
     table = HistogramTable(SIZE)
     for value in (1, 2, 2.5, 9):

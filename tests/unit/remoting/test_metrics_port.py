@@ -93,7 +93,8 @@ async def test_beyond_loopback_a_user_with_the_password_reads_it_over_tls(tmp_pa
         ([allow("Cluster:*", Action.GET, sources=["10.0.0.0/8"])], {}, {ADMIN}),
     ],
 )
-def test_who_may_get_the_cluster_may_read_its_metrics(
+@in_loop
+async def test_who_may_get_the_cluster_may_read_its_metrics(
     policies: list[Entry], settings: dict[str, bool], readers: set[str]
 ) -> None:
     may_read = access(*policies, **settings).may_read_metrics
@@ -101,6 +102,21 @@ def test_who_may_get_the_cluster_may_read_its_metrics(
     assert found == readers
     assert not may_read(ADMIN, "wrong", ADDRESS)
     assert not may_read("nobody", "wrong", ADDRESS)
+
+
+@in_loop
+async def test_the_audit_log_has_who_was_refused_the_metrics(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    may_read = access().may_read_metrics
+    assert not may_read(ANN, "wrong", "10.1.1.1")
+    assert not may_read("", "", "10.1.1.2")
+    assert not may_read(ANN, USERS[ANN].password, "10.1.1.3")
+    assert [line.partition(" rule=")[0] for line in caplog.messages] == [
+        f"denied user={ANN} page=/metrics asked=- peer=10.1.1.1",
+        "denied user=- page=/metrics asked=- peer=10.1.1.2",
+        f"denied user={ANN} page=/metrics asked=Cluster:DefaultCluster Get peer=10.1.1.3",
+    ]
 
 
 @in_loop

@@ -6,11 +6,17 @@ metrics.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from typing import Final
+
 from turbopump.broker.counters.creations import Creations
 from turbopump.broker.counters.dead_letters import DeadLetterCounts
 from turbopump.broker.counters.labels import SystemLabel
 from turbopump.broker.counters.messages_in import MessagesIn
 from turbopump.broker.counters.transactions import TransactionCounts
+
+TOPICS_AT_ONCE: Final = 256
+"""Number of topics that are looked up in one step."""
 
 
 class DelayedTotal:
@@ -46,6 +52,23 @@ class CountedEvents:
         self.messages_in.forget_topic(topic)
         self.dead_letters.forget(topic=topic)
         self.transactions.forget_topic(topic)
+
+    def forget_gone(self, has_topic: Callable[[str], bool]) -> Iterator[None]:
+        """Delete the counters of topics that do not exist, in steps.
+
+        Some events come after the deletion of their topic: a delayed message becomes due, a
+        transaction ends, a message is given up.
+        """
+        topics = [
+            *self.messages_in.topics(),
+            *self.transactions.topics(),
+            *self.dead_letters.topics(),
+        ]
+        for number, topic in enumerate(topics):
+            if number % TOPICS_AT_ONCE == 0:
+                yield
+            if not has_topic(topic):
+                self.forget_topic(topic)
 
     def forget_group(self, group: str) -> None:
         """Delete the counters of a deleted consumer group."""

@@ -30,6 +30,10 @@ class DeadLetterCounts:
         """
         self._table.add((group, topic, self._is_system(topic, group)))
 
+    def topics(self) -> set[str]:
+        """Return the topics that have numbers. A request that named none is left out."""
+        return {topic for (_, topic, _), _ in self._table.read() if topic}
+
     def forget(self, group: str = "", topic: str = "") -> None:
         """Delete the numbers of a deleted group or topic."""
         self._table.forget(lambda values: values[0] == group or values[1] == topic)

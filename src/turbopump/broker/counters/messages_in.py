@@ -177,6 +177,10 @@ class MessagesIn:
             flow = self._walked[topic] = _Flow()
         flow.add_all(sizes, total)
 
+    def topics(self) -> set[str]:
+        """Return the topics that have numbers."""
+        return {*self._walked, *self._events, *self._fifo}
+
     def forget_topic(self, topic: str) -> None:
         """Delete the numbers of a deleted topic."""
         for table in (self._walked, self._events, self._normal, self._fifo):

@@ -73,6 +73,11 @@ class TransactionCounts:
         if offset >= self.counted_from:
             self.halves.add((topic,), -1)
 
+    def topics(self) -> set[str]:
+        """Return the topics that have numbers."""
+        tables = self.commits, self.rollbacks, self.halves
+        return {topic for table in tables for (topic,), _ in table.read()}
+
     def forget_topic(self, topic: str) -> None:
         """Delete the numbers of a deleted topic."""
         for table in (self.commits, self.rollbacks, self.latency, self.halves):

@@ -6,6 +6,8 @@ Source of names, types and labels: apache/rocketmq ``BrokerMetricsConstant`` and
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from turbopump.broker.counters.messages_in import add_messages_in
 from turbopump.broker.counters.transactions import add_transactions
 from turbopump.broker.metrics.broker_state import add_broker_state
@@ -26,18 +28,23 @@ def metrics_of(parts: Parts) -> Metrics:
     config = parts.stored.config
     metrics = Metrics(
         {
+            **config.metrics_labels,
             "cluster": config.broker_cluster_name,
             "node_type": "broker",
             "node_id": config.broker_name,
             "otel_scope_name": "broker-meter",
-            **config.metrics_labels,
         }
     )
     stored = parts.stored
     delivering = parts.delivering
     events = stored.statistics.events
     add_broker_state(metrics, stored)
-    add_messages_in(metrics, events.messages_in, stored.statistics.count_puts)
+
+    def count_puts() -> Iterator[None]:
+        yield from stored.statistics.count_puts()
+        yield from events.forget_gone(lambda topic: stored.tables.topics.find(topic) is not None)
+
+    add_messages_in(metrics, events.messages_in, count_puts)
     add_messages_out(metrics, stored.statistics)
     add_connections(metrics, stored.clients, events.is_system)
     ConsumerLag(stored, delivering.pop).add_to(metrics)

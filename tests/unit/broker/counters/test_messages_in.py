@@ -119,6 +119,18 @@ async def test_sent_messages_count_by_topic_and_kind(talk: Talk, simulation: Sim
     assert [one for one in scrape(talk.broker, IN) if "topic=T " in one] == []
 
 
+@in_loop(in_virtual_time, message_delay_level="1s 2s")
+async def test_a_delayed_message_of_a_deleted_topic_leaves_no_series(
+    talk: Talk, simulation: Simulation, /
+) -> None:
+    await talk.client.create()
+    await talk.client.send(b"later", properties="DELAY\x012\x02")
+    assert (await talk.client.code(DeleteTopic(topic="T")))[0] == 0
+    await asyncio.sleep(10)
+    assert talk.broker.parts.stored.statistics.events.delayed.count == 1
+    assert [one for one in scrape(talk.broker, IN) if "topic=T " in one] == []
+
+
 @in_loop(in_virtual_time)
 async def test_due_timers_and_retries_do_not_count(talk: Talk, simulation: Simulation, /) -> None:
     await talk.client.create()
