@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 from turbopump.auth.signatures import Credentials, RequestSigner
 from turbopump.client.routes import refuse_other_than_name_server
+from turbopump.config.addresses import is_ip_address
 from turbopump.config.tls import ClientTls, meant
 from turbopump.errors import ClientError, NotFoundError, ProtocolError, RemotingError, ResponseError
 from turbopump.message.rules import did_you_mean
@@ -30,7 +31,7 @@ BodyT = TypeVar("BodyT")
 T = TypeVar("T")
 
 PORT_MIN: Final = 1024
-"""Lowest number that is a port behind a colon. A lower one is a brokerId."""
+"""Lowest number that is a port behind a host name. A lower one is a brokerId."""
 
 ANSWER_S: Final = 5.0
 """Seconds to wait for the answer of a server, as mqadmin does."""
@@ -138,7 +139,7 @@ class Servers(RemotingClient):
         name, colon, number = broker.rpartition(":")
         if not colon:
             name, number = broker, str(MASTER_ID)
-        elif not number.isdecimal() or int(number) >= PORT_MIN:
+        elif not number.isdecimal() or int(number) >= PORT_MIN or is_ip_address(name):
             return [broker]
         addresses = broker_named(await self.brokers(), name).broker_addrs
         if int(number) in addresses:

@@ -138,7 +138,7 @@ async def group_offsets(
             "offset": queue.offset,
             "end": queue.end,
             "behind": queue.behind,
-            "last_timestamp": queue.last_consumed_ms,
+            "last_timestamp": queue.last_consumed_ms or None,
         }
         for queue in (await group_lag(client, addresses, group, topic)).queues
     ]

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from turbopump.admin.cluster import Servers
-from turbopump.admin.group_lag import group_offsets
 from turbopump.admin.groups import group_members, group_names, running_info
 from turbopump.broker.client_table import Member, MemberInfo, member_info
 from turbopump.broker.conflicts import find_conflicts
@@ -15,7 +14,7 @@ from turbopump.cli.consume_mode import command as set_mode
 from turbopump.cli.entry import command_group, complain
 from turbopump.cli.frame import NOT_FOUND, client_command, show
 from turbopump.cli.names import group_subject
-from turbopump.cli.tables import Column, Table
+from turbopump.cli.tables import VERSION, Column, Table
 from turbopump.message.rules import RETRY_PREFIX, did_you_mean
 from turbopump.protocol.requests import consumers as requests
 from turbopump.protocol.requests.clients import (
@@ -30,7 +29,7 @@ CLIENTS: Final = (
     Column("client_id", "consumer"),
     Column("address"),
     Column("language"),
-    Column("version"),
+    Column("version", unit=VERSION),
 )
 SUBSCRIPTIONS: Final = (Column("topic"), Column("kind"), Column("expression"))
 TOPICS: Final = (
@@ -64,29 +63,26 @@ async def list_consumers(servers: Servers, output: str) -> None:
 
 
 @client_command(
-    command, "show", short_help="Members of a group, their subscriptions and lag.", watch=True
+    command, "show", short_help="Running consumers of a group, and their subscriptions.", watch=True
 )
 @group_subject()
 async def show_group(servers: Servers, group: str, output: str) -> int:
-    """Show the consumers of a group, their subscriptions, and their lag. Exit code 3 if the group
-    does not exist."""
+    """Show the running consumers of a group and their subscriptions. `turbopump group show` has the
+    settings and the lag too. Exit code 3 if the group does not exist."""
     addresses = await servers.masters()
     found = await _group(servers, addresses, group)
-    queues = await group_offsets(servers, addresses, group)
-    behind = sum(row["behind"] for row in queues)
+    groups = [group] if found["clients"] else await group_names(servers, addresses)
     parts: list[str | Table] = [Table(CLIENTS, found["clients"])]
     if found["subscriptions"]:
-        parts += ["", Table(SUBSCRIPTIONS, found["subscriptions"]), ""]
-    exists = bool(queues or found["clients"])
-    if exists:
-        parts.append(f"behind by {behind} in all")
-    show(output, {"group": group, **found, "behind": behind}, parts)
-    if exists:
+        parts += ["", Table(SUBSCRIPTIONS, found["subscriptions"])]
+    if not found["clients"] and group in groups:
+        parts.append(f"the group {group} has no consumers now")
+    show(output, {"group": group, **found}, parts)
+    if group in groups:
         return 0
-    near = did_you_mean(group, set(await group_names(servers, addresses)) - {group})
     complain(
-        f"the group {group}{near} has no consumers and no offset in any topic; turbopump "
-        "group list shows the groups"
+        f"no broker knows the group {group}{did_you_mean(group, groups)}; turbopump group list "
+        "--all shows the groups"
     )
     return NOT_FOUND
 

@@ -22,7 +22,7 @@ from turbopump.cli.changes import Change, dry_run_option, show_changes
 from turbopump.cli.entry import EXISTS, WRONG_USAGE, command_group, complain
 from turbopump.cli.frame import NOT_FOUND, client_command, show
 from turbopump.cli.names import broker_option, group_subject
-from turbopump.cli.tables import TIME, Column, Table
+from turbopump.cli.tables import TIME, VERSION, Column, Table
 from turbopump.cli.values import checked_pairs
 from turbopump.errors import RouteNotFoundError, TurbopumpError
 from turbopump.message.rules import DLQ_PREFIX, RETRY_PREFIX, did_you_mean
@@ -43,7 +43,7 @@ MEMBERS: Final = (
     Column("client_id", "consumer"),
     Column("address"),
     Column("language"),
-    Column("version"),
+    Column("version", unit=VERSION),
 )
 SUBSCRIPTIONS: Final = (Column("topic"), Column("kind"), Column("expression"))
 QUEUES: Final = (
@@ -363,13 +363,21 @@ async def _put(
 @client_command(command, "delete", short_help="Delete a group and its offsets.")
 @group_subject()
 @click.option("--yes", is_flag=True, help="Delete; without it, only list what would be deleted.")
+@dry_run_option
 @click.option("--keep-offsets", is_flag=True, help="Keep its offsets for a group of this name.")
 @click.option("--topics", is_flag=True, help="Delete its retries and dead letters too.")
 async def delete_group(
-    servers: Servers, group: str, yes: bool, keep_offsets: bool, topics: bool, output: str
+    servers: Servers,
+    group: str,
+    yes: bool,
+    dry_run: bool,
+    keep_offsets: bool,
+    topics: bool,
+    output: str,
 ) -> int:
     """Delete a consumer group on all brokers: its settings and its offsets. Exit code 1 if it has
     consumers, because they would create it again; 2 without `--yes`; 3 if it does not exist."""
+    is_done = yes and not dry_run
     facet = Groups(servers)
     existing = await facet.settings(group)
     lag = await Offsets(servers).show(group)
@@ -387,7 +395,7 @@ async def delete_group(
         where = names.get(address, address)
         fault = None
         try:
-            if yes:
+            if is_done:
                 await facet.delete(group, offsets=not keep_offsets, broker=address)
         except TurbopumpError as error:
             fault = str(error)
@@ -400,17 +408,17 @@ async def delete_group(
         changes += [
             one
             for prefix in (RETRY_PREFIX, DLQ_PREFIX)
-            for one in await _delete_topic(servers, prefix + group, names, yes=yes)
+            for one in await _delete_topic(servers, prefix + group, names, is_done=is_done)
         ]
-    code = show_changes(output, changes, dry_run=not yes)
-    if not yes:
+    code = show_changes(output, changes, dry_run=not is_done)
+    if not (yes or dry_run):
         complain(f"the group {group} is not deleted: --yes deletes it")
         return WRONG_USAGE
     return code
 
 
 async def _delete_topic(
-    servers: Servers, topic: str, names: Mapping[str, str], *, yes: bool
+    servers: Servers, topic: str, names: Mapping[str, str], *, is_done: bool
 ) -> list[Change]:
     """Delete a topic of a group, and return the changes."""
     try:
@@ -419,7 +427,7 @@ async def _delete_topic(
         return []
     fault = None
     try:
-        if yes:
+        if is_done:
             await Topics(servers).delete(topic)
     except TurbopumpError as error:
         fault = str(error)

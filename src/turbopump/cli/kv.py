@@ -21,10 +21,15 @@ command = command_group("kv", "Show and change the key-value configuration of th
 
 
 @client_command(command, "list", short_help="All keys of a namespace.")
-@click.argument("namespace")
-async def list_values(servers: Servers, namespace: str, output: str) -> int:
-    """List the keys and values of a namespace. Exit code 3 if it has none. Globally ordered topics
-    are in the namespace ORDER_TOPIC_CONFIG: see `turbopump topic order`."""
+@click.argument("namespace", required=False, metavar="NAMESPACE")
+async def list_values(servers: Servers, namespace: str | None, output: str) -> int:
+    """List the keys and values of a namespace. Exit code 3 if it has none. Name servers do not list
+    their namespaces; RocketMQ itself has one, ORDER_TOPIC_CONFIG: see `turbopump topic order`."""
+    if namespace is None:
+        raise click.UsageError(
+            "Missing argument 'NAMESPACE': name servers do not list their namespaces; that of "
+            "globally ordered topics is ORDER_TOPIC_CONFIG"
+        )
     table = await Kv(servers).list(namespace)
     rows = [{"key": key, "value": value} for key, value in table.items()]
     show(output, {"namespace": namespace, "values": rows}, [Table(VALUES, rows)])

@@ -161,7 +161,7 @@ async def command(
         counts = ", ".join(f"{n} with {status}" for status, n in sorted(sending.unsure.items()))
         raise click.ClickException(
             f"of these the broker stored {counts}: they are safe unless it fails now; "
-            "check its disk, --results names the messages"
+            "check its disk, and its slaves (turbopump cluster ha); --results names the messages"
         )
 
 

@@ -11,14 +11,14 @@ from turbopump.admin.cluster import Servers
 from turbopump.cli.entry import command_group, complain
 from turbopump.cli.frame import client_command, show
 from turbopump.cli.names import broker_option
-from turbopump.cli.tables import TIME, Column, Table
+from turbopump.cli.tables import TIME, VERSION, Column, Table
 
 PRODUCERS: Final = (
     Column("group"),
     Column("client_id", "producer"),
     Column("address"),
     Column("language"),
-    Column("version"),
+    Column("version", unit=VERSION),
     Column("last_heartbeat_ms", "last heartbeat", TIME),
 )
 

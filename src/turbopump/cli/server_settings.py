@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 import click
 
@@ -46,7 +46,7 @@ async def get_of_brokers(
     facet = Brokers(servers)
     members = await facet.list(cluster) if broker is None else [await facet.find(broker)]
     found = {one.label: await facet.settings(one.address) for one in members}
-    return _show_settings(found, keys, output)
+    return _show_settings(found, keys, output, {one.name for one in members} | set(found))
 
 
 @client_command(namesrv, "get", short_help="Settings of name servers, by Apache's keys.")
@@ -60,7 +60,12 @@ async def get_of_name_servers(
     return _show_settings(await NameServers(servers).settings(server), keys, output)
 
 
-def _show_settings(found: Mapping[str, Mapping[str, str]], keys: Sequence[str], output: str) -> int:
+def _show_settings(
+    found: Mapping[str, Mapping[str, str]],
+    keys: Sequence[str],
+    output: str,
+    brokers: Container[str] = (),
+) -> int:
     rows = [
         {"server": server, "key": key, "value": value}
         for server, settings in found.items()
@@ -71,7 +76,10 @@ def _show_settings(found: Mapping[str, Mapping[str, str]], keys: Sequence[str], 
     known = {key for settings in found.values() for key in settings}
     unknown = [key for key in keys if key not in known]
     for key in unknown:
-        complain(f"no server has the key {key}{did_you_mean(key, sorted(known))}")
+        near = did_you_mean(key, sorted(known))
+        if key in brokers:
+            near = f": it is a broker (-b {key} asks only this one)"
+        complain(f"no server has the key {key}{near}")
     return NOT_FOUND if unknown else 0
 
 

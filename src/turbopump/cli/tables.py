@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from turbopump.cli.values import time_text
+from turbopump.protocol.codes import version_name
 
 BYTES: Final = "bytes"
 TIME: Final = "time"
 MS: Final = "ms"
+VERSION: Final = "version"
 
 
 class Column(NamedTuple):
@@ -26,8 +28,8 @@ class Column(NamedTuple):
 
     - ``key``: the key of the value in each row.
     - ``heading``: the heading, or empty for the key with blanks instead of underscores.
-    - ``unit``: ``BYTES`` and ``TIME`` (ms since 1970, 0 for never) become readable in a table; any
-      other unit stands in the heading.
+    - ``unit``: ``BYTES``, ``TIME`` (ms since 1970, 0 for never) and ``VERSION`` (Apache's number)
+      become readable in a table; any other unit stands in the heading.
     """
 
     key: str
@@ -98,7 +100,7 @@ class Table:
         values = [row.get(column.key) for row in self.rows]
         numbers = [value for value in values if value is not None]
         return (
-            column.unit != TIME
+            column.unit not in (TIME, VERSION)
             and bool(numbers)
             and all(type(value) in (int, float) for value in numbers)
         )
@@ -106,7 +108,7 @@ class Table:
 
 def _heading(column: Column) -> str:
     heading = (column.heading or column.key.replace("_", " ")).upper()
-    if column.unit in ("", BYTES, TIME):
+    if column.unit in ("", BYTES, TIME, VERSION):
         return heading
     return f"{heading} ({column.unit})"
 
@@ -122,6 +124,8 @@ def _cell(value: Any, unit: str) -> str:
         return size_text(value)
     if unit == TIME and isinstance(value, int):
         return time_text(value)
+    if unit == VERSION and isinstance(value, int):
+        return version_name(value)
     if isinstance(value, float):
         return f"{value:.1f}"
     text = str(value)

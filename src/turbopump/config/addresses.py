@@ -77,16 +77,22 @@ def bare_host(host: str) -> str:
     return host[1:-1] if host.startswith("[") and host.endswith("]") else host
 
 
+def is_ip_address(host: str) -> bool:
+    """Return True if a text is an IP address; one of IPv6 may be in brackets."""
+    try:
+        ipaddress.ip_address(bare_host(host))
+    except ValueError:
+        return False
+    return True
+
+
 def check_host(host: str, *, what: str) -> None:
     """Raise ConfigError unless a text is an IP address or a host name, without a port.
 
     ``what`` names the setting in the error.
     """
-    try:
-        ipaddress.ip_address(bare_host(host))
+    if is_ip_address(host):
         return
-    except ValueError:
-        pass
     fault = name_fault(host)
     if fault is not None:
         raise ConfigError(f"{what}: {fault}")

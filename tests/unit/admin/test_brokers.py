@@ -8,7 +8,7 @@ from tests.loops import in_loop
 from turbopump import Producer, PullConsumer
 from turbopump.admin.admin import Admin
 from turbopump.admin.brokers import BrokerMember
-from turbopump.errors import ClientError, ConfigError, ResponseError
+from turbopump.errors import ClientError, ConfigError, RemotingError, ResponseError
 from turbopump.testing.broker_in_loop import RunningBroker, running_broker
 
 
@@ -46,6 +46,8 @@ async def test_a_broker_has_a_name_a_replica_number_or_an_address() -> None:
             await admin.brokers.figures("brokr-a")
         with pytest.raises(ClientError, match="broker broker-a has no replica 1 now; there are: 0"):
             await admin.brokers.figures("broker-a:1")
+        with pytest.raises(RemotingError, match=r"127\.0\.0\.1:1:"):  # a port, not a brokerId
+            await admin.brokers.figures("127.0.0.1:1")
 
 
 @in_loop

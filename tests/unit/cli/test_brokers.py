@@ -97,6 +97,9 @@ def test_an_unknown_key_is_exit_code_3_with_a_suggestion(run: Run) -> None:
     code, out, err = run("broker config get fileReservedTme")
     assert (code, out) == (3, "")
     assert "no server has the key fileReservedTme (did you mean fileReservedTime?)" in err
+    code, _, err = run(f"broker config get {NAME}")
+    assert code == 3
+    assert f"no server has the key {NAME}: it is a broker (-b {NAME} asks only this one)" in err
     code, out, _ = run(f"broker config set fileReservedTme=1 -b {NAME} --dry-run --output json")
     assert code == 1
     assert "did you mean" in json.loads(out)["changes"][0]["fault"]

@@ -152,6 +152,7 @@ def test_a_group_with_consumers_is_shown_and_not_deleted(broker: BrokerThread, r
         (member,) = shown["members"]
         assert member["client_id"] == consumer.client_id
         assert {"topic": "orders", "kind": "TAG", "expression": "A || B"} in shown["subscriptions"]
+        assert "  PYTHON    V5_3_3\n" in run(f"group show {group}")[1]
         code, _, err = run(f"group delete {group} --yes")
         assert code == 1
         assert "has 1 consumer, which would create it again: stop them first" in err
@@ -164,6 +165,7 @@ def test_a_deletion_needs_yes_and_keeps_offsets_if_asked(broker: BrokerThread, r
     assert code == 2
     assert "dry run: nothing was changed" in out
     assert "--yes deletes it" in err
+    assert run("group delete left --yes --dry-run") == (0, out, "")
     code, out, _ = run("group delete left --keep-offsets --yes --output json")
     assert changes(out) == {"group left": ("there", None)}
     assert json.loads(run("group show left --output json")[1])["behind"] == 4

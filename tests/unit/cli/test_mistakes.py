@@ -135,9 +135,7 @@ def test_the_topics_of_a_cluster_that_is_not_there_are_an_error(
     )
 
 
-@pytest.mark.parametrize(
-    "command", ["consumer show nobody", "offset show nobody", "offset clone nobody billing"]
-)
+@pytest.mark.parametrize("command", ["offset show nobody", "offset clone nobody billing"])
 @pytest.mark.parametrize("output", ["table", "json"])
 def test_a_group_that_is_nowhere_is_not_said_to_be_up_to_date(
     run_here: Callable[..., Any], rocketmq: Any, command: str, output: str

@@ -106,6 +106,9 @@ def test_values_are_put_shown_and_deleted(run: Run) -> None:
     assert run("kv list NS --output csv") == (0, "key,value\nk,w\n", "")
     assert changes(run("kv delete NS k --output json")) == {"NS k": ("w", None)}
     assert run("kv list NS")[0] == 3
+    code, _, err = run("kv list")
+    assert code == 2
+    assert "name servers do not list their namespaces" in err
 
 
 def test_a_topic_is_ordered_over_all_brokers(run: Run) -> None:
