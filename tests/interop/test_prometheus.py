@@ -23,6 +23,7 @@ from tests.interop.monitored_cluster import (
 )
 from tests.interop.our_clients import PATIENCE_SECONDS
 from tests.interop.tools import skipping_without_tools
+from tests.loops import in_loop
 
 THRESHOLD = re.compile(r"\s*(?:==|!=|>=|<=|>|<)\s*(?:bool\s+)?[\d.]+(?:\s*[*/]\s*[\d.]+)*")
 OF_DEAD_LETTERS = {"RocketMQDeadLetters", "RocketMQNewDeadLetters"}
@@ -93,29 +94,25 @@ def sick_rules(server: Prometheus) -> str:
     )
 
 
-def test_panels_and_alerts_have_series_on_a_live_cluster_and_fire_when_they_should(
+@in_loop
+async def test_panels_and_alerts_have_series_on_a_live_cluster_and_fire_when_they_should(
     tmp_path: Path, summary: list[str]
 ) -> None:
-    async def story() -> None:
-        with (
-            skipping_without_tools(),
-            monitored_cluster(tmp_path) as cluster,
-            prometheus(tmp_path / "prometheus", cluster) as server,
-        ):
-            await until(lambda: targets_down(server))
-            async with traffic(cluster):
-                await until(lambda: empty_ones(server))
-                await until(lambda: sick_rules(server))
-                await until(lambda: other_alerts_than(server, OF_DEAD_LETTERS))
-                await asyncio.to_thread(cluster.slave.close)
-                expected = OF_DEAD_LETTERS | OF_A_SLAVE_THAT_HAS_GONE
-                await until(lambda: other_alerts_than(server, expected))
-            found = (
-                f"{len([*panel_queries()])} queries of boards, {len([*rule_expressions()])} alerts"
-            )
-            summary.append(f"Prometheus: {found}, all with series")
-
-    asyncio.run(story())
+    with (
+        skipping_without_tools(),
+        monitored_cluster(tmp_path) as cluster,
+        prometheus(tmp_path / "prometheus", cluster) as server,
+    ):
+        await until(lambda: targets_down(server))
+        async with traffic(cluster):
+            await until(lambda: empty_ones(server))
+            await until(lambda: sick_rules(server))
+            await until(lambda: other_alerts_than(server, OF_DEAD_LETTERS))
+            await asyncio.to_thread(cluster.slave.close)
+            expected = OF_DEAD_LETTERS | OF_A_SLAVE_THAT_HAS_GONE
+            await until(lambda: other_alerts_than(server, expected))
+        found = f"{len([*panel_queries()])} queries of boards, {len([*rule_expressions()])} alerts"
+        summary.append(f"Prometheus: {found}, all with series")
 
 
 def promtool(*command: str) -> None:

@@ -292,7 +292,7 @@ def _master_check(name: str, address: str, by: list[str], answer: HARuntimeInfo 
     )
 
 
-def _copy_check(refusal: str | None, copied_until: int, now_ms: int) -> Check:
+def _copy_check(refusal: str | None, copied_until: int | None, now_ms: int) -> Check:
     name = "copy"
     if refusal is not None:
         return Check(
@@ -301,7 +301,7 @@ def _copy_check(refusal: str | None, copied_until: int, now_ms: int) -> Check:
             f"it did not copy its last master: {refusal}",
             "acknowledged messages may be missing: start the old master again, if it exists",
         )
-    if not copied_until:
+    if copied_until is None:
         return Check(
             name,
             Verdict.RISK,

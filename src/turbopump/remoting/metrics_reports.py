@@ -45,7 +45,8 @@ class MetricsReports:
         self._thread: ThreadPoolExecutor | None = None
         self._task: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
-        self._failures = 0
+        self.failures = 0
+        """Number of failed reports since the last one that arrived."""
 
     def start(self) -> None:
         """Begin with the reports, if the settings ask for them.
@@ -87,7 +88,7 @@ class MetricsReports:
                 async with asyncio.timeout(interval_s):
                     await self._closing.wait()
             last = self._closing.is_set()
-            if not (last and self._failures):
+            if not (last and self.failures):
                 await self._report()
             if last:
                 return
@@ -103,18 +104,18 @@ class MetricsReports:
                 loop = asyncio.get_running_loop()
                 await loop.run_in_executor(self._thread, self._sender.send, report)
         except Exception as error:
-            if self._failures % FAILURES_A_LINE == 0:
+            if self.failures % FAILURES_A_LINE == 0:
                 log.warning(
                     "metrics not sent, tried again target=%s failures=%d cause=%s",
                     self._target,
-                    self._failures + 1,
+                    self.failures + 1,
                     error,
                 )
-            self._failures += 1
+            self.failures += 1
             return
-        if self._failures:
-            log.info("metrics sent again target=%s failures=%d", self._target, self._failures)
-        self._failures = 0
+        if self.failures:
+            log.info("metrics sent again target=%s failures=%d", self._target, self.failures)
+        self.failures = 0
         self._collector.note_arrival(report)
 
     @property

@@ -21,9 +21,9 @@ from tests.unit.admin.admin_page import (
     page,
     parts,
 )
+from tests.unit.auth.over_tls import over_tls
 from tests.unit.auth.signed import ADMINISTRATOR
-from tests.unit.auth.test_changes_under_load import over_tls
-from tests.unit.cli.test_entry import named_commands
+from tests.unit.cli.named_commands import named_commands
 from tests.unit.remoting.certificates import Pair
 
 import turbopump

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.loops import in_loop
-from tests.unit.admin.test_name_servers import two_name_servers
+from tests.unit.admin.two_name_servers import two_name_servers
 
 from turbopump.admin.admin import Admin
 from turbopump.admin.kv import ORDERED_TOPICS, ordered_queues_of

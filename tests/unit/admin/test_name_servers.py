@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
-
 import pytest
 from tests.loops import in_loop
+from tests.unit.admin.two_name_servers import two_name_servers
 
 from turbopump.admin.admin import Admin
-from turbopump.config.namesrv_config import NamesrvConfig
 from turbopump.errors import ClientError, RemotingError, ResponseError
-from turbopump.namesrv.server import NameServer
 from turbopump.protocol.requests.namesrv import GetRouteInfo
 from turbopump.protocol.requests.topics import PERM_READ, PERM_WRITE
 from turbopump.testing.broker_in_loop import running_broker
-
-
-@asynccontextmanager
-async def two_name_servers() -> AsyncIterator[tuple[list[str], list[NameServer]]]:
-    async with AsyncExitStack() as stack:
-        addresses, servers = [], []
-        for _ in range(2):
-            server = NameServer(NamesrvConfig(listen_port=0))
-            stack.push_async_callback(server.close)
-            _, port = await server.start()
-            addresses.append(f"127.0.0.1:{port}")
-            servers.append(server)
-        yield addresses, servers
 
 
 @in_loop

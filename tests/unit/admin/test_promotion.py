@@ -98,7 +98,7 @@ async def test_a_slave_that_copied_until_the_end_may_become_the_master(file: Sla
         (everywhere({1: "gone:1"}), {}, "slave", "wrong"),
         (everywhere({1: SLAVE}), {SLAVE: master(500, 0)}, "slave", "wrong"),
         (everywhere({1: SLAVE}), {SLAVE: slave(refusal="another log")}, "copy", "risk"),
-        (everywhere({1: SLAVE}), {SLAVE: slave(copied_until=0)}, "copy", "risk"),
+        (everywhere({1: SLAVE}), {SLAVE: slave(copied_until=None)}, "copy", "risk"),
         (everywhere({1: SLAVE, 2: OTHER_SLAVE}), {OTHER_SLAVE: slave(501)}, "other slaves", "risk"),
         (everywhere({1: SLAVE, 2: OTHER_SLAVE}), {OTHER_SLAVE: slave(500)}, "other slaves", "ok"),
         (everywhere({1: SLAVE, 2: OTHER_SLAVE}), {}, "other slaves", "risk"),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from tests.loops import in_loop
+from tests.unit.broker.accounts_of_slaves import ADMIN, ON, access_of, until_same_accounts
+from tests.unit.broker.ha_status import ha_status
 from tests.unit.broker.replicas import MASTER, NAMESRV, SLAVE, Replicas, eventually, with_replicas
-from tests.unit.broker.test_closed_ha_port import ha_status
-from tests.unit.broker.test_slave_accounts import ADMIN, ON, access_of, until_same_accounts
 
 from turbopump.admin.admin import Admin
 from turbopump.admin.replication import (

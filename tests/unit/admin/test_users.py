@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 from tests.loops import in_loop
+from tests.unit.broker.accounts_of_slaves import ADMIN, ON, until_same_accounts
 from tests.unit.broker.replicas import MASTER, NAMESRV, SLAVE, Replicas, with_replicas
-from tests.unit.broker.test_slave_accounts import ADMIN, ON, until_same_accounts
 
 from turbopump.admin.admin import Admin
 from turbopump.errors import ClientError, ConfigError

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.loops import in_loop
+from tests.unit.auth.over_tls import over_tls
 from tests.unit.auth.signed import ADMINISTRATOR, ON, asking
 from tests.unit.remoting.certificates import Pair
 from tests.waits import until
@@ -22,7 +23,6 @@ from turbopump.auth.accounts import Accounts
 from turbopump.auth.server_access import FILE_NAME, LOOK_INTERVAL_S, change_file
 from turbopump.broker.pop.group_queue import TopicGroup
 from turbopump.config.namesrv_config import NamesrvConfig
-from turbopump.config.tls import TlsMode
 from turbopump.disk.system_disk import SystemDisk
 from turbopump.errors import SendError
 from turbopump.message.codec import encode_host
@@ -57,16 +57,6 @@ IN_FORCE_S = 2.0
 def acl(*actions: str, resource: str = "Topic:T") -> AclInfo:
     entry = PolicyEntryInfo(resource=resource, actions=list(actions), decision="Allow")
     return AclInfo(policies=[PolicyInfo(entries=[entry])])
-
-
-def over_tls(pair: Pair) -> dict[str, Any]:
-    """Settings of servers that take users over TLS alone."""
-    return ON | {
-        "tls_server_mode": TlsMode.ENFORCING,
-        "tls_server_cert_path": pair.certificate,
-        "tls_server_key_path": pair.key,
-        "tls_client_trust_cert_path": pair.certificate,
-    }
 
 
 def shown_certificate(address: str) -> bytes:

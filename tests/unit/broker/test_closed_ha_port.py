@@ -11,6 +11,7 @@ import pytest
 from tests.loops import in_loop
 from tests.patient import ANSWER_S
 from tests.unit.broker.ha_brokers import running, slave_of, user
+from tests.unit.broker.ha_status import ha_status
 from tests.unit.remoting.certificates import Pair
 from tests.unit.remoting.handshakes import Handshake
 from tests.unit.remoting.serving import RawPeer, raw_peer
@@ -28,7 +29,6 @@ from turbopump.protocol.requests.replication import (
     NOT_PROVED,
     PROVED,
     ExchangeHAInfo,
-    HARuntimeInfo,
 )
 from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.protocol.requests.topics import CreateTopic
@@ -67,10 +67,6 @@ async def test_brokers_of_one_cluster_copy_with_a_handshake(tmp_path: Path) -> N
         slave_of(master, tmp_path / "s", **user("secret")) as slave,
     ):
         await copies(master, slave)
-
-
-def ha_status(master: Broker) -> HARuntimeInfo:
-    return master.parts.listening.replication.status(asyncio.get_running_loop().time())
 
 
 def on_servers_loop(story: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import stat
 from collections.abc import Callable
@@ -14,6 +13,15 @@ from typing import Any, Final
 import pytest
 from tests.loops import in_loop
 from tests.stand_ins import raises, returns
+from tests.unit.broker.accounts_of_slaves import (
+    ADMIN,
+    BILLING,
+    BROKER,
+    ON,
+    access_of,
+    accounts_of,
+    until_same_accounts,
+)
 from tests.unit.broker.replicas import (
     MASTER,
     NAMESRV,
@@ -57,25 +65,6 @@ from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.client import RemotingClient
 
-ADMIN, BROKER, BILLING = (
-    Credentials(name, f"{name}'s secret") for name in ("admin", "broker", "billing")
-)
-
-
-def access_of(secret: str = BROKER.secret_key, **more: Any) -> dict[str, Any]:
-    """Settings of a broker; its own account has this secret."""
-    admin = {"username": ADMIN.access_key, "password": ADMIN.secret_key}
-    inner = {"accessKey": BROKER.access_key, "secretKey": secret}
-    return {
-        "authentication_enabled": True,
-        "authorization_enabled": True,
-        "init_authentication_user": json.dumps(admin),
-        "inner_client_authentication_credentials": json.dumps(inner),
-        **more,
-    }
-
-
-ON: Final = access_of()
 PATH: Final = Path("/store/config/auth") / FILE_NAME
 
 
@@ -118,16 +107,6 @@ async def make_topics() -> None:
 async def read(host: str, credentials: Credentials = BILLING, topic: str = "T") -> int:
     """The code of the answer to a pull."""
     return (await told(host, pull(0, topic=topic), credentials=credentials)).code
-
-
-def accounts_of(broker: Broker) -> Accounts:
-    assert broker.access is not None
-    return broker.access.control.accounts
-
-
-async def until_same_accounts(one: Broker, other: Broker, seconds: float = 30.0) -> None:
-    """Wait until two brokers have the same users and policies."""
-    await eventually(lambda: accounts_of(one) == accounts_of(other), seconds=seconds)
 
 
 async def until_copied(slave: Broker, topic: str) -> None:

@@ -6,12 +6,13 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 import pytest
 from tests.unit.cli.commands import command_environment
+from tests.unit.cli.named_commands import named_commands
 
 import turbopump
 from turbopump.cli import main
@@ -214,28 +215,6 @@ def test_without_a_command_the_help_is_shown_and_the_code_is_two(run: Run) -> No
         done = run(*arguments)
         assert done.returncode == 2
         assert "Commands:" in done.stderr
-
-
-def every_command(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
-    """A command by its whole name, and those of a group."""
-    yield name, command
-    if not isinstance(command, click.Group):
-        return
-    context = click.Context(command)
-    for inner in command.list_commands(context):
-        one = command.get_command(context, inner)
-        assert one is not None
-        yield from every_command(f"{name} {inner}", one)
-
-
-def named_commands() -> dict[str, click.Command]:
-    return {
-        named: one
-        for name in COMMANDS
-        for named, one in every_command(
-            name, importlib.import_module(f"turbopump.cli.{name}").command
-        )
-    }
 
 
 def test_the_log_of_every_command_has_a_form() -> None:

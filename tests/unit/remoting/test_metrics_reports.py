@@ -197,7 +197,7 @@ async def test_an_absent_collector_is_one_line_and_stops_nobody(
     reports = MetricsReports(settings, Server().metrics)
     reports.start()
     await until_logged(caplog, "metrics not sent, tried again")
-    await until(lambda: reports._failures >= 3)
+    await until(lambda: reports.failures >= 3)
     loop = asyncio.get_running_loop()
     began = loop.time()
     await reports.close()

@@ -171,9 +171,9 @@ class HAClientRuntimeInfo(msgspec.Struct, kw_only=True, rename="camel"):
     """Ours: reason why the slave does not copy the log, or None."""
     refusal: str | None = None
     """Ours: reason why the last master that answered was not copied, or None if it was."""
-    copied_until: Int64 = 0
-    """Ours: time at which the slave last read from a master that it copied. 0 if it has copied none
-    since its start."""
+    copied_until: int | None = None
+    """Ours: time at which the slave last read from a master that it copied. None if it has copied
+    none since its start."""
 
 
 class HARuntimeInfo(msgspec.Struct, kw_only=True, rename="camel"):
