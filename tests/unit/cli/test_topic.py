@@ -191,7 +191,7 @@ def test_a_topic_is_deleted_after_it_was_said_what_goes(
     code, out, err = run(f"delete {topic} --yes")
     assert (code, err) == (0, "")
     assert [line.split()[:3] for line in out.splitlines()[-2:]] == [
-        [broker.broker_address, "topic", topic],
+        ["broker-test", "topic", topic],
         [broker.namesrv, "route", "of"],
     ]
     assert queues_and_perm(broker, topic) is None
