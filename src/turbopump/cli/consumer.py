@@ -60,6 +60,8 @@ async def list_consumers(servers: Servers, output: str) -> None:
         for row in (await _group(servers, addresses, group))["clients"]
     ]
     show(output, {"consumers": rows}, [Table((Column("group"), *CLIENTS), rows)])
+    if not rows:
+        complain("no consumer is running")
 
 
 @client_command(

@@ -23,12 +23,13 @@ from turbopump.auth.signatures import Credentials
 from turbopump.cli.client_loop import run_client
 from turbopump.cli.entry import INCOMPLETE as INCOMPLETE
 from turbopump.cli.entry import NOT_FOUND as NOT_FOUND
+from turbopump.cli.entry import complain
 from turbopump.cli.log_output import log_options
 from turbopump.cli.names import SubjectCommand
 from turbopump.cli.tables import Column, Table
 from turbopump.config.addresses import parse_addresses
 from turbopump.config.tls import ClientTls, tls_of
-from turbopump.errors import ConfigError, MissingExtraError
+from turbopump.errors import ConfigError, MissingExtraError, TurbopumpError
 from turbopump.message.rules import is_unicode
 
 T = TypeVar("T")
@@ -227,11 +228,21 @@ async def _repeat(
     connections: object,
     given: dict[str, Any],
 ) -> None:
-    """Repeat a command until it is cancelled. On a terminal each answer replaces the last one."""
+    """Repeat a command until it is cancelled. On a terminal each answer replaces the last one.
+
+    Servers may be away for a while: an error after the first answer does not end the command.
+    """
+    has_answer = False
     while True:
         if sys.stdout is not None and sys.stdout.isatty():
             click.clear()
-        await work(connections, **given)
+        try:
+            await work(connections, **given)
+            has_answer = True
+        except TurbopumpError as error:
+            if not has_answer:
+                raise
+            complain(str(error))
         sys.stdout.flush()
         await asyncio.sleep(seconds)
 

@@ -20,7 +20,7 @@ EVERYWHERE: Final = "all name servers"
 command = command_group("kv", "Show and change the key-value configuration of the name servers.")
 
 
-@client_command(command, "list", short_help="All keys of a namespace.")
+@client_command(command, "list", short_help="All keys of a namespace.", watch=True)
 @click.argument("namespace", required=False, metavar="NAMESPACE")
 async def list_values(servers: Servers, namespace: str | None, output: str) -> int:
     """List the keys and values of a namespace. Exit code 3 if it has none. Name servers do not list
@@ -39,7 +39,7 @@ async def list_values(servers: Servers, namespace: str | None, output: str) -> i
     return 0
 
 
-@client_command(command, "get", short_help="The value of a key.")
+@client_command(command, "get", short_help="The value of a key.", watch=True)
 @click.argument("namespace")
 @click.argument("key")
 async def get(servers: Servers, namespace: str, key: str, output: str) -> int:

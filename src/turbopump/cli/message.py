@@ -23,6 +23,7 @@ from turbopump.cli.frame import (
     output_option,
 )
 from turbopump.cli.json_lines import MESSAGE_COLUMNS, message_row
+from turbopump.cli.message_trace import command as trace
 from turbopump.cli.names import broker_option, topic_subject
 from turbopump.cli.values import TimeOption, time_text
 from turbopump.client.message_finder import FoundMessages, MessageFinder
@@ -44,6 +45,7 @@ end_option = click.option(
 
 
 command = command_group("message", "Find messages by id, by key, by offset in a queue, by time.")
+command.add_command(trace)
 
 
 def _finding(

@@ -14,7 +14,7 @@ from turbopump.cli.frame import INCOMPLETE, NOT_FOUND, client_command, show
 from turbopump.cli.names import broker_subject
 from turbopump.cli.tables import Column, Table
 from turbopump.cli.values import checked_address
-from turbopump.errors import TurbopumpError
+from turbopump.errors import ResponseError, TurbopumpError
 from turbopump.message.rules import did_you_mean
 from turbopump.protocol.requests.namesrv import (
     MASTER_ID,
@@ -31,10 +31,18 @@ NAME_SERVERS: Final = (
     Column("topics"),
     Column("fault", "not asked because"),
 )
-BROKERS: Final = (Column("cluster"), Column("broker"), Column("id"), Column("address"))
+BROKERS: Final = (
+    Column("cluster"),
+    Column("broker"),
+    Column("id"),
+    Column("address"),
+    Column("writable"),
+)
 
 
-@client_command(None, "list", short_help="The name servers, and how many brokers each knows.")
+@client_command(
+    None, "list", short_help="The name servers, and how many brokers each knows.", watch=True
+)
 async def list_name_servers(servers: Servers, output: str) -> int:
     """Ask each name server in -n how many brokers and topics it knows. Exit code 1 if one could not
     be asked, or if they know other brokers."""
@@ -81,12 +89,18 @@ def _broker_rows(info: ClusterInfo) -> list[dict[str, Any]]:
 @client_command(None, "show", short_help="The brokers that one name server knows.", watch=True)
 @click.argument("server", metavar="[ADDR]", required=False, callback=checked_address)
 async def show_name_server(servers: Servers, server: str | None, output: str) -> int:
-    """Show the brokers that one name server knows, and how many topics. ADDR is its HOST:PORT, by
-    default the first one of -n."""
+    """Show the brokers that one name server knows, if clients may send to them, and how many topics
+    it knows. ADDR is its HOST:PORT, by default the first one of -n."""
     address = server or servers.name_servers[0]
     info = await servers.call(address, GetBrokerClusterInfo())
     topics = (await servers.call(address, GetAllTopicList())).topic_list
     rows = _broker_rows(info)
+    facet = NameServers(servers)
+    for row in rows:
+        try:
+            row["writable"] = await facet.is_writable(row["broker"], address)
+        except ResponseError:  # the name server has no topics of this broker yet
+            row["writable"] = None
     answer = {"name_server": address, "topics": len(topics), "brokers": rows}
     parts: list[str | Table] = [Table(BROKERS, rows), f"{address} knows {len(topics)} topics"]
     show(output, answer, parts)

@@ -7,13 +7,14 @@ and no event loop. Any answer counts, also a refusal.
 import time
 from collections.abc import Callable
 from contextlib import closing
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from turbopump.auth.signatures import RequestSigner
-from turbopump.cli.frame import credentials_option, tls_options, who_and_how
+from turbopump.cli.frame import credentials_option, output_option, show, tls_options, who_and_how
 from turbopump.cli.log_output import log_options
+from turbopump.cli.tables import Column, Table
 from turbopump.cli.values import NumberOption, checked_address
 from turbopump.message.rules import DEFAULT_TOPIC
 from turbopump.protocol.codes import ResponseCode
@@ -23,11 +24,13 @@ from turbopump.protocol.requests.offsets import GetMaxOffset
 from turbopump.remoting.blocking_connection import BlockingConnection
 
 Command = Callable[..., None]
+ANSWER: Final = (Column("server"), Column("answer_ms"), Column("refusal"))
 
 
 def _options(port: int) -> Callable[[Command], Command]:
     def decorate(function: Command) -> Command:
         function = credentials_option(tls_options(log_options("warning", plain=True)(function)))
+        function = output_option()(function)
         function = click.option(
             "--timeout",
             type=NumberOption(0),
@@ -43,28 +46,28 @@ def _options(port: int) -> Callable[[Command], Command]:
 
 @click.command("ping", short_help="Check that a broker answers.")
 @_options(10911)
-def broker(address: str, timeout: float) -> None:
+def broker(address: str, timeout: float, output: str) -> None:
     """Check that a broker answers. HOST:PORT is its address, by default 127.0.0.1:10911.
 
     Exit code 0: it answers. 1: it does not. With access control, a user's credentials keep the
     broker from logging a refusal each time.
     """
     # The default topic, for which every user may ask, also if the broker does not have it.
-    _ping("broker", address, GetMaxOffset(topic=DEFAULT_TOPIC, queue_id=0), timeout)
+    _ping("broker", address, GetMaxOffset(topic=DEFAULT_TOPIC, queue_id=0), timeout, output)
 
 
 @click.command("ping", short_help="Check that a name server answers.")
 @_options(9876)
-def namesrv(address: str, timeout: float) -> None:
+def namesrv(address: str, timeout: float, output: str) -> None:
     """Check that a name server answers. HOST:PORT is its address, by default 127.0.0.1:9876.
 
     Exit code 0: it answers. 1: it does not. With access control, a user's credentials keep the name
     server from logging a refusal each time.
     """
-    _ping("name server", address, GetRouteInfo(topic=DEFAULT_TOPIC), timeout)
+    _ping("name server", address, GetRouteInfo(topic=DEFAULT_TOPIC), timeout, output)
 
 
-def _ping(kind: str, address: str, request: Request[Any], timeout: float) -> None:
+def _ping(kind: str, address: str, request: Request[Any], timeout: float, output: str) -> None:
     given = who_and_how()
     credentials = given["credentials"]
     context = None
@@ -85,7 +88,11 @@ def _ping(kind: str, address: str, request: Request[Any], timeout: float) -> Non
         (answer,) = connection.exchange_all([request], timeout=left)
     if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
         raise click.ClickException(f"{address} answers, but it is no {kind}")
-    refused = ""
-    if answer.code == ResponseCode.NO_PERMISSION:
-        refused = f", with a refusal: {answer.remark}"
-    click.echo(f"{address} answers after {(time.monotonic() - began) * 1000:.0f} ms{refused}")
+    ms = (time.monotonic() - began) * 1000
+    refusal = answer.remark if answer.code == ResponseCode.NO_PERMISSION else None
+    row = {"server": address, "answer_ms": ms, "refusal": refusal}
+    line = f"{address} answers after {ms:.0f} ms"
+    parts: list[str | Table] = [line if refusal is None else f"{line}, with a refusal: {refusal}"]
+    if output == "csv":
+        parts = [Table(ANSWER, [row])]
+    show(output, row, parts)

@@ -34,7 +34,7 @@ server_option = click.option(
 )
 
 
-@client_command(broker, "get", short_help="Settings of brokers, by Apache's keys.")
+@client_command(broker, "get", short_help="Settings of brokers, by Apache's keys.", watch=True)
 @keys_argument
 @broker_option("Only of this broker.")
 @click.option("--cluster", metavar="NAME", help="Only of the brokers of this cluster.")
@@ -49,7 +49,9 @@ async def get_of_brokers(
     return _show_settings(found, keys, output, {one.name for one in members} | set(found))
 
 
-@client_command(namesrv, "get", short_help="Settings of name servers, by Apache's keys.")
+@client_command(
+    namesrv, "get", short_help="Settings of name servers, by Apache's keys.", watch=True
+)
 @keys_argument
 @server_option
 async def get_of_name_servers(

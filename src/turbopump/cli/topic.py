@@ -5,7 +5,8 @@ Before a change, the command shows which messages the change would hide.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 import click
@@ -180,7 +181,9 @@ async def create_topic(
         changes.append(Change("name servers", f"order of {name}", None, "by queue"))
     lines = [f"exists on {at}: {_settings(one)}" for at, one in existing.items()]
     more = {"topic": name, "existing": list(existing)}
-    return show_changes(output, changes, dry_run=dry_run, more=more, before=lines)
+    return show_changes(
+        output, await _named(servers, changes), dry_run=dry_run, more=more, before=lines
+    )
 
 
 class _TopicExistsError(click.ClickException):
@@ -191,6 +194,14 @@ def _settings(topic: TopicConfig) -> str:
     read, write = topic.read_queue_nums, topic.write_queue_nums
     queues = counted(read, "queue") if read == write else f"{read} queues to read, {write} to write"
     return f"{queues}, perm {topic.perm}"
+
+
+async def _named(servers: Servers, changes: Iterable[Change]) -> list[Change]:
+    """Return changes with the names of brokers instead of their addresses."""
+    from turbopump.cli.group import broker_names  # commands that only show start without
+
+    names = await broker_names(servers)
+    return [replace(one, where=names.get(one.where, one.where)) for one in changes]
 
 
 def _changes(address: str, before: TopicConfig | None, after: TopicConfig | None) -> list[Change]:
@@ -261,7 +272,7 @@ async def alter_topic(
             await put_topic(servers, address, topic)
     code = show_changes(
         output,
-        changes,
+        await _named(servers, changes),
         dry_run=dry_run or is_refused,
         more={"topic": name, "unread": [_content_row(content) for content in hidden]},
         before=_content_parts("no longer read:", hidden),
@@ -304,6 +315,7 @@ async def delete_topic(servers: Servers, name: str, yes: bool, dry_run: bool, ou
             await delete_topic_on_broker(servers, address, name)
         outcomes = await delete_topic_route(servers, name)
     changes = [Change(at, f"topic {name}", _settings(topic), None) for at, topic in found.items()]
+    changes = await _named(servers, changes)
     changes += [
         Change(at, f"route of {name}", "there", None, fault) for at, fault in outcomes.items()
     ]

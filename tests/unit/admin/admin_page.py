@@ -107,6 +107,8 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
         "messages.at": "message by-offset",
         "messages.by_key": "message by-key",
         "messages.by_time": "message by-time",
+        "messages.tracks": "message trace",
+        "messages.trace": "message trace",
         "dead_letters.groups": "dlq list",
         "dead_letters.letters": "dlq show",
         "dead_letters.reason": "dlq show",

@@ -25,11 +25,7 @@ from turbopump.config.broker_config import BrokerConfig, BrokerRole
 from turbopump.config.tls import ClientAuth, ClientTls, TlsMode
 from turbopump.event_loop import loop_factory
 from turbopump.protocol.codes import ResponseCode
-from turbopump.protocol.requests.replication import (
-    NOT_PROVED,
-    PROVED,
-    ExchangeHAInfo,
-)
+from turbopump.protocol.requests.replication import NOT_PROVED, PROVED, ExchangeHAInfo
 from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.client import RemotingClient

@@ -51,7 +51,13 @@ def test_name_servers_are_listed_with_what_they_know(broker: BrokerThread, run: 
     assert (row["name_server"], row["masters"], row["slaves"]) == (broker.namesrv, 1, 0)
     shown = json.loads(run("namesrv show --output json")[1])
     assert shown["brokers"] == [
-        {"cluster": "DefaultCluster", "broker": NAME, "id": 0, "address": broker.broker_address}
+        {
+            "cluster": "DefaultCluster",
+            "broker": NAME,
+            "id": 0,
+            "address": broker.broker_address,
+            "writable": True,
+        }
     ]
     assert run(f"namesrv show {broker.namesrv}")[1].endswith(f"knows {row['topics']} topics\n")
 
@@ -91,6 +97,8 @@ def test_the_write_permission_is_wiped_and_restored(run: Run) -> None:
     assert changes(run(f"namesrv wipe {NAME} --output json")) == {what: ("yes", "no")}
     (route,) = json.loads(run("topic route orders --output json")[1])["brokers"]
     assert route["perm"] == 4
+    (row,) = json.loads(run("namesrv show --output json")[1])["brokers"]
+    assert row["writable"] is False
     assert changes(run(f"namesrv restore -b {NAME} --output json")) == {what: ("no", "yes")}
     code, _, err = run("namesrv wipe broker-tst")
     assert code == 3

@@ -1,5 +1,6 @@
 """`broker ping` and `namesrv ping`: exit code and sentence, also where strangers are refused."""
 
+import json
 import re
 import socket
 from collections.abc import Iterator
@@ -46,6 +47,9 @@ def test_a_server_that_answers_is_exit_code_0(ping: Ping) -> None:
             code, out, err = ping(server, address, "--timeout", "60")
             assert (code, err) == (0, "")
             assert re.fullmatch(ANSWERS + "\n", out)
+            shown = json.loads(ping(server, address, "--output", "json")[1])
+            assert (shown["server"], shown["refusal"]) == (address, None)
+            assert shown["answer_ms"] > 0
         code, out, err = ping("broker", servers.namesrv)
         assert (code, out) == (1, "")
         assert err == f"turbopump: {servers.namesrv} answers, but it is no broker\n"
