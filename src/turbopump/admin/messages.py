@@ -31,7 +31,7 @@ TRACES_MAX: Final = 64
 
 
 class TrackState(StrEnum):
-    """What a group has done with a message (apache/rocketmq ``TrackType``).
+    """Outcome of a message in a group (apache/rocketmq ``TrackType``).
 
     - ``CONSUMED``: its offset is behind the message. ``CONSUMED_BUT_FILTERED``: so it is, but its
       subscription does not want the tag.
