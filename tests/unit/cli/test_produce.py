@@ -201,7 +201,7 @@ def test_a_queue_that_is_not_there_is_answered_with_those_that_are(
     produce: Produce, options: str, words: str
 ) -> None:
     code, _, err = produce("x\n", "--raw", *options.split())
-    assert (code, words in err) == (1, True)
+    assert (code, words in err) == (3, True)
 
 
 @pytest.mark.parametrize(
