@@ -111,12 +111,16 @@ class Place:
         else:
             addresses = await self.addresses()
             known = await self._known(addresses, user)
-            for outcome in await change_all(self.servers, addresses, request, body):
+            outcomes = await change_all(self.servers, addresses, request, body)
+            # A slave accepts a user that it has, because the copy of its master may be faster.
+            is_refused = any(outcome.fault is not None for outcome in outcomes)
+            for outcome in outcomes:
                 at = outcome.server
                 its = _changes(at, user, known.get(at), change)
                 if outcome.fault is not None:
                     its = [Change(at, f"user {user}", None, None, _plain(outcome.fault))]
-                elif any(one.fault for one in its):  # another command was faster
+                elif any(one.fault for one in its) and not is_refused:
+                    # Another command was faster.
                     its = [_unknown(at, user)]
                 changes += its
         failed = [one for one in changes if one.fault is not None]

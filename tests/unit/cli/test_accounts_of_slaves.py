@@ -66,6 +66,11 @@ def test_users_made_on_a_cluster_read_from_its_slave_and_go_on_after_a_promotion
         "auth", "user", "create", "billing", "--password-file", file(tmp_path, "s", "s\n"), *admin
     )  # the copy may come before the request: neither is an error
     assert "all 3 servers  user billing  -    Normal, enabled" in told
+    again = run_here(
+        "auth", "user", "create", "billing", "--password-file", str(tmp_path / "s"), *admin
+    )
+    assert again.returncode == 4, again.stdout
+    assert again.stderr == "turbopump: all 3 servers: there is a user billing already\n"
     policy = ("--resource", "Topic:orders", "--resource", "Group:billing")
     told = done("auth", "policy", "add", "billing", *policy, "--action", "All", *admin)
     assert told.count("all 3 servers  Custom policy of billing for ") == 2
