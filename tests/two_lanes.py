@@ -55,13 +55,15 @@ RUNS = {
         "tests/crash", ("test_io_errors.py", "test_campaign.py"), ("--full",), EVERY_WAY
     ),
     # directories change hands: mostly it is waited, for brokers to start and stop, and for messages
-    # to be due; the rest takes some four minutes longer
+    # to be due; the rest takes a few minutes longer
     "interop": Lanes(
         "tests/interop",
         (
             "test_delay_and_send_back.py",
+            "test_exporter.py",
             "test_group_directories.py",
             "test_inner_batches.py",
+            "test_metrics.py",
             "test_mqadmin.py",
             "test_one_group.py",
             "test_store_directories.py",
