@@ -42,6 +42,9 @@ OFF: Final = (
 )
 
 
+NO_REMARK: Final = "not set any response code"
+"""Remark of Apache's brokers in an answer that has none of its own. Source: apache/rocketmq
+``RemotingCommand.createResponseCommand``."""
 NAMED_MAX: Final = 5
 """Maximum number of users that a comparison names. Further users are counted."""
 
@@ -114,7 +117,7 @@ async def list_accounts(
                     address,
                     fastjson.decode(users.body or b"[]", list[UserInfo]),
                     fastjson.decode((acls and acls.body) or b"[]", list[AclInfo]),
-                    users.remark,
+                    None if users.remark == NO_REMARK else users.remark,
                 )
             )
     if not found:
