@@ -164,12 +164,8 @@ class OpenTelemetry(Telemetry):
         """
         begun = getattr(message, "span", None)
         if begun is not None:
-            with use_span(begun, record_exception=False, set_status_on_exception=False):
-                try:
-                    yield begun
-                except Exception as error:
-                    _fail(begun, error)
-                    raise
+            with _current(begun):
+                yield begun
             return
         several = [message] if isinstance(message, ReceivedMessage) else list(message)
         span = self._process_span(message, group, broadcast)
@@ -178,15 +174,11 @@ class OpenTelemetry(Telemetry):
             self._consumed.add(len(several), attributes)
         began = perf_counter()
         try:
-            with use_span(
-                span, end_on_exit=True, record_exception=False, set_status_on_exception=False
-            ):
-                try:
-                    yield span
-                except Exception as error:
-                    attributes["error.type"] = error_type(error)
-                    _fail(span, error)
-                    raise
+            with _current(span, end=True):
+                yield span
+        except Exception as error:
+            attributes["error.type"] = error_type(error)
+            raise
         finally:
             self._process_s.record(perf_counter() - began, attributes)
 
@@ -270,40 +262,22 @@ class OpenTelemetry(Telemetry):
             failure = error
             raise
         finally:
-            topics = {message.topic for message in received}
-            topic = topics.pop() if len(topics) == 1 else None
-            attributes = operation_attributes("receive", "receive", topic)
-            attributes["messaging.consumer.group.name"] = group
+            attributes = _call_attributes("receive", "receive", received, group)
             if failure is not None:
                 attributes["error.type"] = error_type(failure)
             self._operation_s.record(perf_counter() - began, attributes)
             if received or failure is not None:
-                span = self._tracer.start_span(
-                    " ".join(filter(None, ("receive", topic))),
-                    kind=SpanKind.CLIENT,
-                    start_time=began_ns,
-                    attributes={**attributes, "messaging.batch.message_count": len(received)},
-                    links=_links(received),
-                )
+                span = self._call_span(attributes, received, start_time=began_ns)
                 _end(span, failure)
             for message, count in _by_queue(received):
-                counted = operation_attributes("receive", "receive", message.topic)
-                counted["messaging.consumer.group.name"] = group
+                counted = _call_attributes("receive", "receive", [message], group)
                 self._consumed.add(count, {**counted, **queue_attributes(message)})
 
     @contextmanager
     def settling(self, messages: Sequence[ReceivedMessage], group: str) -> Iterator[None]:
         """Record a call that acknowledges messages, as a span and a duration."""
-        topics = {message.topic for message in messages}
-        topic = topics.pop() if len(topics) == 1 else None
-        attributes = operation_attributes("ack", "settle", topic)
-        attributes["messaging.consumer.group.name"] = group
-        span = self._tracer.start_span(
-            " ".join(filter(None, ("ack", topic))),
-            kind=SpanKind.CLIENT,
-            attributes={**attributes, "messaging.batch.message_count": len(messages)},
-            links=_links(messages),
-        )
+        attributes = _call_attributes("ack", "settle", messages, group)
+        span = self._call_span(attributes, messages)
         began = perf_counter()
         failure: Exception | None = None
         try:
@@ -315,6 +289,23 @@ class OpenTelemetry(Telemetry):
         finally:
             _end(span, failure)
             self._operation_s.record(perf_counter() - began, attributes)
+
+    def _call_span(
+        self,
+        attributes: Attributes,
+        messages: Sequence[ReceivedMessage],
+        start_time: int | None = None,
+    ) -> Span:
+        """Start the span of a call of a consumer. ``start_time`` is in ns since 1970."""
+        name = attributes["messaging.operation.name"]
+        topic = attributes.get("messaging.destination.name")
+        return self._tracer.start_span(
+            f"{name} {topic}" if topic else str(name),
+            kind=SpanKind.CLIENT,
+            start_time=start_time,
+            attributes={**attributes, "messaging.batch.message_count": len(messages)},
+            links=_links(messages),
+        )
 
 
 class _Reading:
@@ -369,6 +360,17 @@ def _process_attributes(message: ReceivedMessage, group: str | None) -> Attribut
     return {**attributes, **queue_attributes(message)}
 
 
+def _call_attributes(
+    name: str, kind: str, messages: Sequence[ReceivedMessage], group: str
+) -> Attributes:
+    """Return the attributes of a call of a consumer. Messages of several topics name none."""
+    topics = {message.topic for message in messages}
+    topic = topics.pop() if len(topics) == 1 else None
+    attributes = operation_attributes(name, kind, topic)
+    attributes["messaging.consumer.group.name"] = group
+    return attributes
+
+
 def _by_queue(messages: Sequence[ReceivedMessage]) -> list[tuple[ReceivedMessage, int]]:
     """Return one message of each queue, and the number of messages of that queue."""
     queues: dict[object, tuple[ReceivedMessage, int]] = {}
@@ -382,6 +384,20 @@ def _links(messages: Sequence[ReceivedMessage]) -> list[Link]:
     """Return links to the spans in which the messages were sent."""
     spans = [get_current_span(extract(one.properties, Context())) for one in messages]
     return [Link(span.get_span_context()) for span in spans if span.get_span_context().is_valid]
+
+
+@contextmanager
+def _current(span: Span, *, end: bool = False) -> Iterator[None]:
+    """Make a span the current one inside the block. An exception marks it as failed.
+
+    - ``end``: the end of the block ends the span too.
+    """
+    with use_span(span, end_on_exit=end, record_exception=False, set_status_on_exception=False):
+        try:
+            yield
+        except Exception as error:
+            _fail(span, error)
+            raise
 
 
 def _end(span: Span, failure: Exception | None) -> None:
