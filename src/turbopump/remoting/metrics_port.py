@@ -49,14 +49,16 @@ class MetricsPort:
         self.address: tuple[str, int] | None = None
         """Host and port, or None if the port is closed."""
 
-    async def open(self, port: int) -> None:
-        """Open the port, 0 for a free one. Raises ConfigError if that is impossible."""
+    async def open(self, port: int) -> tuple[str, int]:
+        """Open the port, 0 for a free one, and return its host and port. Raises ConfigError if that
+        is impossible."""
         config = self._config
         tls = None
         if not is_loopback(config.metrics_host) and config.server_tls.certificate:
             tls = dataclasses.replace(config.server_tls, mode=TlsMode.ENFORCING)
         self.address = await self._pages.listen(config.metrics_host, port, tls)
         log.info("metrics page ready address=%s path=%s", join_address(*self.address), PATH)
+        return self.address
 
     def close(self) -> None:
         """Close the port and its connections. The method may be called twice."""

@@ -11,13 +11,12 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
-from http import HTTPStatus
 from typing import Final
 
-from turbopump.config.addresses import LOOPBACK, join_address
+from turbopump.config.addresses import join_address
+from turbopump.config.metrics import MetricsConfig
 from turbopump.message.message import MessageQueue
 from turbopump.metrics.family import Family, Kind, Metrics, Sample
-from turbopump.metrics.prometheus_text import CONTENT_TYPE, text_pieces
 from turbopump.metrics.tables import CounterTable, HistogramTable
 
 _JOB: Final = ("pipeline", "name")
@@ -135,11 +134,9 @@ class MetricsPage:
     """
 
     def __init__(self, metrics: Metrics, port: int) -> None:
-        from turbopump.remoting.http_pages import HttpPages, Page  # it needs Unix
+        from turbopump.remoting.metrics_port import MetricsPort  # it needs Unix
 
-        self._pages = HttpPages(
-            {"/metrics": lambda _: Page(HTTPStatus.OK, text_pieces(metrics), CONTENT_TYPE)}
-        )
+        self._port = MetricsPort(MetricsConfig(), metrics)
         self._over: Future[None] = Future()
         opened: Future[tuple[str, int]] = Future()
         self._thread = threading.Thread(
@@ -153,13 +150,12 @@ class MetricsPage:
 
     async def _serve(self, port: int, opened: Future[tuple[str, int]]) -> None:
         try:
-            address = await self._pages.listen(LOOPBACK, port)
+            opened.set_result(await self._port.open(port))
         except BaseException as error:
             opened.set_exception(error)
             return
-        opened.set_result(address)
         await asyncio.wrap_future(self._over)
-        self._pages.close()
+        self._port.close()
 
     def close(self) -> None:
         """Close the page. The method may be called twice."""

@@ -97,9 +97,9 @@ def report(progress: QueryProgress) -> LagReport:
         timestamp=str(fields["timestamp"]),
         behind=lag(fields),
         rows=int(fields.get("numInputRows") or 0),
-        input_rows_per_second=_rate(fields.get("inputRowsPerSecond")),
-        processed_rows_per_second=_rate(fields.get("processedRowsPerSecond")),
-        batch_seconds=_rate((fields.get("durationMs") or {}).get("triggerExecution")) / 1000,
+        input_rows_per_second=_number(fields.get("inputRowsPerSecond")),
+        processed_rows_per_second=_number(fields.get("processedRowsPerSecond")),
+        batch_seconds=_number((fields.get("durationMs") or {}).get("triggerExecution")) / 1000,
     )
 
 
@@ -220,10 +220,10 @@ def _offsets(text: Any) -> Offsets:
     return decode_offsets(text, what="the progress")
 
 
-def _rate(value: Any) -> float:
-    """Return a rate from a progress report as a number.
+def _number(value: Any) -> float:
+    """Return a figure of a progress report as a number.
 
-    If Spark reports no rate, or NaN because it cannot compute the rate, return 0.
+    If Spark reports none, or NaN because it cannot compute it, return 0.
     """
-    rate = float(value or 0)
-    return rate if rate == rate and rate not in (float("inf"), float("-inf")) else 0.0
+    number = float(value or 0)
+    return number if number == number and number not in (float("inf"), float("-inf")) else 0.0

@@ -445,11 +445,11 @@ class ArchiveRun:
         if begins != ends:
             count = sum(ends[queue] - begins[queue] for queue in ends)
             self.messages += count
-            self.lost += sum(lost.values())
+            gone = sum(lost.values())
+            self.lost += gone
             self.batches += 1
             self.progress.add(count)
             rejected = sum(file.rows for file in files if file.table == REJECTED)
-            gone = sum(lost.values())
             self.counts.count_batch(
                 count - gone - rejected, time.monotonic() - began, rejected=rejected, lost=gone
             )
