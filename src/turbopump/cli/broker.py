@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from turbopump.cli import serving
-from turbopump.cli.entry import ServerGroup
+from turbopump.cli.entry import LazyGroup
 from turbopump.cli.service_manager import ServiceManager
 from turbopump.config.system import require_unix
 
@@ -29,7 +29,7 @@ COMMANDS: Final = {
 }
 
 
-@click.group(name="broker", cls=ServerGroup, places=COMMANDS, invoke_without_command=True)
+@click.group(name="broker", cls=LazyGroup, places=COMMANDS, invoke_without_command=True)
 @click.option(
     "-n",
     "--namesrv",

@@ -78,10 +78,12 @@ class SuggestingGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
-class ServerGroup(SuggestingGroup):
-    """Group some of whose commands are imported when they are called, such as those of a server.
+class LazyGroup(SuggestingGroup):
+    """Group of commands with lazy import: the module of a command is imported when the command is
+    called.
 
-    ``places`` has the module and the name of each of these commands.
+    ``places`` has the module and the name of each of these commands. Other commands may be added as
+    usual.
     """
 
     def __init__(self, *given: Any, places: Mapping[str, tuple[str, str]], **extra: Any) -> None:
@@ -100,24 +102,12 @@ class ServerGroup(SuggestingGroup):
         return command
 
 
-class LazyGroup(SuggestingGroup):
-    """Group of commands with lazy import: the module of a command is imported when the command is
-    called.
+class MainGroup(LazyGroup):
+    """Group of all commands. The help and the completion of its commands import no module.
 
-    The command NAME is `command` in the module `turbopump.cli.NAME`. A command ends quietly after
-    Ctrl-C, and when the reader of its output stops (`turbopump consume | head`). click's own `main`
-    would report the stopped reader as a failure.
+    A command ends quietly after Ctrl-C, and when the reader of its output stops (`turbopump consume
+    | head`). click's own `main` would report the stopped reader as a failure.
     """
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        command = importlib.import_module(f"turbopump.cli.{cmd_name}").command
-        assert isinstance(command, click.Command)
-        return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -189,7 +179,8 @@ turbopump = click.option(
         "turbopump",
         "Apache RocketMQ in Python: name server, broker, producer and consumer.",
         epilog=f"Documentation: {SITE}",
-        cls=LazyGroup,
+        cls=MainGroup,
+        places={name: (f"turbopump.cli.{name}", "command") for name in COMMANDS},
         context_settings={
             "help_option_names": ["-h", "--help"],
             "show_default": True,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from turbopump.cli import serving
-from turbopump.cli.entry import ServerGroup
+from turbopump.cli.entry import LazyGroup
 from turbopump.cli.service_manager import ServiceManager
 from turbopump.config.addresses import outward_address
 from turbopump.config.system import require_unix
@@ -29,7 +29,7 @@ COMMANDS: Final = {
 }
 
 
-@click.group(name="namesrv", cls=ServerGroup, places=COMMANDS, invoke_without_command=True)
+@click.group(name="namesrv", cls=LazyGroup, places=COMMANDS, invoke_without_command=True)
 @serving.server_options("namesrv.conf", port=9876)
 def command(file: Path | None, show: bool, insecure: bool, **given: Any) -> None:
     """Run a name server until Ctrl-C or SIGTERM.

@@ -23,7 +23,7 @@ from turbopump.admin.topics import (
     users_topics,
 )
 from turbopump.cli.changes import Change, dry_run_option, show_changes
-from turbopump.cli.entry import EXISTS, WRONG_USAGE, ServerGroup, command_group, complain
+from turbopump.cli.entry import EXISTS, WRONG_USAGE, LazyGroup, command_group, complain
 from turbopump.cli.frame import INCOMPLETE, NOT_FOUND, client_command, show
 from turbopump.cli.names import broker_option, topic_subject
 from turbopump.cli.tables import Column, Table
@@ -63,7 +63,7 @@ PLACES: Final = {
 }
 
 command = command_group(
-    "topic", "List, show, create, change and delete topics.", cls=ServerGroup, places=PLACES
+    "topic", "List, show, create, change and delete topics.", cls=LazyGroup, places=PLACES
 )
 
 
