@@ -11,7 +11,8 @@ from turbopump.admin.broker_figures import BrokerFigures
 from turbopump.admin.brokers import BrokerMember, Brokers
 from turbopump.admin.cluster import Servers
 from turbopump.cli.changes import Change, dry_run_option, show_changes
-from turbopump.cli.frame import INCOMPLETE, client_command, show
+from turbopump.cli.entry import INCOMPLETE
+from turbopump.cli.frame import client_command, show
 from turbopump.cli.names import broker_option, broker_subject
 from turbopump.cli.tables import BYTES, Column, Table, size_text
 from turbopump.cli.values import time_text

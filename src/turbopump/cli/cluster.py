@@ -12,8 +12,8 @@ from turbopump.admin.brokers import Brokers
 from turbopump.admin.cluster import Servers
 from turbopump.admin.replication import BrokerReplication, ha_status, replication_problems
 from turbopump.admin.topics import Topics
-from turbopump.cli.entry import command_group
-from turbopump.cli.frame import INCOMPLETE, client_command, show
+from turbopump.cli.entry import INCOMPLETE, command_group
+from turbopump.cli.frame import client_command, show
 from turbopump.cli.tables import BYTES, Column, Table
 from turbopump.errors import TurbopumpError
 

@@ -11,8 +11,8 @@ from turbopump.admin.groups import group_members, group_names, running_info
 from turbopump.broker.client_table import Member, MemberInfo, member_info
 from turbopump.broker.conflicts import find_conflicts
 from turbopump.cli.consume_mode import command as set_mode
-from turbopump.cli.entry import command_group, complain
-from turbopump.cli.frame import NOT_FOUND, client_command, show
+from turbopump.cli.entry import NOT_FOUND, command_group, complain
+from turbopump.cli.frame import client_command, show
 from turbopump.cli.names import group_subject
 from turbopump.cli.tables import VERSION, Column, Table
 from turbopump.message.rules import RETRY_PREFIX, did_you_mean

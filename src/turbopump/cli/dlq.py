@@ -16,8 +16,8 @@ from typing import Any, Final
 import click
 
 from turbopump.cli import dlq_output
-from turbopump.cli.entry import command_group, complain
-from turbopump.cli.frame import INCOMPLETE, NOT_FOUND, WITHOUT_CSV, RowStream, client_command, show
+from turbopump.cli.entry import INCOMPLETE, NOT_FOUND, command_group, complain
+from turbopump.cli.frame import WITHOUT_CSV, RowStream, client_command, show
 from turbopump.cli.names import group_subject
 from turbopump.cli.values import NumberOption
 from turbopump.client.dead_letters import (

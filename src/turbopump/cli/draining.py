@@ -15,8 +15,8 @@ from turbopump.admin.draining import (
     set_write_permission,
 )
 from turbopump.cli.changes import Change, dry_run_option, show_changes
-from turbopump.cli.entry import complain
-from turbopump.cli.frame import INCOMPLETE, WITHOUT_CSV, client_command, show
+from turbopump.cli.entry import INCOMPLETE, complain
+from turbopump.cli.frame import WITHOUT_CSV, client_command, show
 from turbopump.cli.names import broker_subject
 from turbopump.cli.values import NumberOption
 from turbopump.clock import SystemClock

@@ -21,8 +21,6 @@ import msgspec
 from turbopump.auth.credentials import SECRET_FIELDS, credentials_of
 from turbopump.auth.signatures import Credentials
 from turbopump.cli.client_loop import run_client
-from turbopump.cli.entry import INCOMPLETE as INCOMPLETE
-from turbopump.cli.entry import NOT_FOUND as NOT_FOUND
 from turbopump.cli.entry import complain
 from turbopump.cli.log_output import log_options
 from turbopump.cli.names import SubjectCommand

@@ -19,8 +19,8 @@ from turbopump.admin.groups import Groups, group_names
 from turbopump.admin.offsets import Offsets
 from turbopump.admin.topics import Topics
 from turbopump.cli.changes import Change, dry_run_option, show_changes
-from turbopump.cli.entry import EXISTS, WRONG_USAGE, command_group, complain
-from turbopump.cli.frame import NOT_FOUND, client_command, show
+from turbopump.cli.entry import EXISTS, NOT_FOUND, WRONG_USAGE, command_group, complain
+from turbopump.cli.frame import client_command, show
 from turbopump.cli.names import broker_option, group_subject
 from turbopump.cli.tables import TIME, VERSION, Column, Table
 from turbopump.cli.values import checked_pairs

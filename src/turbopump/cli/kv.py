@@ -9,8 +9,8 @@ import click
 from turbopump.admin.cluster import Servers
 from turbopump.admin.kv import Kv
 from turbopump.cli.changes import Change, dry_run_option, show_changes
-from turbopump.cli.entry import command_group, complain
-from turbopump.cli.frame import NOT_FOUND, client_command, show
+from turbopump.cli.entry import NOT_FOUND, command_group, complain
+from turbopump.cli.frame import client_command, show
 from turbopump.cli.tables import Column, Table
 from turbopump.errors import TurbopumpError
 

@@ -13,15 +13,8 @@ from typing import Any, Final
 
 import click
 
-from turbopump.cli.entry import command_group, complain
-from turbopump.cli.frame import (
-    INCOMPLETE,
-    NOT_FOUND,
-    RowStream,
-    client_command,
-    hex_lines,
-    output_option,
-)
+from turbopump.cli.entry import INCOMPLETE, NOT_FOUND, command_group, complain
+from turbopump.cli.frame import RowStream, client_command, hex_lines, output_option
 from turbopump.cli.json_lines import MESSAGE_COLUMNS, message_row
 from turbopump.cli.message_trace import command as trace
 from turbopump.cli.names import broker_option, topic_subject

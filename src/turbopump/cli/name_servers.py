@@ -9,8 +9,8 @@ import click
 from turbopump.admin.cluster import Servers
 from turbopump.admin.name_servers import NameServers
 from turbopump.cli.changes import Change, dry_run_option, show_changes
-from turbopump.cli.entry import complain
-from turbopump.cli.frame import INCOMPLETE, NOT_FOUND, client_command, show
+from turbopump.cli.entry import INCOMPLETE, NOT_FOUND, complain
+from turbopump.cli.frame import client_command, show
 from turbopump.cli.names import broker_subject
 from turbopump.cli.tables import Column, Table
 from turbopump.cli.values import checked_address

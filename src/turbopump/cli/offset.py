@@ -12,8 +12,8 @@ from turbopump.admin.group_lag import QueueLag, group_offsets
 from turbopump.admin.groups import Groups, group_names
 from turbopump.admin.offsets import Offsets
 from turbopump.cli.changes import Change, dry_run_option, show_changes
-from turbopump.cli.entry import command_group, complain
-from turbopump.cli.frame import NOT_FOUND, client_command, show
+from turbopump.cli.entry import NOT_FOUND, command_group, complain
+from turbopump.cli.frame import client_command, show
 from turbopump.cli.names import broker_option, group_subject, topic_option, topic_subject
 from turbopump.cli.tables import TIME, Column, Table
 from turbopump.cli.values import TimeOption

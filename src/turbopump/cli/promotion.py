@@ -21,8 +21,8 @@ from turbopump.admin.promotion import (
     restart_broker,
 )
 from turbopump.cli.changes import COLUMNS, dry_run_option
-from turbopump.cli.entry import complain
-from turbopump.cli.frame import INCOMPLETE, client_command, show
+from turbopump.cli.entry import INCOMPLETE, complain
+from turbopump.cli.frame import client_command, show
 from turbopump.cli.names import broker_subject
 from turbopump.cli.tables import Column, Table
 from turbopump.cli.values import NumberOption

@@ -11,8 +11,8 @@ from turbopump.admin.cluster import Servers
 from turbopump.admin.name_servers import NameServers
 from turbopump.admin.settings import SettingChange
 from turbopump.cli.changes import Change, dry_run_option, show_changes
-from turbopump.cli.entry import command_group, complain
-from turbopump.cli.frame import NOT_FOUND, client_command, show
+from turbopump.cli.entry import NOT_FOUND, command_group, complain
+from turbopump.cli.frame import client_command, show
 from turbopump.cli.names import broker_option
 from turbopump.cli.tables import Column, Table
 from turbopump.cli.values import checked_address, checked_pairs

@@ -23,8 +23,16 @@ from turbopump.admin.topics import (
     users_topics,
 )
 from turbopump.cli.changes import Change, dry_run_option, show_changes
-from turbopump.cli.entry import EXISTS, WRONG_USAGE, LazyGroup, command_group, complain
-from turbopump.cli.frame import INCOMPLETE, NOT_FOUND, client_command, show
+from turbopump.cli.entry import (
+    EXISTS,
+    INCOMPLETE,
+    NOT_FOUND,
+    WRONG_USAGE,
+    LazyGroup,
+    command_group,
+    complain,
+)
+from turbopump.cli.frame import client_command, show
 from turbopump.cli.names import broker_option, topic_subject
 from turbopump.cli.tables import Column, Table
 from turbopump.cli.values import checked_pairs

@@ -11,8 +11,8 @@ from turbopump.admin.cluster import Servers
 from turbopump.admin.kv import Kv
 from turbopump.admin.topics import Topics, topic_names, users_topics
 from turbopump.cli.changes import Change, dry_run_option, show_changes
-from turbopump.cli.entry import complain
-from turbopump.cli.frame import NOT_FOUND, client_command, show
+from turbopump.cli.entry import NOT_FOUND, complain
+from turbopump.cli.frame import client_command, show
 from turbopump.cli.group import broker_names
 from turbopump.cli.names import topic_option, topic_subject
 from turbopump.cli.tables import TIME, Column, Table

@@ -15,7 +15,7 @@ import pytest
 from tests.loops import in_loop
 
 from turbopump.cli.dev import open_metrics
-from turbopump.cli.frame import INCOMPLETE, NOT_FOUND
+from turbopump.cli.entry import INCOMPLETE, NOT_FOUND
 from turbopump.config.namesrv_config import NamesrvConfig
 from turbopump.metrics.family import Metrics
 from turbopump.remoting.metrics_port import MetricsPort
