@@ -10,7 +10,7 @@ import click
 from turbopump.admin.broker_figures import BrokerFigures
 from turbopump.admin.brokers import BrokerMember, Brokers
 from turbopump.admin.cluster import Servers
-from turbopump.cli.changes import Change, dry_run_option, show_changes
+from turbopump.cli.changes import Change, dry_run_option, failure_of, show_changes
 from turbopump.cli.entry import INCOMPLETE
 from turbopump.cli.frame import client_command, show
 from turbopump.cli.names import broker_option, broker_subject
@@ -181,10 +181,7 @@ async def clean(
     for member in members:
         for kind in (kind for kind, is_wanted in wanted.items() if is_wanted):
             fault = None
-            try:
-                if not dry_run:
-                    await clean_of[kind](member.address)
-            except TurbopumpError as error:
-                fault = str(error)
+            if not dry_run:
+                fault = await failure_of(clean_of[kind](member.address))
             changes.append(Change(member.label, CLEANINGS[kind], "there", "deleted", fault))
     return show_changes(output, changes, dry_run=dry_run)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -10,6 +10,7 @@ import click
 
 from turbopump.cli.frame import show
 from turbopump.cli.tables import Column, Table
+from turbopump.errors import TurbopumpError
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,15 @@ COLUMNS: Final = (
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Show old → new values, and change nothing."
 )
+
+
+async def failure_of(change: Awaitable[object]) -> str | None:
+    """Make a change. Return the reason why it failed, or None."""
+    try:
+        await change
+    except TurbopumpError as error:
+        return str(error)
+    return None
 
 
 def show_changes(

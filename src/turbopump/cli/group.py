@@ -18,13 +18,13 @@ from turbopump.admin.group_lag import GroupLag
 from turbopump.admin.groups import Groups, group_names
 from turbopump.admin.offsets import Offsets
 from turbopump.admin.topics import Topics
-from turbopump.cli.changes import Change, dry_run_option, show_changes
+from turbopump.cli.changes import Change, dry_run_option, failure_of, show_changes
 from turbopump.cli.entry import EXISTS, NOT_FOUND, WRONG_USAGE, command_group, complain
 from turbopump.cli.frame import client_command, show
 from turbopump.cli.names import broker_option, group_subject
 from turbopump.cli.tables import TIME, VERSION, Column, Table
 from turbopump.cli.values import checked_pairs
-from turbopump.errors import RouteNotFoundError, TurbopumpError
+from turbopump.errors import RouteNotFoundError
 from turbopump.message.rules import DLQ_PREFIX, RETRY_PREFIX, did_you_mean
 from turbopump.plural import counted
 from turbopump.protocol.requests.groups import SubscriptionGroupConfig
@@ -343,11 +343,8 @@ async def _put(
         old = _texts(existing[address]) if address in existing else {}
         differing = {key: value for key, value in _texts(settings).items() if old.get(key) != value}
         fault = None
-        try:
-            if differing and not dry_run:
-                await facet.put(settings, broker=address)
-        except TurbopumpError as error:
-            fault = str(error)
+        if differing and not dry_run:
+            fault = await failure_of(facet.put(settings, broker=address))
         where = names.get(address, address)
         if not old:
             default = _texts(SubscriptionGroupConfig(group_name=settings.group_name))
@@ -394,22 +391,17 @@ async def delete_group(
     for address in await servers.masters():
         where = names.get(address, address)
         fault = None
-        try:
-            if is_done:
-                await facet.delete(group, offsets=not keep_offsets, broker=address)
-        except TurbopumpError as error:
-            fault = str(error)
+        if is_done:
+            deletion = facet.delete(group, offsets=not keep_offsets, broker=address)
+            fault = await failure_of(deletion)
         if address in existing:
             changes.append(Change(where, f"group {group}", "there", None, fault))
         offsets = sum(one.broker == where for one in lag.queues)
         if offsets and not keep_offsets:
             changes.append(Change(where, "offsets", counted(offsets, "queue"), None, fault))
     if topics:
-        changes += [
-            one
-            for prefix in (RETRY_PREFIX, DLQ_PREFIX)
-            for one in await _delete_topic(servers, prefix + group, names, is_done=is_done)
-        ]
+        for prefix in (RETRY_PREFIX, DLQ_PREFIX):
+            changes += await _delete_topic(servers, prefix + group, is_done=is_done)
     code = show_changes(output, changes, dry_run=not is_done)
     if not (yes or dry_run):
         complain(f"the group {group} is not deleted: --yes deletes it")
@@ -417,20 +409,15 @@ async def delete_group(
     return code
 
 
-async def _delete_topic(
-    servers: Servers, topic: str, names: Mapping[str, str], *, is_done: bool
-) -> list[Change]:
+async def _delete_topic(servers: Servers, topic: str, *, is_done: bool) -> list[Change]:
     """Delete a topic of a group, and return the changes."""
     try:
         queues = await Topics(servers).queues(topic)
     except RouteNotFoundError:
         return []
     fault = None
-    try:
-        if is_done:
-            await Topics(servers).delete(topic)
-    except TurbopumpError as error:
-        fault = str(error)
+    if is_done:
+        fault = await failure_of(Topics(servers).delete(topic))
     messages = {
         broker: sum(one.messages for one in queues if one.broker == broker)
         for broker in sorted({one.broker for one in queues})

@@ -8,11 +8,10 @@ import click
 
 from turbopump.admin.cluster import Servers
 from turbopump.admin.kv import Kv
-from turbopump.cli.changes import Change, dry_run_option, show_changes
+from turbopump.cli.changes import Change, dry_run_option, failure_of, show_changes
 from turbopump.cli.entry import NOT_FOUND, command_group, complain
 from turbopump.cli.frame import client_command, show
 from turbopump.cli.tables import Column, Table
-from turbopump.errors import TurbopumpError
 
 VALUES: Final = (Column("key"), Column("value"))
 EVERYWHERE: Final = "all name servers"
@@ -83,14 +82,9 @@ async def _change(
     facet = Kv(servers)
     old = await facet.get(namespace, key)
     fault = None
-    try:
-        if dry_run:
-            pass
-        elif new is None:
-            await facet.delete(namespace, key)
-        else:
-            await facet.put(namespace, key, new)
-    except TurbopumpError as error:
-        fault = str(error)
+    if new is None and not dry_run:
+        fault = await failure_of(facet.delete(namespace, key))
+    elif new is not None and not dry_run:
+        fault = await failure_of(facet.put(namespace, key, new))
     change = Change(EVERYWHERE, f"{namespace} {key}", old, new, fault)
     return show_changes(output, [change], dry_run=dry_run)

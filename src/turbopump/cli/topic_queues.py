@@ -10,13 +10,12 @@ import click
 from turbopump.admin.cluster import Servers
 from turbopump.admin.kv import Kv
 from turbopump.admin.topics import Topics, topic_names, users_topics
-from turbopump.cli.changes import Change, dry_run_option, show_changes
+from turbopump.cli.changes import Change, dry_run_option, failure_of, show_changes
 from turbopump.cli.entry import NOT_FOUND, complain
 from turbopump.cli.frame import client_command, show
 from turbopump.cli.group import broker_names
 from turbopump.cli.names import topic_option, topic_subject
 from turbopump.cli.tables import TIME, Column, Table
-from turbopump.errors import TurbopumpError
 from turbopump.message.rules import did_you_mean
 from turbopump.plural import counted
 from turbopump.protocol.requests.topics import TopicConfig
@@ -128,15 +127,10 @@ async def order(
     if keep_others:
         wanted = old | wanted
     fault = None
-    try:
-        if dry_run:
-            pass
-        elif remove:
-            await facet.delete_ordered_queues(topic)
-        else:
-            await facet.set_ordered_queues(topic, wanted)
-    except TurbopumpError as error:
-        fault = str(error)
+    if remove and not dry_run:
+        fault = await failure_of(facet.delete_ordered_queues(topic))
+    elif not dry_run:
+        fault = await failure_of(facet.set_ordered_queues(topic, wanted))
     changes = [
         Change(broker, f"ordered queues of {topic}", old.get(broker), wanted.get(broker), fault)
         for broker in sorted({*old, *wanted})
