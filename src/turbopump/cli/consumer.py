@@ -7,14 +7,21 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from turbopump.admin.cluster import Servers
-from turbopump.admin.groups import group_members, group_names, running_info
+from turbopump.admin.groups import group_members, group_names, member_of, members_of, running_info
 from turbopump.broker.client_table import Member, MemberInfo, member_info
 from turbopump.broker.conflicts import find_conflicts
 from turbopump.cli.consume_mode import command as set_mode
 from turbopump.cli.entry import NOT_FOUND, command_group, complain
 from turbopump.cli.frame import client_command, show
+from turbopump.cli.group import (
+    MEMBERS,
+    SUBSCRIPTIONS,
+    complain_of_no_group,
+    member_row,
+    subscription_rows,
+)
 from turbopump.cli.names import group_subject
-from turbopump.cli.tables import VERSION, Column, Table
+from turbopump.cli.tables import Column, Table
 from turbopump.message.rules import RETRY_PREFIX, did_you_mean
 from turbopump.protocol.requests import consumers as requests
 from turbopump.protocol.requests.clients import (
@@ -25,13 +32,6 @@ from turbopump.protocol.requests.clients import (
 )
 from turbopump.remoting.client import RemotingClient
 
-CLIENTS: Final = (
-    Column("client_id", "consumer"),
-    Column("address"),
-    Column("language"),
-    Column("version", unit=VERSION),
-)
-SUBSCRIPTIONS: Final = (Column("topic"), Column("kind"), Column("expression"))
 TOPICS: Final = (
     Column("client_id", "consumer"),
     Column("topic"),
@@ -59,7 +59,7 @@ async def list_consumers(servers: Servers, output: str) -> None:
         for group in await group_names(servers, addresses)
         for row in (await _group(servers, addresses, group))["clients"]
     ]
-    show(output, {"consumers": rows}, [Table((Column("group"), *CLIENTS), rows)])
+    show(output, {"consumers": rows}, [Table((Column("group"), *MEMBERS), rows)])
     if not rows:
         complain("no consumer is running")
 
@@ -74,7 +74,7 @@ async def show_group(servers: Servers, group: str, output: str) -> int:
     addresses = await servers.masters()
     found = await _group(servers, addresses, group)
     groups = [group] if found["clients"] else await group_names(servers, addresses)
-    parts: list[str | Table] = [Table(CLIENTS, found["clients"])]
+    parts: list[str | Table] = [Table(MEMBERS, found["clients"])]
     if found["subscriptions"]:
         parts += ["", Table(SUBSCRIPTIONS, found["subscriptions"])]
     if not found["clients"] and group in groups:
@@ -82,11 +82,7 @@ async def show_group(servers: Servers, group: str, output: str) -> int:
     show(output, {"group": group, **found}, parts)
     if group in groups:
         return 0
-    complain(
-        f"no broker knows the group {group}{did_you_mean(group, groups)}; turbopump group list "
-        "--all shows the groups"
-    )
-    return NOT_FOUND
+    return complain_of_no_group(group, groups)
 
 
 @client_command(
@@ -110,36 +106,14 @@ async def show_status(servers: Servers, group: str, output: str) -> int:
     return int(bool(status["conflicts"]) or any(row["fault"] for row in status["clients"]))
 
 
-def _client_row(client_id: str | None, one: requests.Connection) -> dict[str, Any]:
-    return {
-        "client_id": client_id,
-        "address": one.client_addr,
-        "language": one.language.name if one.language is not None else None,
-        "version": one.version,
-    }
-
-
 async def _group(client: RemotingClient, addresses: list[str], group: str) -> dict[str, Any]:
-    """Return the clients and the subscriptions of a group.
-
-    If several brokers know a client, the client is listed once.
-    """
-    answers = (await group_members(client, addresses, group)).values()
-    clients = {one.client_id: one for body in answers for one in body.connection_set}
-    subscriptions = {
-        topic: data for body in answers for topic, data in body.subscription_table.items()
-    }
-    first = next(iter(answers), requests.ConsumerConnection())
+    """Return the clients and the subscriptions of a group, as in JSON output."""
+    found = await members_of(client, addresses, group)
     return {
-        "consume_type": first.consume_type,
-        "message_model": first.message_model,
-        "clients": [
-            _client_row(*item) for item in sorted(clients.items(), key=lambda item: item[0] or "")
-        ],
-        "subscriptions": [
-            {"topic": topic, "kind": data.expression_type or "TAG", "expression": data.sub_string}
-            for topic, data in sorted(subscriptions.items())
-        ],
+        "consume_type": found.consume_type,
+        "message_model": found.message_model,
+        "clients": [member_row(one) for one in found.members],
+        "subscriptions": subscription_rows(found),
     }
 
 
@@ -165,7 +139,7 @@ async def consumer_status(
             if client_id in found:
                 continue
             info = await running_info(client, address, group, client_id)
-            found[client_id] = {**_client_row(client_id, one), **_row(info)}
+            found[client_id] = {**member_row(member_of(one)), **_row(info)}
             if not isinstance(info, str):
                 said = _member_info(info, body.message_model)
                 members.append(Member(client_id, one.version, 0.0, info=said))
@@ -186,7 +160,7 @@ def status_parts(status: Mapping[str, Any]) -> list[str | Table]:
     topics = [
         {"client_id": row["client_id"], **topic} for row in clients for topic in row["topics"]
     ]
-    parts: list[str | Table] = [Table(CLIENTS, clients)]
+    parts: list[str | Table] = [Table(MEMBERS, clients)]
     if topics:
         parts += ["", Table(TOPICS, topics)]
     if not clients:

@@ -6,7 +6,7 @@ A group has settings, offsets and lag on each broker. Running members are shown 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import click
@@ -15,7 +15,7 @@ import msgspec
 from turbopump.admin.brokers import Brokers
 from turbopump.admin.cluster import Servers
 from turbopump.admin.group_lag import GroupLag
-from turbopump.admin.groups import Groups, group_names
+from turbopump.admin.groups import GroupMembers, Groups, Member
 from turbopump.admin.offsets import Offsets
 from turbopump.admin.topics import Topics
 from turbopump.cli.changes import Change, dry_run_option, failure_of, show_changes
@@ -90,15 +90,12 @@ async def show_group(servers: Servers, group: str, cluster: str | None, output: 
     found = await facet.members(group, cluster=cluster)
     lag = await facet.lag(group, cluster=cluster)
     if not (settings or found.members or lag.queues):
-        return await _complain_of_no_group(servers, group)
+        return complain_of_no_group(group, await facet.names(system=True))
     names = await broker_names(servers)
     by_broker = [_settings_row(names.get(at, at), one) for at, one in settings.items()]
-    members = [structs_row(one) for one in found.members]
-    subscriptions = [
-        {"topic": topic, "kind": data.expression_type or "TAG", "expression": data.sub_string}
-        for topic, data in sorted(found.subscriptions.items())
-    ]
-    queues = queue_rows(lag)
+    members = [member_row(one) for one in found.members]
+    subscriptions = subscription_rows(found)
+    queues = _queue_rows(lag)
     answer = {
         "group": group,
         "settings": by_broker,
@@ -123,14 +120,22 @@ async def show_group(servers: Servers, group: str, cluster: str | None, output: 
     return 0
 
 
-def structs_row(value: Any) -> dict[str, Any]:
-    """Return a dataclass as a row of JSON output."""
-    row = msgspec.to_builtins(value)
+def member_row(member: Member) -> dict[str, Any]:
+    """Return the row of a group's member in JSON output."""
+    row = msgspec.to_builtins(member)
     assert isinstance(row, dict)
     return row
 
 
-def queue_rows(lag: GroupLag) -> list[dict[str, Any]]:
+def subscription_rows(found: GroupMembers) -> list[dict[str, Any]]:
+    """Return the rows of a group's subscriptions in JSON output."""
+    return [
+        {"topic": topic, "kind": data.expression_type or "TAG", "expression": data.sub_string}
+        for topic, data in sorted(found.subscriptions.items())
+    ]
+
+
+def _queue_rows(lag: GroupLag) -> list[dict[str, Any]]:
     """Return the rows of a group's queues in JSON output."""
     return [
         {
@@ -321,9 +326,10 @@ async def alter_group(
     wanted = _wanted(given, options)
     if not wanted:
         raise click.UsageError("give the settings to change, such as --max-retries 3")
-    existing = await Groups(servers).settings(group, broker=broker, cluster=cluster)
+    facet = Groups(servers)
+    existing = await facet.settings(group, broker=broker, cluster=cluster)
     if not existing:
-        return await _complain_of_no_group(servers, group)
+        return complain_of_no_group(group, await facet.names(system=True))
     new = {at: _with(settings, wanted) for at, settings in existing.items()}
     return await _put(servers, new, existing, dry_run, output)
 
@@ -379,7 +385,7 @@ async def delete_group(
     existing = await facet.settings(group)
     lag = await Offsets(servers).show(group)
     if not (existing or lag.queues):
-        return await _complain_of_no_group(servers, group)
+        return complain_of_no_group(group, await facet.names(system=True))
     members = (await facet.members(group)).members
     if members:
         raise click.ClickException(
@@ -428,14 +434,13 @@ async def _delete_topic(servers: Servers, topic: str, *, is_done: bool) -> list[
     ]
 
 
-async def _complain_of_no_group(servers: Servers, group: str) -> int:
+def complain_of_no_group(group: str, groups: Iterable[str]) -> int:
     """Warn that a group does not exist. Return the exit code.
 
-    The warning suggests a similar name, because the name may be mistyped.
+    The warning suggests a similar name of ``groups``, because the name may be mistyped.
     """
-    known = set(await group_names(servers, await servers.masters())) - {group}
+    near = did_you_mean(group, set(groups) - {group})
     complain(
-        f"no broker knows the group {group}{did_you_mean(group, known)}; turbopump group list "
-        "--all shows the groups"
+        f"no broker knows the group {group}{near}; turbopump group list --all shows the groups"
     )
     return NOT_FOUND
