@@ -10,8 +10,7 @@ from turbopump.admin.cluster import Servers
 from turbopump.admin.groups import Groups
 from turbopump.cli.changes import Change, dry_run_option, show_changes
 from turbopump.cli.frame import client_command
-from turbopump.cli.group import broker_names
-from turbopump.cli.names import broker_option, group_option, topic_option
+from turbopump.cli.names import broker_names, broker_option, group_option, topic_option
 from turbopump.errors import TurbopumpError
 from turbopump.protocol.requests.assignment import MessageRequestMode
 

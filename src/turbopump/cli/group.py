@@ -12,7 +12,6 @@ from typing import Any, Final
 import click
 import msgspec
 
-from turbopump.admin.brokers import Brokers
 from turbopump.admin.cluster import Servers
 from turbopump.admin.group_lag import GroupLag
 from turbopump.admin.groups import GroupMembers, Groups, Member
@@ -21,7 +20,7 @@ from turbopump.admin.topics import Topics
 from turbopump.cli.changes import Change, dry_run_option, failure_of, show_changes
 from turbopump.cli.entry import EXISTS, NOT_FOUND, WRONG_USAGE, command_group, complain
 from turbopump.cli.frame import client_command, show
-from turbopump.cli.names import broker_option, group_subject
+from turbopump.cli.names import broker_names, broker_option, group_subject
 from turbopump.cli.tables import TIME, VERSION, Column, Table
 from turbopump.cli.values import checked_pairs
 from turbopump.errors import RouteNotFoundError
@@ -157,11 +156,6 @@ def _behind_line(lag: GroupLag) -> str:
         return "nothing is behind"
     age = "" if lag.seconds is None else f", the oldest {lag.seconds:.1f} s old"
     return f"behind by {counted(lag.messages, 'message')} in all{age}"
-
-
-async def broker_names(servers: Servers) -> dict[str, str]:
-    """Return the name of each broker by its address: `NAME` for a master, `NAME:ID` for a slave."""
-    return {one.address: one.label for one in await Brokers(servers).list()}
 
 
 def _settings_row(broker: str, settings: SubscriptionGroupConfig) -> dict[str, Any]:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from turbopump.cli.values import checked_group, checked_topic
+
+if TYPE_CHECKING:
+    from turbopump.admin.cluster import Servers
 
 T = TypeVar("T")
 Decorator = Callable[[Callable[..., T]], Callable[..., T]]
@@ -75,6 +78,13 @@ def broker_option(about: str, *, required: bool = False) -> Decorator[Any]:
         shell_complete=complete_brokers,
         help=about,
     )
+
+
+async def broker_names(servers: Servers) -> dict[str, str]:
+    """Return the name of each broker by its address: `NAME` for a master, `NAME:ID` for a slave."""
+    from turbopump.admin.brokers import Brokers  # most commands do without
+
+    return {one.address: one.label for one in await Brokers(servers).list()}
 
 
 def _checked_broker(

@@ -5,8 +5,7 @@ Before a change, the command shows which messages the change would hide.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 import click
@@ -33,7 +32,7 @@ from turbopump.cli.entry import (
     complain,
 )
 from turbopump.cli.frame import client_command, show
-from turbopump.cli.names import broker_option, topic_subject
+from turbopump.cli.names import broker_names, broker_option, topic_subject
 from turbopump.cli.tables import Column, Table
 from turbopump.cli.values import checked_pairs
 from turbopump.errors import ResponseError
@@ -170,28 +169,26 @@ async def create_topic(
         perm=perm,
         order=ordered,
     )
+    names = await broker_names(servers)
     changes = []
     for address in addresses:
         if address in existing:
             continue
         if not dry_run:
             await put_topic(servers, address, wanted, attributes)
-        changes += _changes(address, None, wanted)
-        changes += [Change(address, key, None, value) for key, value in attributes.items()]
+        where = names.get(address, address)
+        changes += _changes(where, None, wanted)
+        changes += [Change(where, key, None, value) for key, value in attributes.items()]
     if ordered and not dry_run:
         from turbopump.admin.kv import Kv  # few topics are ordered
-        from turbopump.cli.group import broker_names
 
-        names = await broker_names(servers)
         given = {names[at]: wanted.write_queue_nums for at in addresses if at in names}
         await Kv(servers).set_ordered_queues(name, given, keep_others=True)
     if ordered:
         changes.append(Change("name servers", f"order of {name}", None, "by queue"))
     lines = [f"exists on {at}: {_settings(one)}" for at, one in existing.items()]
     more = {"topic": name, "existing": list(existing)}
-    return show_changes(
-        output, await _named(servers, changes), dry_run=dry_run, more=more, before=lines
-    )
+    return show_changes(output, changes, dry_run=dry_run, more=more, before=lines)
 
 
 class _TopicExistsError(click.ClickException):
@@ -204,23 +201,15 @@ def _settings(topic: TopicConfig) -> str:
     return f"{queues}, perm {topic.perm}"
 
 
-async def _named(servers: Servers, changes: Iterable[Change]) -> list[Change]:
-    """Return changes with the names of brokers instead of their addresses."""
-    from turbopump.cli.group import broker_names  # commands that only show start without
-
-    names = await broker_names(servers)
-    return [replace(one, where=names.get(one.where, one.where)) for one in changes]
-
-
-def _changes(address: str, before: TopicConfig | None, after: TopicConfig | None) -> list[Change]:
+def _changes(broker: str, before: TopicConfig | None, after: TopicConfig) -> list[Change]:
     """Return the settings of a topic that differ on a broker. None is a topic that does not
     exist."""
     found = []
     for what, field in SETTINGS.items():
         old = None if before is None else getattr(before, field)
-        new = None if after is None else getattr(after, field)
+        new = getattr(after, field)
         if old != new:
-            found.append(Change(address, what, old, new))
+            found.append(Change(broker, what, old, new))
     return found
 
 
@@ -262,7 +251,7 @@ async def alter_topic(
         raise click.UsageError("give --queues, --read-queues, --write-queues or --perm")
     found = await find_topic(servers, await servers.brokers_at(broker, cluster), name)
     if not found:
-        return await _complain_of_no_topic(servers, name)
+        return await complain_of_no_topic(servers, name)
     wanted = {address: structs.replace(topic, **settings) for address, topic in found.items()}
     hidden = [
         content
@@ -273,14 +262,15 @@ async def alter_topic(
     ]
     messages = sum(content.messages for content in hidden)
     is_refused = bool(messages) and not (yes or dry_run)
+    names = await broker_names(servers)
     changes = []
     for address, topic in wanted.items():
-        changes += _changes(address, found[address], topic)
+        changes += _changes(names.get(address, address), found[address], topic)
         if topic != found[address] and not (dry_run or is_refused):
             await put_topic(servers, address, topic)
     code = show_changes(
         output,
-        await _named(servers, changes),
+        changes,
         dry_run=dry_run or is_refused,
         more={"topic": name, "unread": [_content_row(content) for content in hidden]},
         before=_content_parts("no longer read:", hidden),
@@ -308,7 +298,7 @@ async def delete_topic(servers: Servers, name: str, yes: bool, dry_run: bool, ou
         )
     found = await find_topic(servers, await servers.masters(), name)
     if not found and name not in await topic_names(servers):
-        return await _complain_of_no_topic(servers, name)
+        return await complain_of_no_topic(servers, name)
     contents = [
         content
         for address, topic in found.items()
@@ -322,8 +312,11 @@ async def delete_topic(servers: Servers, name: str, yes: bool, dry_run: bool, ou
         for address in found:
             await delete_topic_on_broker(servers, address, name)
         outcomes = await delete_topic_route(servers, name)
-    changes = [Change(at, f"topic {name}", _settings(topic), None) for at, topic in found.items()]
-    changes = await _named(servers, changes)
+    names = await broker_names(servers)
+    changes = [
+        Change(names.get(at, at), f"topic {name}", _settings(topic), None)
+        for at, topic in found.items()
+    ]
     changes += [
         Change(at, f"route of {name}", "there", None, fault) for at, fault in outcomes.items()
     ]
@@ -345,7 +338,7 @@ async def delete_topic(servers: Servers, name: str, yes: bool, dry_run: bool, ou
     return INCOMPLETE if failures else 0
 
 
-async def _complain_of_no_topic(servers: Servers, name: str) -> int:
+async def complain_of_no_topic(servers: Servers, name: str) -> int:
     """Warn that a topic does not exist. Return the exit code.
 
     The warning suggests a similar name, because the name of the topic may be mistyped. Raises
@@ -393,7 +386,7 @@ async def show_route(servers: Servers, name: str, output: str) -> int:
     except ResponseError as error:
         if error.code != ResponseCode.TOPIC_NOT_EXIST:
             raise
-        return await _complain_of_no_topic(servers, name)
+        return await complain_of_no_topic(servers, name)
     cells = [
         {**row, "addresses": [f"{number}={at}" for number, at in row["addresses"].items()]}
         for row in rows

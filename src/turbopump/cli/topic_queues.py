@@ -9,14 +9,13 @@ import click
 
 from turbopump.admin.cluster import Servers
 from turbopump.admin.kv import Kv
-from turbopump.admin.topics import Topics, topic_names, users_topics
+from turbopump.admin.topics import Topics
 from turbopump.cli.changes import Change, dry_run_option, failure_of, show_changes
 from turbopump.cli.entry import NOT_FOUND, complain
 from turbopump.cli.frame import client_command, show
-from turbopump.cli.group import broker_names
-from turbopump.cli.names import topic_option, topic_subject
+from turbopump.cli.names import broker_names, topic_option, topic_subject
 from turbopump.cli.tables import TIME, Column, Table
-from turbopump.message.rules import did_you_mean
+from turbopump.cli.topic import complain_of_no_topic
 from turbopump.plural import counted
 from turbopump.protocol.requests.topics import TopicConfig
 
@@ -48,11 +47,7 @@ async def show_topic(servers: Servers, topic: str, cluster: str | None, output: 
     facet = Topics(servers)
     settings = await facet.settings(topic, cluster=cluster)
     if not settings:
-        near = did_you_mean(
-            topic, users_topics(await topic_names(servers), await servers.brokers())
-        )
-        complain(f"unknown topic {topic}{near}; turbopump topic list shows all")
-        return NOT_FOUND
+        return await complain_of_no_topic(servers, topic)
     names = await broker_names(servers)
     brokers = [_settings_row(names.get(at, at), one) for at, one in settings.items()]
     queues = [
