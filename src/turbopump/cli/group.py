@@ -55,6 +55,14 @@ QUEUES: Final = (
     Column("behind_seconds", "behind", "s"),
     Column("last_timestamp", "last consumed", TIME),
 )
+_KEYS: Final = {
+    "enabled": "consumeEnable",
+    "ordered": "consumeMessageOrderly",
+    "broadcast": "consumeBroadcastEnable",
+    "max_retries": "retryMaxTimes",
+    "retry_queues": "retryQueueNums",
+}
+"""Settings that have a column and an option of their own, with Apache's keys."""
 command = command_group(
     "group", "Consumer groups: settings, members, lag. `turbopump consumer` asks running consumers."
 )
@@ -161,13 +169,7 @@ def _behind_line(lag: GroupLag) -> str:
 def _settings_row(broker: str, settings: SubscriptionGroupConfig) -> dict[str, Any]:
     texts = _texts(settings)
     default = _texts(SubscriptionGroupConfig(group_name=settings.group_name))
-    shown = {
-        "consumeEnable",
-        "consumeMessageOrderly",
-        "consumeBroadcastEnable",
-        "retryMaxTimes",
-        "retryQueueNums",
-    }
+    shown = _KEYS.values()
     return {
         "broker": broker,
         "enabled": settings.consume_enable,
@@ -221,15 +223,6 @@ def _group_options(function: Any) -> Any:
     ):
         function = option(function)
     return function
-
-
-_KEYS: Final = {
-    "enabled": "consumeEnable",
-    "ordered": "consumeMessageOrderly",
-    "broadcast": "consumeBroadcastEnable",
-    "max_retries": "retryMaxTimes",
-    "retry_queues": "retryQueueNums",
-}
 
 
 def _wanted(given: Mapping[str, str], options: Mapping[str, Any]) -> dict[str, Any]:
