@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Decorator = Callable[[Callable[..., T]], Callable[..., T]]
+Check = Callable[[click.Context, click.Parameter, str | None], str | None]
+Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
 COMPLETION_S: Final = 2.0
 """Maximum seconds that a shell waits for names."""
@@ -42,42 +44,36 @@ def broker_subject(name: str = "broker") -> Decorator[Any]:
 
 def topic_option(about: str, *, required: bool = False) -> Decorator[Any]:
     """Return a decorator that adds the option `-t`, which names a topic."""
-    return click.option(
-        "-t",
-        "--topic",
-        metavar="TOPIC",
-        required=required,
-        callback=checked_topic,
-        shell_complete=complete_topics,
-        help=about,
-    )
+    return _option("-t", "--topic", checked_topic, complete_topics, about, required)
 
 
 def group_option(about: str, *, required: bool = False) -> Decorator[Any]:
     """Return a decorator that adds the option `-g`, which names a consumer group."""
-    return click.option(
-        "-g",
-        "--group",
-        metavar="GROUP",
-        required=required,
-        callback=checked_group,
-        shell_complete=complete_groups,
-        help=about,
-    )
+    return _option("-g", "--group", checked_group, complete_groups, about, required)
 
 
 def broker_option(about: str, *, required: bool = False) -> Decorator[Any]:
     """Return a decorator that adds the option `-b`, which names a broker as ``broker_subject``
     does."""
+    return _option("-b", "--broker", _checked_broker, complete_brokers, about, required)
+
+
+def _option(
+    short: str, long: str, check: Check, complete: Complete, about: str, required: bool
+) -> Decorator[Any]:
     return click.option(
-        "-b",
-        "--broker",
-        metavar="BROKER",
+        short,
+        long,
+        metavar=_metavar(long),
         required=required,
-        callback=_checked_broker,
-        shell_complete=complete_brokers,
+        callback=check,
+        shell_complete=complete,
         help=about,
     )
+
+
+def _metavar(long: str) -> str:
+    return long.removeprefix("--").upper()
 
 
 async def broker_names(servers: Servers) -> dict[str, str]:
@@ -131,14 +127,8 @@ class _SubjectArgument(click.Argument):
             super().add_to_parser(parser, ctx)
 
 
-def _subject(
-    name: str,
-    short: str,
-    long: str,
-    check: Callable[[click.Context, click.Parameter, str | None], str | None],
-    complete: Callable[..., list[str]],
-) -> Decorator[Any]:
-    word = long.removeprefix("--").upper()
+def _subject(name: str, short: str, long: str, check: Check, complete: Complete) -> Decorator[Any]:
+    word = _metavar(long)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         def called(*arguments: Any, **options: Any) -> Any:
