@@ -21,6 +21,7 @@ from turbopump.cli.frame import (
 )
 from turbopump.cli.log_output import log_options
 from turbopump.cli.service_manager import ServiceManager
+from turbopump.cli.values import NumberOption
 from turbopump.config.addresses import LOOPBACK, check_host, is_loopback, join_address
 from turbopump.config.metrics import MetricsConfig, MetricsExporterType
 from turbopump.config.system import require_unix
@@ -46,7 +47,7 @@ PORT: Final = 5559
 @click.option(
     "--interval",
     metavar="SECONDS",
-    type=click.FloatRange(min=1),
+    type=NumberOption(1),
     default=15,
     show_default=True,
     help="Time between two collections. The page shows the last one.",

@@ -25,6 +25,7 @@ from turbopump.cli.entry import complain
 from turbopump.cli.log_output import log_options
 from turbopump.cli.names import SubjectCommand
 from turbopump.cli.tables import Column, Table
+from turbopump.cli.values import NumberOption
 from turbopump.config.addresses import parse_addresses
 from turbopump.config.tls import ClientTls, tls_of
 from turbopump.errors import ConfigError, MissingExtraError, TurbopumpError
@@ -215,7 +216,7 @@ def client_command(
 watch_option = click.option(
     "--watch",
     metavar="SECONDS",
-    type=click.FloatRange(min=0.1),
+    type=NumberOption(0.1),
     help="Repeat the command after this time, until Ctrl-C.",
 )
 

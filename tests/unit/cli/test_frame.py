@@ -43,3 +43,8 @@ def test_a_watched_command_that_never_got_an_answer_ends() -> None:
 
     with pytest.raises(RemotingError, match="form table"):
         look.main(["--watch", "0.1"], standalone_mode=False)
+
+
+def test_nan_is_no_time_to_watch(watched: click.Command) -> None:
+    with pytest.raises(click.BadParameter, match="nan is not a number"):
+        watched.main(["--watch", "nan"], standalone_mode=False)
