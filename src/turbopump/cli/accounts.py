@@ -1,14 +1,14 @@
 """Accounts that a command of `turbopump auth` reads or changes: on servers, or in one file.
 
-A change is computed here too, for its old and new values, and for a dry run. Single commands are
-unknown here.
+A change is computed here too, for its old and new values, and for a dry run. Equal rows of several
+servers become one. Single commands are unknown here.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +23,7 @@ from turbopump.auth.server_access import Change as AccountsChange
 from turbopump.auth.server_access import change_file, open_to_others
 from turbopump.cli.changes import Change, servers_text, show_changes
 from turbopump.cli.entry import EXISTS, INCOMPLETE, NOT_FOUND, complain
+from turbopump.cli.tables import Column, Table
 from turbopump.cli.values import checked_address
 from turbopump.config.system import require_unix
 from turbopump.disk.whole_files import WholeFiles
@@ -209,6 +210,26 @@ def read_file(path: Path) -> Accounts:
         return Accounts.decode(path.read_bytes())
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
+
+
+# --- rows of several servers
+
+
+def merged_rows(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """Merge equal rows of several servers into one with the list ``servers``."""
+    found: dict[str, dict[str, Any]] = {}
+    for server, row in rows:
+        found.setdefault(repr(row), {**row, "servers": []})["servers"].append(server)
+    return list(found.values())
+
+
+def servers_table(
+    output: str, columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], asked: int
+) -> Table:
+    """Return the table of merged rows. ``asked`` is the number of all servers."""
+    if output != "table":
+        return Table(columns, rows)
+    return Table(columns, [{**row, "servers": servers_text(row["servers"], asked)} for row in rows])
 
 
 # --- old and new values

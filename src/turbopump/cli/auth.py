@@ -18,8 +18,10 @@ from turbopump.cli.accounts import (
     Place,
     change_accounts_file,
     complain_of_faults,
+    merged_rows,
     place_options,
     read_file,
+    servers_table,
     user_text,
 )
 from turbopump.cli.changes import Change, dry_run_option, show_changes
@@ -28,7 +30,6 @@ from turbopump.cli.frame import client_command, show
 from turbopump.cli.log_output import log_options
 from turbopump.cli.names import group_option, topic_option
 from turbopump.cli.tables import Column
-from turbopump.cli.users import merged_rows, servers_table
 
 DECISIONS: Final = (Column("allowed"), Column("because"), Column("servers"))
 

@@ -9,12 +9,11 @@ import click
 
 from turbopump.admin.access import acl_of, policy_type
 from turbopump.auth.accounts import SUBJECT, Accounts
-from turbopump.cli.accounts import Place, edit, place_options
+from turbopump.cli.accounts import Place, edit, merged_rows, place_options, servers_table
 from turbopump.cli.changes import dry_run_option
 from turbopump.cli.entry import command_group
 from turbopump.cli.frame import client_command, show
 from turbopump.cli.tables import Column
-from turbopump.cli.users import merged_rows, servers_table
 from turbopump.protocol.requests.access import CreateAcl, DeleteAcl
 
 POLICIES: Final = (

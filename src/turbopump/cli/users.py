@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 
 from turbopump.auth.accounts import DISABLED, ENABLED, NORMAL, SUPER, Accounts
-from turbopump.cli.accounts import Place, edit, place_options
-from turbopump.cli.changes import dry_run_option, servers_text
+from turbopump.cli.accounts import Place, edit, merged_rows, place_options, servers_table
+from turbopump.cli.changes import dry_run_option
 from turbopump.cli.entry import command_group
 from turbopump.cli.frame import client_command, show
-from turbopump.cli.tables import Column, Table
+from turbopump.cli.tables import Column
 from turbopump.errors import ConfigError
 from turbopump.protocol.requests.access import CreateUser, DeleteUser, UpdateUser, UserInfo
 
@@ -63,23 +62,6 @@ async def list_users(place: Place, output: str) -> int:
     )
     show(output, {"users": rows}, [servers_table(output, USERS, rows, len(found))])
     return code
-
-
-def merged_rows(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """Merge equal rows of several servers into one with the list ``servers``."""
-    found: dict[str, dict[str, Any]] = {}
-    for server, row in rows:
-        found.setdefault(repr(row), {**row, "servers": []})["servers"].append(server)
-    return list(found.values())
-
-
-def servers_table(
-    output: str, columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], asked: int
-) -> Table:
-    """Return the table of merged rows. ``asked`` is the number of all servers."""
-    if output != "table":
-        return Table(columns, rows)
-    return Table(columns, [{**row, "servers": servers_text(row["servers"], asked)} for row in rows])
 
 
 @client_command(command, "create", short_help="Create a user.")
