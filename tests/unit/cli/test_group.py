@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.unit.cli.broker_commands import Run, commands_at
 
 from turbopump.blocking import ConsumeFrom, Producer, PullConsumer, PushConsumer
-from turbopump.cli import main
 from turbopump.testing.broker_in_loop import BrokerThread
 
-Run = Callable[[str], tuple[int, str, str]]
 NAME = "broker-test"
 
 
@@ -29,14 +28,7 @@ def broker() -> Iterator[BrokerThread]:
 
 @pytest.fixture
 def run(broker: BrokerThread, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs `turbopump COMMAND`: its exit code, standard output and standard error."""
-
-    def run_command(command: str) -> tuple[int, str, str]:
-        code = main([*command.split(), "-n", broker.namesrv])
-        told = capsys.readouterr()
-        return code, told.out, told.err
-
-    return run_command
+    return commands_at(broker, capsys)
 
 
 def changes(answer: str) -> dict[str, tuple[Any, Any]]:

@@ -4,16 +4,15 @@ ours."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from tests.ports import free_ports
+from tests.unit.cli.broker_commands import Run, commands_at
 
-from turbopump.cli import main
 from turbopump.testing.broker_in_loop import BrokerThread
 
-Run = Callable[[str], tuple[int, str, str]]
 NAME = "broker-test"
 
 
@@ -26,15 +25,7 @@ def broker() -> Iterator[BrokerThread]:
 
 @pytest.fixture
 def run(broker: BrokerThread, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs `turbopump COMMAND`: its exit code, standard output and standard error."""
-
-    def run_command(command: str) -> tuple[int, str, str]:
-        words = command.split()
-        code = main(words if "-n" in words else [*words, "-n", broker.namesrv])
-        told = capsys.readouterr()
-        return code, told.out, told.err
-
-    return run_command
+    return commands_at(broker, capsys)
 
 
 def changes(told: tuple[int, str, str]) -> dict[str, tuple[Any, Any]]:
