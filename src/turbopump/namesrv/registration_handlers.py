@@ -58,17 +58,6 @@ _superseded = RepeatedLine(
     logging.WARNING,
     "registration ignored, a broker with a newer state has this name and id %s owner=%s",
 )
-_left = RepeatedLine(log, logging.INFO, "broker left %s")
-_superseded = RepeatedLine(
-    log,
-    logging.WARNING,
-    "registration ignored, a broker with a newer state has this name and id %s owner=%s",
-)
-_superseded = RepeatedLine(
-    log,
-    logging.WARNING,
-    "registration ignored, a broker with a newer state has this name and id %s owner=%s",
-)
 _refused_name = RepeatedLine(
     log, logging.WARNING, "registration refused, a live broker has this name and id %s owner=%s"
 )
