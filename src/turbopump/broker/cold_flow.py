@@ -12,7 +12,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
 from turbopump.clock import Clock
-from turbopump.message.rules import PREDEFINED_GROUPS
+from turbopump.message.rules import is_system_group
 from turbopump.protocol.requests.statistics import ColdFlowInfo, ColdReading
 
 WINDOW_S: Final = 5.0
@@ -44,7 +44,7 @@ class ColdFlow:
     def note_read(self, group: str, size: int) -> None:
         """Count bytes that a group has read. The bytes are cold: they may not have been in
         memory."""
-        if size <= 0 or _is_free(group):
+        if size <= 0 or is_system_group(group):
             return
         self._begin_window()
         now_ms = self.clock.now_ms()
@@ -99,7 +99,3 @@ class ColdFlow:
             del self._last[group], self._readings[group]
         for reading in self._readings.values():
             reading.cold_acc = 0
-
-
-def _is_free(group: str) -> bool:
-    return group in PREDEFINED_GROUPS or group.startswith("CID_RMQ_SYS_")

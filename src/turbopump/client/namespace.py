@@ -12,10 +12,9 @@ from __future__ import annotations
 from typing import Final
 
 from turbopump.message.message import MessageQueue
-from turbopump.message.rules import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
+from turbopump.message.rules import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_GROUP_PREFIX, is_system_topic
 
 SEPARATOR: Final = "%"
-SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 INSTANCE_ID: Final = "INSTANCE_ID"
 """Name of the message property that contains the message's namespace."""
 

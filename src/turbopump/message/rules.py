@@ -86,7 +86,7 @@ def is_system_topic(topic: str) -> bool:
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
 
 
-_SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
+SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 PREDEFINED_GROUPS: Final = frozenset(
     {
         "CID_ONS-HTTP-PROXY",
@@ -107,7 +107,7 @@ PREDEFINED_GROUPS: Final = frozenset(
 
 def is_system_group(group: str) -> bool:
     """Return True for a consumer group of RocketMQ's own."""
-    return group in PREDEFINED_GROUPS or group.startswith(_SYSTEM_GROUP_PREFIX)
+    return group in PREDEFINED_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
 
 
 def is_brokers_own(topic: str) -> bool:

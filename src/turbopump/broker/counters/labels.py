@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Final
 
-from turbopump.message.rules import is_system_topic
-
-SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
+from turbopump.message.rules import SYSTEM_GROUP_PREFIX, is_system_topic
 
 
 def flag(value: bool) -> str:
