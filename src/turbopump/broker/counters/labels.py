@@ -1,10 +1,15 @@
-"""Values of labels that several metrics of a broker share, in Apache's words."""
+"""Labels that several metrics of a broker share, and their values, in Apache's words."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from typing import Final
 
 from turbopump.message.rules import SYSTEM_GROUP_PREFIX, is_system_topic
+
+STORAGE: Final = ("storage_type", "storage_medium")
+LOCAL_DISK: Final = ("local", "disk")
+"""Values of the labels ``STORAGE``."""
 
 
 def flag(value: bool) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from turbopump.broker.counters.labels import flag
 from turbopump.broker.stored import Stored
 from turbopump.metrics.family import Family, Kind, Metrics, Sample
 from turbopump.protocol.codes import request_name, response_name
@@ -69,6 +70,6 @@ def _labels(kind: AnswerKind) -> tuple[str, ...]:
         "remoting",
         request_name(kind.request_code),
         response_name(kind.response_code),
-        "true" if kind.is_suspended else "false",
+        flag(kind.is_suspended),
         result,
     )

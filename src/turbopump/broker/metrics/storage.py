@@ -9,20 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from turbopump.broker.counters.labels import LOCAL_DISK, STORAGE
 from turbopump.broker.stored import Stored
 from turbopump.metrics.family import Family, Kind, Metrics, Sample
 from turbopump.metrics.tables import HistogramTable
 from turbopump.store.log.cold_reads import ReadState
 from turbopump.store.queues.lookup import StoredEntry
 
-_STORAGE: Final = ("storage_type", "storage_medium")
-LOCAL_DISK: Final = ("local", "disk")
-"""Values of the labels ``storage_type`` and ``storage_medium``."""
 SIZE: Final = Family(
     "rocketmq_storage_size_bytes",
     Kind.GAUGE,
     "Used bytes of the file system that contains the store, whoever uses them.",
-    _STORAGE,
+    STORAGE,
     instrument="rocketmq_storage_size",
     unit="bytes",
 )
@@ -30,21 +28,21 @@ FLUSH_BEHIND: Final = Family(
     "rocketmq_storage_flush_behind_bytes",
     Kind.GAUGE,
     "Bytes of the commit log that are not on the disk yet.",
-    _STORAGE,
+    STORAGE,
     unit="bytes",
 )
 DISPATCH_BEHIND: Final = Family(
     "rocketmq_storage_dispatch_behind_bytes",
     Kind.GAUGE,
     "Bytes of the commit log that are in no queue yet.",
-    _STORAGE,
+    STORAGE,
     unit="bytes",
 )
 RESERVE_TIME: Final = Family(
     "rocketmq_storage_message_reserve_time_milliseconds",
     Kind.GAUGE,
     "Age of the oldest stored message, in ms.",
-    _STORAGE,
+    STORAGE,
     instrument="rocketmq_storage_message_reserve_time",
     unit="milliseconds",
 )

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from turbopump.broker.metrics.storage import LOCAL_DISK
+from turbopump.broker.counters.labels import LOCAL_DISK, STORAGE
 from turbopump.broker.schedule.timer_counts import DELAY_LATENCY
 from turbopump.broker.schedule.timers import Timers
 from turbopump.broker.topics import TopicTable
@@ -20,18 +20,17 @@ from turbopump.clock import Clock
 from turbopump.message.java import java_hash
 from turbopump.metrics.family import Family, Kind, Metrics, Sample
 
-_STORAGE: Final = ("storage_type", "storage_medium")
 ENQUEUE_LAG: Final = Family(
     "rocketmq_timer_enqueue_lag",
     Kind.GAUGE,
     "Timer messages that are stored, but not yet in their slots.",
-    _STORAGE,
+    STORAGE,
 )
 ENQUEUE_LATENCY: Final = Family(
     "rocketmq_timer_enqueue_latency_milliseconds",
     Kind.GAUGE,
     "Age of the timer message that was put into its slot last, 0 after two seconds without one.",
-    _STORAGE,
+    STORAGE,
     instrument="rocketmq_timer_enqueue_latency",
     unit="milliseconds",
 )
@@ -39,13 +38,13 @@ DEQUEUE_LAG: Final = Family(
     "rocketmq_timer_dequeue_lag",
     Kind.GAUGE,
     "Timer messages that wait in slots, less the recalls.",
-    _STORAGE,
+    STORAGE,
 )
 DEQUEUE_LATENCY: Final = Family(
     "rocketmq_timer_dequeue_latency_milliseconds",
     Kind.GAUGE,
     "Seconds by which the timers are late. As in Apache's broker it counts seconds, not ms.",
-    _STORAGE,
+    STORAGE,
     instrument="rocketmq_timer_dequeue_latency",
     unit="milliseconds",
 )
@@ -53,25 +52,25 @@ WAITING: Final = Family(
     "rocketmq_timing_messages",
     Kind.GAUGE,
     "Timer messages that wait for their time.",
-    (*_STORAGE, "topic"),
+    (*STORAGE, "topic"),
 )
 SNAPSHOT: Final = Family(
     "rocketmq_timer_message_snapshot",
     Kind.GAUGE,
     "Timer messages that are due within this many seconds, and not within the bound before.",
-    (*_STORAGE, "timer_bound_s"),
+    (*STORAGE, "timer_bound_s"),
 )
 ENTERED: Final = Family(
     "rocketmq_timer_enqueue_total",
     Kind.COUNTER,
     "Timer messages that the timers took from their queue.",
-    (*_STORAGE, "topic"),
+    (*STORAGE, "topic"),
 )
 LEFT: Final = Family(
     "rocketmq_timer_dequeue_total",
     Kind.COUNTER,
     "Timer messages that left their slots, delivered or for a later slot.",
-    (*_STORAGE, "topic"),
+    (*STORAGE, "topic"),
 )
 SNAPSHOT_BOUNDS_S: Final = (5, 60, 300, 900, 3600, 14_400, 28_800, 86_400)
 TAKEN_RECENTLY_MS: Final = 2000

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
+from turbopump.broker.counters.labels import STORAGE
 from turbopump.metrics.family import Family, Kind
 from turbopump.metrics.tables import HistogramTable
 
@@ -15,7 +16,7 @@ DELAY_LATENCY: Final = Family(
     "rocketmq_delay_message_latency_seconds",
     Kind.HISTOGRAM,
     "Seconds from the birth of a timer message to its time, counted when the timers take it.",
-    ("storage_type", "storage_medium", "topic"),
+    (*STORAGE, "topic"),
     (60, 600, 3600, 43_200, 86_400, 259_200),
     "rocketmq_delay_message_latency",
     "seconds",

@@ -8,12 +8,12 @@ from tests.unit.broker.metrics.reading import distribution, series, series_of, v
 from tests.unit.broker.replicas import eventually
 from tests.unit.broker.talking import Talk, in_virtual_time, take_nothing
 
+from turbopump.broker.counters.labels import LOCAL_DISK
 from turbopump.broker.metrics.all_metrics import metrics_of
 from turbopump.broker.metrics.storage import (
     DISK_USED,
     DISPATCH_BEHIND,
     FLUSH_BEHIND,
-    LOCAL_DISK,
     RESERVE_TIME,
     SIZE,
     SYNC_SECONDS,

@@ -7,8 +7,8 @@ from tests.simulation.world.simulation import Simulation
 from tests.unit.broker.metrics.reading import distribution, series, value
 from tests.unit.broker.talking import SERVER, Talk, in_virtual_time, simulated_broker
 
+from turbopump.broker.counters.labels import LOCAL_DISK
 from turbopump.broker.metrics.all_metrics import metrics_of
-from turbopump.broker.metrics.storage import LOCAL_DISK
 from turbopump.broker.metrics.timers import (
     DEQUEUE_LAG,
     DEQUEUE_LATENCY,
