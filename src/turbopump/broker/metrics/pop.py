@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from turbopump.broker.counters.pop import REVIVE_IN, REVIVE_OUT, REVIVE_RETRY, SCAN_TIME
 from turbopump.broker.pop.pop import Pop
-from turbopump.broker.pop.record_counts import REVIVE_IN, REVIVE_OUT, REVIVE_RETRY, SCAN_TIME
 from turbopump.broker.tables import Tables
 from turbopump.metrics.family import Family, Kind, Metrics, Sample
 from turbopump.metrics.tables import CounterTable, Values

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from turbopump.broker.counters.labels import LOCAL_DISK, STORAGE
-from turbopump.broker.schedule.timer_counts import DELAY_LATENCY
+from turbopump.broker.counters.timers import DELAY_LATENCY
 from turbopump.broker.schedule.timers import Timers
 from turbopump.broker.topics import TopicTable
 from turbopump.clock import Clock

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import Final
 
+from turbopump.broker.counters.pop import PopCounts
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.log_repair import LogRepair
 from turbopump.broker.offsets import ConsumerOffsets
@@ -14,7 +15,6 @@ from turbopump.broker.pop.in_flight import InFlight
 from turbopump.broker.pop.offsets import PopOffsets
 from turbopump.broker.pop.order_info import OrderInfo
 from turbopump.broker.pop.reader import PopReader
-from turbopump.broker.pop.record_counts import PopCounts
 from turbopump.broker.pop.records import (
     CHECKPOINT_TAG,
     REVIVE_GROUP,

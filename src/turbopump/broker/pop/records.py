@@ -17,9 +17,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from turbopump.broker.counters.pop import ACKNOWLEDGEMENT, CHECKPOINT, PopCounts
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.interceptors import Destination
-from turbopump.broker.pop.record_counts import ACKNOWLEDGEMENT, CHECKPOINT, PopCounts
 from turbopump.broker.schedule.destinations import by_way_of_timer
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig

@@ -14,13 +14,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from turbopump.broker.counters.dead_letters import DeadLetterCounts
+from turbopump.broker.counters.pop import PopCounts
 from turbopump.broker.dead_letters import dead_letter_topic
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.groups import GroupTable
 from turbopump.broker.pop import records
 from turbopump.broker.pop.group_queue import GroupQueue, TopicGroup
 from turbopump.broker.pop.open_checkpoints import OpenCheckpoint
-from turbopump.broker.pop.record_counts import PopCounts
 from turbopump.broker.pop.view import PopView
 from turbopump.broker.reading import ask
 from turbopump.broker.topic_attributes import is_batch_cq

@@ -21,11 +21,11 @@ from collections import deque
 from typing import Final, NamedTuple
 
 from turbopump.broker.background import RetryingTask, wait_for
+from turbopump.broker.counters.pop import ACKNOWLEDGEMENT, CHECKPOINT
 from turbopump.broker.pop import records
 from turbopump.broker.pop.group_queue import GroupQueue
 from turbopump.broker.pop.offsets import PopOffsets
 from turbopump.broker.pop.open_checkpoints import OpenCheckpoint, OpenCheckpoints
-from turbopump.broker.pop.record_counts import ACKNOWLEDGEMENT, CHECKPOINT
 from turbopump.broker.pop.redelivery import Redelivery
 from turbopump.broker.reading import read_queue
 from turbopump.broker.schedule.timers import Timers

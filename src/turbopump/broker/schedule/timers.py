@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from turbopump.broker.background import RetryingTask, wait_for
+from turbopump.broker.counters.timers import TimerCounts
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.reading import ask, read_units
-from turbopump.broker.schedule.timer_counts import TimerCounts
 from turbopump.broker.schedule.timer_messages import (
     NEVER_WAITED,
     Recalls,

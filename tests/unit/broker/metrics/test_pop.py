@@ -9,8 +9,8 @@ from tests.unit.broker.popping import Popper
 from tests.unit.broker.replicas import eventually
 from tests.unit.broker.talking import Talk, in_virtual_time
 
+from turbopump.broker.counters.pop import REVIVE_IN, REVIVE_OUT, REVIVE_RETRY, SCAN_TIME
 from turbopump.broker.metrics.pop import CHECKPOINTS, OFFSETS, REVIVE_LAG, REVIVE_LATENCY
-from turbopump.broker.pop.record_counts import REVIVE_IN, REVIVE_OUT, REVIVE_RETRY, SCAN_TIME
 from turbopump.protocol.requests.topics import DeleteTopic
 
 

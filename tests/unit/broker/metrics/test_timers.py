@@ -8,6 +8,7 @@ from tests.unit.broker.metrics.reading import distribution, series, value
 from tests.unit.broker.talking import SERVER, Talk, in_virtual_time, simulated_broker
 
 from turbopump.broker.counters.labels import LOCAL_DISK
+from turbopump.broker.counters.timers import DELAY_LATENCY
 from turbopump.broker.metrics.all_metrics import metrics_of
 from turbopump.broker.metrics.timers import (
     DEQUEUE_LAG,
@@ -19,7 +20,6 @@ from turbopump.broker.metrics.timers import (
     SNAPSHOT,
     WAITING,
 )
-from turbopump.broker.schedule.timer_counts import DELAY_LATENCY
 from turbopump.message.properties import encode_properties
 from turbopump.metrics.family import Family
 from turbopump.protocol.requests.send import RecallMessage
