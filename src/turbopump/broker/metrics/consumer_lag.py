@@ -23,7 +23,6 @@ from turbopump.broker.pop.pop import Pop
 from turbopump.broker.reading import ask
 from turbopump.broker.stored import Stored
 from turbopump.broker.subscriptions import ALL_CODES
-from turbopump.disk.disk import Found
 from turbopump.errors import TurbopumpError
 from turbopump.message.rules import RETRY_PREFIX
 from turbopump.metrics.family import Family, Kind, Metrics, Sample
@@ -31,7 +30,7 @@ from turbopump.protocol.requests.clients import ConsumeType
 from turbopump.protocol.requests.topics import PERM_READ, PERM_WRITE
 from turbopump.remoting.turns import Steps
 from turbopump.remoting.wire import Wire
-from turbopump.store.log.cold_reads import ReadSteps
+from turbopump.store.log.cold_reads import ReadSteps, cached
 from turbopump.store.queues.consume_queue import UNIT, UNIT_SIZE, ConsumeQueue
 
 T = TypeVar("T")
@@ -106,10 +105,7 @@ class _Position(NamedTuple):
 
 
 class ConsumerLag:
-    """Positions of the connected groups, computed anew for each scrape.
-
-    - ``popped``: returns the positions of groups that pop.
-    """
+    """Positions of the connected groups, computed anew for each scrape."""
 
     def __init__(self, stored: Stored, pop: Pop) -> None:
         self._stored = stored
@@ -310,17 +306,12 @@ def in_memory(steps: ReadSteps[T]) -> T | None:
     """Run a read of the store if all its data is in memory. Return None otherwise."""
     try:
         pieces = next(steps)
-        while True:
-            found: list[Found] = []
-            for piece in pieces:
-                data = piece.segment.read_cached(piece.at, piece.size)
-                if data is None:
-                    steps.close()
-                    return None
-                found.append(data)
+        while (found := cached(pieces)) is not None:
             pieces = steps.send(found)
     except StopIteration as end:
         value: T = end.value
         return value
     except (TurbopumpError, OSError):
         return None
+    steps.close()
+    return None
