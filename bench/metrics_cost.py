@@ -23,7 +23,6 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
 from statistics import median
 
@@ -36,8 +35,9 @@ from bench.bystander import TOPIC, Window, running_bystander, window_of
 from bench.cases import CASES
 from bench.cores import Cores
 from bench.generator import CACHE, LoadError, LoadResult, measure_load
+from bench.limits_requests import UPDATE_CONSUMER_OFFSET, Client
 from bench.memory import MIB, anonymous_of
-from bench.remote import create_topic
+from bench.remote import SEND_MESSAGE_V2, UPDATE_AND_CREATE_TOPIC, create_topic, topic_fields
 from bench.stalls import peak_memory
 from bench.table import exit_status, plain_table
 
@@ -175,63 +175,37 @@ def judged_sends(
 # --- part: series
 
 
-class Client:
-    """One connection that asks many things, a few at a time."""
-
-    def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=60)
-        self._answers = wire.Answers()
-        self._opaques = count(1)
-
-    def ask_all(self, code: int, requests: Sequence[tuple[dict[str, str], bytes]]) -> None:
-        """Send requests and wait for their answers. Raises ChildProcessError if one is refused."""
-        for first in range(0, len(requests), AT_ONCE):
-            part = requests[first : first + AT_ONCE]
-            self._socket.sendall(
-                b"".join(
-                    wire.request(code, next(self._opaques), fields, body) for fields, body in part
-                )
-            )
-            left = len(part)
-            while left:
-                for answer in self._answers.feed(self._socket.recv(1 << 16)):
-                    if answer.code:
-                        raise ChildProcessError(f"request {code} was answered {answer.code}")
-                    left -= 1
-
-
-CREATE_TOPIC, SEND, COMMIT, DELETE_TOPIC = 17, 310, 15, 215
+DELETE_TOPIC = 215
 AT_ONCE = 20
 
 
-def fill(port: int, topics: int, used: int, groups: int, topics_of_group: int) -> list[Client]:
+def ask_all(client: Client, code: int, requests: Sequence[tuple[dict[str, str], bytes]]) -> None:
+    """Send requests, a few at a time. Raises ChildProcessError if one is refused."""
+    for first in range(0, len(requests), AT_ONCE):
+        part = requests[first : first + AT_ONCE]
+        client.send([b"".join(client.request(code, fields, body) for fields, body in part)])
+        for answer in client.receive(len(part)):
+            if answer.code:
+                raise ChildProcessError(f"request {code} was answered {answer.code}")
+
+
+def fill(
+    broker: RunningBroker, topics: int, used: int, groups: int, topics_of_group: int
+) -> list[Client]:
     """Make topics, of which ``used`` have a message, and groups with an offset in each of their
     topics. Return the connections of the groups' members."""
-    client = Client(port)
-    client.ask_all(
-        CREATE_TOPIC,
-        [
-            (
-                {
-                    "topic": f"topic-{number}",
-                    "defaultTopic": "TBW102",
-                    "readQueueNums": "1",
-                    "writeQueueNums": "1",
-                    "perm": "6",
-                    "topicFilterType": "SINGLE_TAG",
-                    "topicSysFlag": "0",
-                    "order": "false",
-                },
-                b"",
-            )
-            for number in range(topics)
-        ],
+    client = Client(broker)
+    ask_all(
+        client,
+        UPDATE_AND_CREATE_TOPIC,
+        [(topic_fields(f"topic-{number}", 1), b"") for number in range(topics)],
     )
     now = str(time.time_ns() // 1_000_000)
     sent = {"a": "bench", "c": "TBW102", "d": "1", "e": "0", "f": "0", "g": now, "h": "0"}
     sent |= {"j": "0", "k": "false", "m": "false"}
-    client.ask_all(
-        SEND,
+    ask_all(
+        client,
+        SEND_MESSAGE_V2,
         [
             ({**sent, "b": f"topic-{number}", "i": f"UNIQ_KEY\x01{number:032X}\x02"}, b"x" * 100)
             for number in range(used)
@@ -240,7 +214,7 @@ def fill(port: int, topics: int, used: int, groups: int, topics_of_group: int) -
     members = []
     for group in range(groups):
         mine = [f"topic-{(group * topics_of_group + n) % topics}" for n in range(topics_of_group)]
-        member = Client(port)
+        member = Client(broker)
         consumer = {
             "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
             "consumeType": "CONSUME_PASSIVELY",
@@ -252,9 +226,11 @@ def fill(port: int, topics: int, used: int, groups: int, topics_of_group: int) -
             ],
         }
         beat = {"clientID": f"10.0.0.1@{group}", "consumerDataSet": [consumer]}
-        member.ask_all(wire.HEART_BEAT, [({}, json.dumps(beat).encode())])
+        ask_all(member, wire.HEART_BEAT, [({}, json.dumps(beat).encode())])
         offsets = {"consumerGroup": f"group-{group}", "queueId": "0", "commitOffset": "0"}
-        member.ask_all(COMMIT, [({**offsets, "topic": topic}, b"") for topic in mine])
+        ask_all(
+            member, UPDATE_CONSUMER_OFFSET, [({**offsets, "topic": topic}, b"") for topic in mine]
+        )
         members.append(member)
     return members
 
@@ -277,7 +253,7 @@ def rows_of_series(
     with broker_with_metrics(cores, on=True) as (broker, scraper):
         create_topic(broker.port, TOPIC, 1)
         create_topic(broker.port, SENDS.topic, 8)
-        members = fill(broker.port, topics, used, groups, topics_of_group)
+        members = fill(broker, topics, used, groups, topics_of_group)
         with running_bystander(broker.port, broker.pid) as bystander:
             ratios: list[float] = []
             stalls: list[float] = []
@@ -302,7 +278,7 @@ def rows_of_series(
                     )
         client = members[0]
         grown = (max(peak) - before) / MIB
-        client.ask_all(DELETE_TOPIC, [({"topic": "topic-7"}, b"")])
+        ask_all(client, DELETE_TOPIC, [({"topic": "topic-7"}, b"")])
         deleted = time.monotonic()
         while '"topic-7"' in scraper.fetch():
             time.sleep(1)

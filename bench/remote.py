@@ -68,6 +68,11 @@ def _exchange(
 
 def create_topic(port: int, topic: str, queues: int) -> None:
     """Create a topic with as many read and write queues on the broker itself."""
+    call(port, UPDATE_AND_CREATE_TOPIC, topic_fields(topic, queues))
+
+
+def topic_fields(topic: str, queues: int) -> dict[str, str]:
+    """The fields of a request to create a topic."""
     fields = {
         "topic": topic,
         "defaultTopic": "TBW102",
@@ -75,7 +80,7 @@ def create_topic(port: int, topic: str, queues: int) -> None:
         "writeQueueNums": str(queues),
     }
     fields |= {"perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false"}
-    call(port, UPDATE_AND_CREATE_TOPIC, fields)
+    return fields
 
 
 def send_one(port: int, topic: str, timeout: float = 10.0, *, queue: int = 0) -> None:
