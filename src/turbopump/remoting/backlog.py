@@ -404,7 +404,8 @@ class Backlog:
         self._served_at = self._loop.time()
 
     def _handle_queued(self, until: float) -> None:
-        while (now := self._loop.time()) < until and self._held_since is None:
+        now = self._loop.time()
+        while now < until and self._held_since is None:
             self._set_late_apart(now)
             if not self._line:
                 break
@@ -414,7 +415,8 @@ class Backlog:
             connection.in_line -= 1
             connection.times.begin_turn(begun.arrived, now)
             connection.take_frame(frame)
-            connection.times.end_turn(self._loop.time())
+            now = self._loop.time()
+            connection.times.end_turn(now)
             self._begun = None
             if connection.interrupted and until < FOR_EVER:
                 self._take_out(connection)
