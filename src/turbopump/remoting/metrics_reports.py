@@ -120,7 +120,7 @@ class MetricsReports:
 
     @property
     def _target(self) -> str:
-        return self._config.metrics_grpc_exporter_target or "log"
+        return "log" if self._sender is None else self._config.metrics_grpc_exporter_target
 
     async def _write_lines(self, report: Report) -> None:
         """Log one line for each series."""

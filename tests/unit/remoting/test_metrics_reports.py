@@ -212,12 +212,15 @@ async def test_an_absent_collector_is_one_line_and_stops_nobody(
 async def test_the_log_has_a_line_for_each_series(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     settings = NamesrvConfig(
-        metrics_exporter_type=MetricsExporterType.LOG, metric_logging_exporter_interval_in_mills=100
+        metrics_exporter_type=MetricsExporterType.LOG,
+        metric_logging_exporter_interval_in_mills=100,
+        metrics_grpc_exporter_target="http://127.0.0.1:4317",
     )
     reports = MetricsReports(settings, Server().metrics)
     reports.start()
     await until_logged(caplog, f"metric name={TOPICS.name} value=7 cluster=c")
     await reports.close()
+    assert caplog.messages[0] == "metrics reports begin target=log interval_ms=100"
     assert caplog.messages[1:4] == [
         f"metric name={IN.name} value=2 cluster=c topic=orders is_system=false queue_id=3",
         f"metric name={LATENCY.name} count=2 sum=4.0 buckets=3:2 cluster=c",
