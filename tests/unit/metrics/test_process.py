@@ -6,8 +6,9 @@ import sys
 import time
 
 import pytest
+from tests.unit.metrics.reading import value_of
 
-from turbopump.metrics.family import Distribution, Family, Metrics
+from turbopump.metrics.family import Family, Metrics
 from turbopump.metrics.process import (
     CPU,
     FDS_AT_ONCE,
@@ -28,10 +29,7 @@ on_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def read(family: Family, pauses: CollectorPauses | None = None) -> float:
     metrics = Metrics()
     add_process(metrics, pauses or CollectorPauses())
-    (source,) = dict(metrics.families())[family]
-    (sample,) = (sample for sample in source() if sample is not None)
-    assert not isinstance(sample[1], Distribution)
-    return sample[1]
+    return value_of(metrics, family)
 
 
 @on_linux

@@ -1,8 +1,10 @@
 """Metrics of a name server: brokers, topics, registrations, expiries and requests."""
 
 import asyncio
+from collections.abc import Mapping
 
 from tests.loops import in_loop
+from tests.unit.metrics.reading import series_of
 from tests.unit.namesrv.world import World, play
 
 from turbopump.config.namesrv_config import NamesrvConfig
@@ -18,12 +20,11 @@ from turbopump.namesrv.metrics import (
 )
 
 
-def read(world: World, family: Family) -> dict[tuple[str, ...], object]:
+def read(world: World, family: Family) -> Mapping[tuple[str, ...], object]:
     server = world.server
     metrics = metrics_of(NamesrvConfig(metrics_label="zone:a"), server.table, server.times)
     assert metrics.labels == {"node_type": "namesrv", "zone": "a"}
-    (source,) = dict(metrics.families())[family]
-    return dict(sample for sample in source() if sample is not None)
+    return series_of(metrics, family)
 
 
 @in_loop(play)

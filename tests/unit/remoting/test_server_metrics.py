@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 from tests.loops import in_loop
+from tests.unit.metrics.reading import series_of
 from tests.unit.remoting.certificates import Pair
 
 from turbopump.config.tls import ServerTls
@@ -23,8 +24,7 @@ from turbopump.remoting.server_metrics import (
 
 
 def read(metrics: Metrics, family: Family) -> list[float | Distribution]:
-    (source,) = dict(metrics.families())[family]
-    return [sample[1] for sample in source() if sample is not None]
+    return [*series_of(metrics, family).values()]
 
 
 @in_loop

@@ -1,8 +1,8 @@
 """A broker's page says whether the broker is ready."""
 
 from tests.loops import in_loop
-from tests.unit.broker.metrics.reading import series_of
 from tests.unit.broker.replicas import NAMESRV, Replicas, eventually, with_replicas
+from tests.unit.metrics.reading import series_of
 
 from turbopump.broker.metrics.broker_state import READY, add_readiness
 from turbopump.metrics.family import Metrics

@@ -4,9 +4,10 @@ import asyncio
 
 from tests.loops import in_loop
 from tests.simulation.world.simulation import Simulation
-from tests.unit.broker.metrics.reading import distribution, series, series_of, value
+from tests.unit.broker.metrics.reading import distribution, series, value
 from tests.unit.broker.replicas import eventually
 from tests.unit.broker.talking import Talk, in_virtual_time, take_nothing
+from tests.unit.metrics.reading import series_of
 
 from turbopump.broker.counters.labels import LOCAL_DISK
 from turbopump.broker.metrics.all_metrics import metrics_of
