@@ -17,7 +17,7 @@ BROKERS: Final = Family(
     Kind.GAUGE,
     "Brokers that are registered with this name server, a master and its slaves as one.",
 )
-LIVE_BROKERS: Final = Family(
+ADDRESSES: Final = Family(
     "turbopump_namesrv_broker_addresses",
     Kind.GAUGE,
     "Addresses of masters and slaves that are registered with this name server.",
@@ -60,7 +60,7 @@ def metrics_of(config: NamesrvConfig, table: RouteTable, times: AnswerTimes) -> 
         return iter(counts.items())
 
     metrics.add_value(BROKERS, lambda: table.broker_count)
-    metrics.add_value(LIVE_BROKERS, lambda: table.address_count)
+    metrics.add_value(ADDRESSES, lambda: table.address_count)
     metrics.add_value(TOPICS, lambda: table.topic_count)
     metrics.add(REGISTRATIONS, lambda: _by_one_label(table.registrations))
     metrics.add(EXPIRIES, lambda: _by_one_label(table.removals))

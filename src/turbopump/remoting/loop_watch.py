@@ -24,7 +24,7 @@ class LoopWatch:
     """Watch on the running event loop. Call ``start``, then ``stop``.
 
     - ``long_turns``: number of timers that were over ``LONG_TURN_S`` late. A turn of the loop that
-      is ``INTERVAL_S`` longer than that is always counted, one that is less longer sometimes.
+      took over ``LONG_TURN_S`` + ``INTERVAL_S`` is always counted, a shorter one only sometimes.
     """
 
     def __init__(self) -> None:

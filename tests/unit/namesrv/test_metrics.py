@@ -10,9 +10,9 @@ from tests.unit.namesrv.world import World, play
 from turbopump.config.namesrv_config import NamesrvConfig
 from turbopump.metrics.family import Family
 from turbopump.namesrv.metrics import (
+    ADDRESSES,
     BROKERS,
     EXPIRIES,
-    LIVE_BROKERS,
     REGISTRATIONS,
     REQUESTS,
     TOPICS,
@@ -35,7 +35,7 @@ async def test_registrations_and_requests_are_counted(world: World, /) -> None:
     await slave.register(broker_id=1)
     await master.register()
     await other.register()  # the name and id of the master, which answers
-    assert (read(world, BROKERS), read(world, LIVE_BROKERS)) == ({(): 1}, {(): 2})
+    assert (read(world, BROKERS), read(world, ADDRESSES)) == ({(): 1}, {(): 2})
     assert read(world, TOPICS) == {(): 2}
     registrations = read(world, REGISTRATIONS)
     assert registrations["accepted",] == 3

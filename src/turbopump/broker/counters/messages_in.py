@@ -128,12 +128,12 @@ class _Flow:
 class MessagesIn:
     """Numbers of messages that clients sent, by topic and kind.
 
-    - ``walked``: False at a slave, whose queues grow without sends.
+    - ``walked``: False at a slave: its queues grow without sends, so the walk counts nothing.
     """
 
     def __init__(self, is_system: SystemLabel | None = None, *, walked: bool = True) -> None:
         self._is_system = is_system or SystemLabel()
-        self.counts_walks = walked
+        self._takes_sends = walked
         self._walked: dict[str, _Flow] = {}
         self._events: dict[str, dict[str, _Flow]] = {}
         self._normal: dict[str, _Flow] = {}
@@ -170,7 +170,7 @@ class MessagesIn:
 
     def add_walked(self, topic: str, sizes: Sequence[int], total: int) -> None:
         """Add the sizes of all new messages in a queue of the topic, ``total`` bytes in all."""
-        if not self.counts_walks or not is_walked(topic):
+        if not self._takes_sends or not is_walked(topic):
             return
         flow = self._walked.get(topic)
         if flow is None:
