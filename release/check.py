@@ -121,7 +121,7 @@ PROOFS: Final[dict[str, Proof]] = {
         "tests/unit/remoting/test_health_port.py",
         "tests/unit/remoting/test_http_pages.py",
         "tests/unit/broker/test_readiness.py",
-        "tests/unit/cli/test_ping.py",
+        "tests/unit/cli/test_server_ping.py",
         "tests/unit/cli/test_service_manager.py",
         "tests/unit/cli/test_log_lines.py",
         "tests/crash/test_readiness.py",

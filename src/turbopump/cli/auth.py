@@ -13,8 +13,8 @@ from turbopump.admin.access import ServerAccounts, import_all
 from turbopump.auth import plain_acl
 from turbopump.auth.accounts import Accounts
 from turbopump.auth.policies import Action, Policies, Resource, one_of
-from turbopump.cli import policies, users
-from turbopump.cli.accounts import (
+from turbopump.cli import auth_policy, auth_user
+from turbopump.cli.auth_accounts import (
     Place,
     change_accounts_file,
     complain_of_faults,
@@ -34,8 +34,8 @@ from turbopump.cli.tables import Column
 DECISIONS: Final = (Column("allowed"), Column("because"), Column("servers"))
 
 command = command_group("auth", "Manage users and their permissions.")
-command.add_command(users.command)
-command.add_command(policies.command)
+command.add_command(auth_user.command)
+command.add_command(auth_policy.command)
 
 
 @client_command(command, "test", short_help="Show which policy decides.", watch=True)

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from turbopump.config.broker_config import BrokerConfig
 
 COMMANDS: Final = {
-    "list": ("turbopump.cli.brokers", "list_brokers"),
-    "show": ("turbopump.cli.brokers", "show_broker"),
-    "config": ("turbopump.cli.server_settings", "broker"),
-    "cold-reads": ("turbopump.cli.cold_reads", "command"),
-    "clean": ("turbopump.cli.brokers", "clean"),
-    "promote": ("turbopump.cli.promotion", "command"),
-    "drain": ("turbopump.cli.draining", "command"),
-    "ping": ("turbopump.cli.ping", "broker"),
+    "list": ("turbopump.cli.broker_show", "list_brokers"),
+    "show": ("turbopump.cli.broker_show", "show_broker"),
+    "config": ("turbopump.cli.server_config", "broker"),
+    "cold-reads": ("turbopump.cli.broker_cold_reads", "command"),
+    "clean": ("turbopump.cli.broker_clean", "command"),
+    "promote": ("turbopump.cli.broker_promote", "command"),
+    "drain": ("turbopump.cli.broker_drain", "command"),
+    "ping": ("turbopump.cli.server_ping", "broker"),
 }
 
 

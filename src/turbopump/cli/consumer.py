@@ -10,7 +10,7 @@ from turbopump.admin.cluster import Servers
 from turbopump.admin.groups import group_members, group_names, member_of, members_of, running_info
 from turbopump.broker.client_table import Member, MemberInfo, member_info
 from turbopump.broker.conflicts import find_conflicts
-from turbopump.cli.consume_mode import command as set_mode
+from turbopump.cli.consumer_set_mode import command as set_mode
 from turbopump.cli.entry import NOT_FOUND, command_group, complain
 from turbopump.cli.frame import client_command, show
 from turbopump.cli.group import (

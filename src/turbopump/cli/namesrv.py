@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from turbopump.config.namesrv_config import NamesrvConfig
 
 COMMANDS: Final = {
-    "list": ("turbopump.cli.name_servers", "list_name_servers"),
-    "show": ("turbopump.cli.name_servers", "show_name_server"),
-    "config": ("turbopump.cli.server_settings", "namesrv"),
-    "wipe": ("turbopump.cli.name_servers", "wipe"),
-    "restore": ("turbopump.cli.name_servers", "restore"),
-    "ping": ("turbopump.cli.ping", "namesrv"),
+    "list": ("turbopump.cli.namesrv_show", "list_name_servers"),
+    "show": ("turbopump.cli.namesrv_show", "show_name_server"),
+    "config": ("turbopump.cli.server_config", "namesrv"),
+    "wipe": ("turbopump.cli.namesrv_wipe", "wipe"),
+    "restore": ("turbopump.cli.namesrv_wipe", "restore"),
+    "ping": ("turbopump.cli.server_ping", "namesrv"),
 }
 
 

@@ -65,8 +65,8 @@ SETTINGS: Final = {
 T = TypeVar("T")
 
 PLACES: Final = {
-    "show": ("turbopump.cli.topic_queues", "show_topic"),
-    "order": ("turbopump.cli.topic_queues", "order"),
+    "show": ("turbopump.cli.topic_show", "command"),
+    "order": ("turbopump.cli.topic_order", "command"),
 }
 
 command = command_group(

@@ -9,7 +9,7 @@ from typing import Final
 import click
 
 from turbopump.auth.accounts import DISABLED, ENABLED, NORMAL, SUPER, Accounts
-from turbopump.cli.accounts import Place, edit, merged_rows, place_options, servers_table
+from turbopump.cli.auth_accounts import Place, edit, merged_rows, place_options, servers_table
 from turbopump.cli.changes import dry_run_option
 from turbopump.cli.entry import command_group
 from turbopump.cli.frame import client_command, show

@@ -9,7 +9,7 @@ import click
 
 from turbopump.admin.access import acl_of, policy_type
 from turbopump.auth.accounts import SUBJECT, Accounts
-from turbopump.cli.accounts import Place, edit, merged_rows, place_options, servers_table
+from turbopump.cli.auth_accounts import Place, edit, merged_rows, place_options, servers_table
 from turbopump.cli.changes import dry_run_option
 from turbopump.cli.entry import command_group
 from turbopump.cli.frame import client_command, show
