@@ -216,6 +216,16 @@ async def ask_each(
     return found
 
 
+async def ask_body(
+    client: RemotingClient, address: str, request: Request[Any], body: type[BodyT]
+) -> BodyT:
+    """Send a request to one broker and return the decoded body of the answer.
+
+    Use it for a request whose reply type does not have the body. Raises the errors of ``ask_each``.
+    """
+    return (await ask_each(client, [address], request, body))[address]
+
+
 async def change_each(
     addresses: Iterable[str], change: Callable[[str], Awaitable[T]]
 ) -> dict[str, T]:

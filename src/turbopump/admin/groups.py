@@ -12,7 +12,7 @@ from typing import Final, TypedDict, Unpack
 
 from msgspec import structs
 
-from turbopump.admin.cluster import Servers, ask_each, change_each
+from turbopump.admin.cluster import Servers, ask_body, ask_each, change_each
 from turbopump.admin.group_lag import GroupLag, lag_with_delays
 from turbopump.errors import BodyError, ClientError, RemotingError, ResponseError
 from turbopump.message.rules import did_you_mean, is_system_group
@@ -232,10 +232,10 @@ class Groups:
         Raises RemotingError. Java: ``getAllSubscriptionGroup``, ``getUserSubscriptionGroup``.
         """
         (address,) = await self._servers.brokers_at(broker)
-        tables = await ask_each(self._servers, [address], GetAllGroups(), SubscriptionGroupWrapper)
+        groups = await ask_body(self._servers, address, GetAllGroups(), SubscriptionGroupWrapper)
         return {
             name: settings
-            for name, settings in tables[address].subscription_group_table.items()
+            for name, settings in groups.subscription_group_table.items()
             if system or not is_system_group(name)
         }
 
@@ -453,11 +453,10 @@ class Groups:
         Sends GET_ALL_MESSAGE_REQUEST_MODE (402). The answer has 100 bytes for each mode that was
         set. Raises RemotingError. Java: ``getAllMessageRequestMode``, which only slaves call.
         """
-        addresses = await self._servers.brokers_at(broker)
+        (address,) = await self._servers.brokers_at(broker)
         request = GetAllMessageRequestMode()
-        answers = await ask_each(self._servers, addresses, request, MessageRequestModeTable)
-        tables = [one.message_request_mode_map for one in answers.values()]
-        return tables[0].get(topic, {}).get(group)
+        modes = await ask_body(self._servers, address, request, MessageRequestModeTable)
+        return modes.message_request_mode_map.get(topic, {}).get(group)
 
     async def _settings(
         self, addresses: list[str], group: str

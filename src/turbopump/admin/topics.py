@@ -11,13 +11,7 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from turbopump.admin.cluster import (
-    Servers,
-    ask_each,
-    change_each,
-    refuse_other_server,
-    refuse_unknown_cluster,
-)
+from turbopump.admin.cluster import Servers, ask_body, ask_each, change_each, refuse_unknown_cluster
 from turbopump.admin.topic_contents import QueueContent, queue_contents, unread_ids
 from turbopump.errors import ClientError, RemotingError, ResponseError, RouteNotFoundError
 from turbopump.message.rules import DLQ_PREFIX, RETRY_PREFIX, did_you_mean, is_system_topic
@@ -90,11 +84,7 @@ async def find_topic(
     for address in addresses:
         answer = await client.exchange(address, GetTopicConfig(topic=name))
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # a broker of 4.x
-            answer = await client.exchange(address, GetAllTopicConfig())
-            refuse_other_server(address, answer)
-            if answer.code != ResponseCode.SUCCESS:
-                raise refused_by(address, GetAllTopicConfig(), answer)
-            table = fastjson.decode(answer.body, TopicConfigSerializeWrapper).topic_config_table
+            table = await _all_topics(client, address)
             if name in table:
                 found[address] = table[name]
         elif answer.code == ResponseCode.SUCCESS:
@@ -102,6 +92,11 @@ async def find_topic(
         elif answer.code != ResponseCode.TOPIC_NOT_EXIST:
             raise refused_by(address, GetTopicConfig(topic=name), answer)
     return found
+
+
+async def _all_topics(client: RemotingClient, address: str) -> dict[str, TopicConfig]:
+    topics = await ask_body(client, address, GetAllTopicConfig(), TopicConfigSerializeWrapper)
+    return topics.topic_config_table
 
 
 async def put_topic(
@@ -271,10 +266,7 @@ class Topics:
         Raises RemotingError. Java: ``getAllTopicConfig``, ``getUserTopicConfig``.
         """
         (address,) = await self._servers.brokers_at(broker)
-        tables = await ask_each(
-            self._servers, [address], GetAllTopicConfig(), TopicConfigSerializeWrapper
-        )
-        table = tables[address].topic_config_table
+        table = await _all_topics(self._servers, address)
         if system:
             return table
         own = set((await self._servers.ask(address, GetSystemTopicsOfBroker())).topic_list)

@@ -11,13 +11,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
-from turbopump.admin.cluster import refuse_other_server
+from turbopump.admin.cluster import ask_body
 from turbopump.clock import Clock
 from turbopump.errors import ResponseError
 from turbopump.message.rules import DLQ_PREFIX, RETRY_PREFIX, is_brokers_own
-from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.request import ReplyT, Request
 from turbopump.protocol.requests.clients import MessageModel
@@ -40,14 +39,13 @@ from turbopump.protocol.requests.topics import (
     GetTopicStatsInfo,
     TopicConfigSerializeWrapper,
 )
-from turbopump.remoting.client import RemotingClient, refused_by
+from turbopump.remoting.client import RemotingClient
 from turbopump.repeated_line import RepeatedLine
 
 log = logging.getLogger(__name__)
 _refused = RepeatedLine(log, logging.WARNING, "a broker refuses a question broker=%s reason=%s")
 
 T = TypeVar("T")
-BodyT = TypeVar("BodyT")
 
 AT_ONCE: Final = 8
 """Maximum number of questions that wait for the answers of one broker."""
@@ -166,8 +164,9 @@ class BrokerQuestions:
         cluster = self.name.cluster
         answers.put_rate = (await self._last_minute("BROKER_PUT_NUMS", cluster)).tps
         answers.get_rate = (await self._last_minute("BROKER_GET_NUMS", cluster)).tps
-        topics = await self._body(GetAllTopicConfig(), TopicConfigSerializeWrapper)
-        groups = await self._body(GetAllGroups(), SubscriptionGroupWrapper)
+        client, address = self._client, self._address
+        topics = await ask_body(client, address, GetAllTopicConfig(), TopicConfigSerializeWrapper)
+        groups = await ask_body(client, address, GetAllGroups(), SubscriptionGroupWrapper)
 
         async def ask_topic(topic: str) -> None:
             figures = await self._topic(topic)
@@ -275,13 +274,6 @@ class BrokerQuestions:
 
     async def _call(self, request: Request[ReplyT]) -> ReplyT:
         return await self._client.call(self._address, request)
-
-    async def _body(self, request: Request[Any], body: type[BodyT]) -> BodyT:
-        answer = await self._client.exchange(self._address, request)
-        refuse_other_server(self._address, answer)
-        if answer.code != ResponseCode.SUCCESS:
-            raise refused_by(self._address, request, answer)
-        return fastjson.decode(answer.body, body)
 
 
 def _progress_by_topic(stats: ConsumeStats) -> dict[str, ProgressFigures]:
