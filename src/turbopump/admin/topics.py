@@ -6,7 +6,7 @@ Creating an existing topic does not change it. Source of the requests: apache/ro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from msgspec import structs
@@ -62,7 +62,14 @@ def users_topics(names: Iterable[str], info: ClusterInfo) -> list[str]:
     RocketMQ's own topics are system topics, topics named after brokers and clusters, and topics of
     groups (retries, dead letters).
     """
-    own = info.own_topics()
+    return _without_own(names, info.own_topics())
+
+
+def _without_own(names: Iterable[str], own: Set[str]) -> list[str]:
+    """Return the topics that users have created.
+
+    - ``own``: the topics that brokers create for themselves.
+    """
     return [
         name
         for name in names
@@ -270,13 +277,7 @@ class Topics:
         if system:
             return table
         own = set((await self._servers.ask(address, GetSystemTopicsOfBroker())).topic_list)
-        return {
-            name: settings
-            for name, settings in table.items()
-            if name not in own
-            and not is_system_topic(name)
-            and not name.startswith((RETRY_PREFIX, DLQ_PREFIX))
-        }
+        return {name: table[name] for name in _without_own(table, own)}
 
     async def queues(
         self, name: str, *, broker: str | None = None, cluster: str | None = None
