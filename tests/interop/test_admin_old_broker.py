@@ -33,10 +33,7 @@ async def test_nothing_is_reset_on_a_broker_that_knows_only_whole_topics(tmp_pat
 
                 async def stands() -> dict[MessageQueue, int]:
                     found = (await admin.offsets.show("billing", "orders")).queues
-                    return {
-                        MessageQueue(one.topic, one.broker, one.queue_id): one.offset
-                        for one in found
-                    }
+                    return {one.queue: one.offset for one in found}
 
                 with pytest.raises(
                     ClientError, match=r"brokers before 5\.0 reset whole topics only"

@@ -17,7 +17,7 @@ from typing import Final
 
 from turbopump.admin.broker_figures import BrokerFigures
 from turbopump.admin.cluster import Servers, broker_named
-from turbopump.admin.group_lag import group_offsets
+from turbopump.admin.group_lag import group_lag
 from turbopump.admin.groups import group_members, group_names
 from turbopump.admin.name_servers import set_write_permission_at
 from turbopump.clock import Clock
@@ -169,8 +169,8 @@ async def _find_state(
     behind: dict[str, int] = {}
     unread: dict[str, int] = {}
     for group in await group_names(servers, here):
-        rows = await group_offsets(servers, here, group)
-        count = sum(max(row["behind"], 0) for row in rows if not is_system_topic(row["topic"]))
+        queues = (await group_lag(servers, here, group)).queues
+        count = sum(max(one.behind, 0) for one in queues if not is_system_topic(one.topic))
         if count and await group_members(servers, here, group):
             behind[group] = count
         elif count:

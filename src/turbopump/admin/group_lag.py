@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from turbopump.admin.cluster import ask_each
 from turbopump.message.message import MessageQueue
@@ -34,6 +33,10 @@ class QueueLag:
     end: int
     last_consumed_ms: int
     delay_ms: int | None = None
+
+    @property
+    def queue(self) -> MessageQueue:
+        return MessageQueue(self.topic, self.broker, self.queue_id)
 
     @property
     def behind(self) -> int:
@@ -116,29 +119,8 @@ async def lag_with_delays(
             for span in (one for body in answers.values() for one in body.consume_time_span_set):
                 if span.message_queue is not None:
                     delays[span.message_queue] = span.delay_time
-        for queue in lag.queues:
-            at = MessageQueue(queue.topic, queue.broker, queue.queue_id)
-            found.append(replace(queue, delay_ms=delays.get(at) if queue.behind > 0 else 0))
-    found.sort(key=lambda one: (one.topic, one.broker, one.queue_id))
+        for one in lag.queues:
+            delay_ms = delays.get(one.queue) if one.behind > 0 else 0
+            found.append(replace(one, delay_ms=delay_ms))
+    found.sort(key=lambda one: one.queue)
     return GroupLag(group, found)
-
-
-async def group_offsets(
-    client: RemotingClient, addresses: list[str], group: str, topic: str | None = None
-) -> list[dict[str, Any]]:
-    """Return the offsets of a group, with one row for each queue. Raises RemotingError.
-
-    The rows are sorted by queue.
-    """
-    return [
-        {
-            "topic": queue.topic,
-            "broker": queue.broker,
-            "queue": queue.queue_id,
-            "offset": queue.offset,
-            "end": queue.end,
-            "behind": queue.behind,
-            "last_timestamp": queue.last_consumed_ms or None,
-        }
-        for queue in (await group_lag(client, addresses, group, topic)).queues
-    ]

@@ -229,10 +229,7 @@ class Offsets:
         know the group, and RemotingError. Java: ``resetOffsetByTimestampOld``.
         """
         time_ms = _time_of_reset(to)
-        now = {
-            MessageQueue(one.topic, one.broker, one.queue_id): one.offset
-            for one in (await self.show(group, topic)).queues
-        }
+        now = {one.queue: one.offset for one in (await self.show(group, topic)).queues}
         found: dict[MessageQueue, int] = {}
         for broker in await Topics(self._servers).route(topic):
             for queue_id in range(broker.read_queues):
@@ -283,11 +280,10 @@ class Offsets:
             raise _no_group_or_topic(group, topic)
         found: dict[MessageQueue, int] = {}
         for one in lag.queues:
-            queue = MessageQueue(one.topic, one.broker, one.queue_id)
-            target = await self._offset_at(queue, time_ms)
+            target = await self._offset_at(one.queue, time_ms)
             if target < one.offset:
-                await self.reset_queue(group, queue, target)
-            found[queue] = min(target, one.offset)
+                await self.reset_queue(group, one.queue, target)
+            found[one.queue] = min(target, one.offset)
         return found
 
     async def _offset_at(self, queue: MessageQueue, time_ms: int) -> int:

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 import click
 
 from turbopump.admin.cluster import Servers
-from turbopump.admin.group_lag import QueueLag, group_offsets
+from turbopump.admin.group_lag import GroupLag, QueueLag, group_lag
 from turbopump.admin.groups import Groups, group_names
 from turbopump.admin.offsets import Offsets
 from turbopump.cli.changes import Change, dry_run_option, show_changes
@@ -42,13 +42,28 @@ async def show_offsets(servers: Servers, group: str, topic: str | None, output: 
     """Show the offset and the lag of a group in each queue. Exit code 3 if the group has no
     offset."""
     addresses = await servers.masters()
-    rows = await group_offsets(servers, addresses, group, topic)
-    behind = sum(row["behind"] for row in rows)
+    lag = await group_lag(servers, addresses, group, topic)
+    rows = _rows(lag)
     parts: list[str | Table] = [Table(OFFSETS, rows)]
     if rows:
-        parts.append(f"behind by {behind} in all")
-    show(output, {"group": group, "behind": behind, "queues": rows}, parts)
+        parts.append(f"behind by {lag.messages} in all")
+    show(output, {"group": group, "behind": lag.messages, "queues": rows}, parts)
     return 0 if rows else await _complain_of_no_offset(servers, addresses, group, topic)
+
+
+def _rows(lag: GroupLag) -> list[dict[str, Any]]:
+    return [
+        {
+            "topic": one.topic,
+            "broker": one.broker,
+            "queue": one.queue_id,
+            "offset": one.offset,
+            "end": one.end,
+            "behind": one.behind,
+            "last_timestamp": one.last_consumed_ms or None,
+        }
+        for one in lag.queues
+    ]
 
 
 @client_command(command, "reset", short_help="Put a group elsewhere in a topic.")
@@ -94,7 +109,7 @@ async def reset(
     elif time_ms is not None:
         to = time_ms
     lag = await Offsets(servers).show(group, topic, broker=broker)
-    before = {MessageQueue(one.topic, one.broker, one.queue_id): one for one in lag.queues}
+    before = {one.queue: one for one in lag.queues}
     if not before or not await Groups(servers).settings(group, broker=broker):
         raise NotFoundError(
             f"no broker has both the group {group} and the topic {topic}; see turbopump group "
@@ -128,10 +143,9 @@ async def _target(servers: Servers, stands: QueueLag, to: Literal["begin", "end"
     """Return the offset in a queue for a reset."""
     if to == "end":
         return stands.end
-    queue = MessageQueue(stands.topic, stands.broker, stands.queue_id)
     if to == "begin":
-        return (await Offsets(servers).bounds(queue))[0]
-    return await Offsets(servers).at_time(queue, to)
+        return (await Offsets(servers).bounds(stands.queue))[0]
+    return await Offsets(servers).at_time(stands.queue, to)
 
 
 @client_command(command, "clone", short_help="Copy the offsets of another group.")
@@ -146,8 +160,8 @@ async def clone_offsets(
     if source == target:
         raise click.UsageError(f"SOURCE and TARGET are both {source}")
     addresses = await servers.masters()
-    source_rows = await group_offsets(servers, addresses, source, topic)
-    if not source_rows:
+    lag = await group_lag(servers, addresses, source, topic)
+    if not lag.queues:
         return await _complain_of_no_offset(servers, addresses, source, topic)
     groups = await group_names(servers, addresses)
     if target not in groups:
@@ -155,18 +169,13 @@ async def clone_offsets(
         raise NotFoundError(
             f"the group {target} does not exist{near}; start a consumer of a new group once"
         )
-    before = await group_offsets(servers, addresses, target, topic)
-    rows = source_rows
+    before = await group_lag(servers, addresses, target, topic)
     if not dry_run:
         await Offsets(servers).clone(source, target, topic)
-        rows = await group_offsets(servers, addresses, target, topic)
-    old = {_queue(row): row["offset"] for row in before}
-    after = {_queue(row): row["offset"] for row in rows}
+        lag = await group_lag(servers, addresses, target, topic)
+    old = {one.queue: one.offset for one in before.queues}
+    after = {one.queue: one.offset for one in lag.queues}
     return _show_moves(output, target, old, after, dry_run=dry_run)
-
-
-def _queue(row: Mapping[str, Any]) -> MessageQueue:
-    return MessageQueue(row["topic"], row["broker"], row["queue"])
 
 
 def _show_moves(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from turbopump.admin.doctor.diagnosis import Examination, Findings
 from turbopump.admin.doctor.topics import count_messages
-from turbopump.admin.group_lag import group_offsets
+from turbopump.admin.group_lag import GroupLag, group_lag
 from turbopump.admin.groups import group_members, group_names, running_info
 from turbopump.admin.topics import find_topic
 from turbopump.errors import ProtocolError, RemotingError
@@ -32,13 +32,13 @@ async def check_group(
         return
     await _check_settings(examination, found, group)
     members = await group_members(examination.servers, examination.masters, group)
-    rows = await group_offsets(examination.servers, examination.masters, group, topic)
+    lag = await group_lag(examination.servers, examination.masters, group, topic)
     of_members = examination.about(f"group {group}")
     _judge_members(examination, of_members, group, topic, members)
     await _ask_members(examination, of_members, group, members)
     await _check_dead_letters(examination, of_members, group)
     clients = {one.client_id for body in members.values() for one in body.connection_set}
-    behind = sum(row["behind"] for row in rows)
+    behind = lag.messages
     if behind and not clients:
         of_members.wrong(
             f"lag {behind:,}, and no consumer of the group is running",
@@ -47,20 +47,20 @@ async def check_group(
     elif of_members.healthy:
         consumers = counted(len(clients), "consumer")
         if behind:
-            of_members.note(f"{consumers}, lag {behind:,}{_last_read(examination, rows)}")
-        elif rows:
+            of_members.note(f"{consumers}, lag {behind:,}{_last_read(examination, lag)}")
+        elif lag.queues:
             of_members.ok(f"{consumers}, no lag")
         else:
             of_members.ok(f"{consumers}, no committed offset yet")
 
 
-def _last_read(examination: Examination, rows: Sequence[Mapping[str, int]]) -> str:
+def _last_read(examination: Examination, lag: GroupLag) -> str:
     """Return a phrase that says how long ago the last read message was stored. The queue with the
     oldest such message counts, among queues with unread messages.
 
     The phrase is empty if nothing was read, or if the group has read everything.
     """
-    read = [row["last_timestamp"] for row in rows if row["behind"] and row["last_timestamp"]]
+    read = [one.last_consumed_ms for one in lag.queues if one.behind and one.last_consumed_ms]
     if not read:
         return ""
     seconds = max(examination.clock.now_ms() - min(read), 0) // 1000
