@@ -15,7 +15,7 @@ from tests.crash.replica_pair import MASTER, SLAVE
 
 from turbopump.admin.cluster import Servers
 from turbopump.admin.draining import drain, find_broker, set_write_permission
-from turbopump.admin.replication import ha_status, replication_problems
+from turbopump.admin.replication import Replication, replication_problems
 from turbopump.client.producer import Producer
 from turbopump.client.push_consumer import ConsumeFrom, PushConsumer
 from turbopump.client.sending.send_result import SendStatus
@@ -103,7 +103,7 @@ async def until_in_sync(servers: Servers, *masters: BrokerProcess) -> None:
     """Wait until each of these has its slave, and nothing is amiss."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
-            seen = await ha_status(servers)
+            seen = await Replication(servers).states()
             slaves = [len(one.status.ha_connection_info) for one in seen if one.status is not None]
             there = len(seen) == 2 * len(masters) and sum(slaves) == len(masters)
             by_name = itertools.groupby(seen, lambda one: one.name)

@@ -277,7 +277,7 @@ class Offsets:
         lag = await self.show(group, topic, broker=broker, cluster=cluster)
         groups = Groups(self._servers)
         if not lag.queues or not await groups.settings(group, broker=broker, cluster=cluster):
-            raise _no_group_or_topic(group, topic)
+            raise no_group_or_topic(group, topic)
         found: dict[MessageQueue, int] = {}
         for one in lag.queues:
             target = await self._offset_at(one.queue, time_ms)
@@ -299,7 +299,7 @@ class Offsets:
         absent = (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
         answers = await ask_each(self._servers, addresses, request, ResetOffsetBody, *absent)
         if not answers:
-            raise _no_group_or_topic(request.group, request.topic)
+            raise no_group_or_topic(request.group, request.topic)
         return {
             queue: offset
             for body in answers.values()
@@ -307,7 +307,8 @@ class Offsets:
         }
 
 
-def _no_group_or_topic(group: str, topic: str) -> NotFoundError:
+def no_group_or_topic(group: str, topic: str) -> NotFoundError:
+    """Return the error for a reset when no broker has both the group and the topic."""
     return NotFoundError(
         f"no broker has both the group {group} and the topic {topic}; see turbopump group list "
         "and turbopump topic list, and start a consumer of a new group once"

@@ -133,22 +133,6 @@ def seconds_left(behind: int, rate: int) -> int | None:
     return -(-behind // rate) if rate > 0 else None
 
 
-async def ha_status(servers: Servers, cluster: str | None = None) -> list[BrokerReplication]:
-    """Ask all brokers for their replication. The answers are sorted by broker name and id.
-
-    Raises RemotingError if no name server answers, and NotFoundError for an unknown cluster.
-    """
-    info = await servers.brokers()
-    if cluster is not None:
-        refuse_unknown_cluster(info, cluster)
-    return [
-        one
-        for name, broker in sorted(info.broker_addr_table.items())
-        if cluster in (None, broker.cluster)
-        for one in await ask_replicas(servers, name, broker)
-    ]
-
-
 async def ask_replicas(servers: Servers, name: str, broker: BrokerData) -> list[BrokerReplication]:
     """Ask the master and the slaves of one broker for their replication. Return the answers sorted
     by id."""
@@ -324,7 +308,15 @@ class Replication:
         broker that does not answer has a ``fault`` in the result. Raises RemotingError if no name
         server answers, and ClientError for an unknown cluster. Java: ``getBrokerHAStatus``.
         """
-        return await ha_status(self._servers, cluster)
+        info = await self._servers.brokers()
+        if cluster is not None:
+            refuse_unknown_cluster(info, cluster)
+        return [
+            one
+            for name, broker in sorted(info.broker_addr_table.items())
+            if cluster in (None, broker.cluster)
+            for one in await ask_replicas(self._servers, name, broker)
+        ]
 
     async def status(self, broker: str) -> HARuntimeInfo:
         """Return the state of replication of one broker, as the broker reports it.

@@ -137,33 +137,6 @@ async def put_topic(
     await servers.ask(address, request)
 
 
-async def delete_topic_on_broker(servers: Servers, address: str, name: str) -> None:
-    """Delete a topic on one broker, including all queues and all group offsets of the topic.
-
-    Raises RemotingError.
-    """
-    await servers.ask(address, DeleteTopic(topic=name))
-
-
-async def delete_topic_route(
-    servers: Servers, name: str, cluster: str | None = None
-) -> dict[str, str | None]:
-    """Delete the routes of a topic on every name server, for one cluster or for all. First delete
-    the topic on the brokers.
-
-    For each address, return the reason of a failure, or None after success.
-    """
-    outcomes: dict[str, str | None] = {}
-    request = DeleteTopicInNamesrv(topic=name, cluster_name=cluster)
-    for address in servers.name_servers:
-        try:
-            await servers.ask(address, request)
-            outcomes[address] = None
-        except RemotingError as error:
-            outcomes[address] = str(error)
-    return outcomes
-
-
 @dataclass(frozen=True, slots=True)
 class TopicQueue:
     """One queue of a topic.
@@ -538,4 +511,12 @@ class Topics:
         Sends DELETE_TOPIC_IN_NAMESRV (216). For each address, returns the reason of a failure, or
         None. Java: ``deleteTopicInNameServer``.
         """
-        return await delete_topic_route(self._servers, name, cluster)
+        outcomes: dict[str, str | None] = {}
+        request = DeleteTopicInNamesrv(topic=name, cluster_name=cluster)
+        for address in self._servers.name_servers:
+            try:
+                await self._servers.ask(address, request)
+                outcomes[address] = None
+            except RemotingError as error:
+                outcomes[address] = str(error)
+        return outcomes

@@ -10,7 +10,7 @@ import click
 
 from turbopump.admin.brokers import Brokers
 from turbopump.admin.cluster import Servers
-from turbopump.admin.replication import BrokerReplication, ha_status, replication_problems
+from turbopump.admin.replication import BrokerReplication, Replication, replication_problems
 from turbopump.admin.topics import Topics
 from turbopump.cli.entry import INCOMPLETE, command_group
 from turbopump.cli.frame import client_command, show
@@ -58,7 +58,7 @@ command = command_group("cluster", "Show whole clusters.")
 async def ha(servers: Servers, output: str, cluster: str | None) -> int:
     """Show each master with its slaves: bytes behind, bytes a second, seconds left. The exit code
     is 1 if there is a problem, or a broker could not be asked."""
-    brokers = await ha_status(servers, cluster)
+    brokers = await Replication(servers).states(cluster)
     n = f"-n '{';'.join(servers.name_servers)}'"
     problems = [
         {"broker": name, "message": message, "fix": fix}

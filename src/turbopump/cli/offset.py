@@ -10,7 +10,7 @@ import click
 from turbopump.admin.cluster import Servers
 from turbopump.admin.group_lag import GroupLag, QueueLag, group_lag
 from turbopump.admin.groups import Groups, group_names
-from turbopump.admin.offsets import Offsets
+from turbopump.admin.offsets import Offsets, no_group_or_topic
 from turbopump.cli.changes import Change, dry_run_option, show_changes
 from turbopump.cli.entry import NOT_FOUND, command_group, complain
 from turbopump.cli.frame import client_command, show
@@ -111,10 +111,7 @@ async def reset(
     lag = await Offsets(servers).show(group, topic, broker=broker)
     before = {one.queue: one for one in lag.queues}
     if not before or not await Groups(servers).settings(group, broker=broker):
-        raise NotFoundError(
-            f"no broker has both the group {group} and the topic {topic}; see turbopump group "
-            "list and turbopump topic list, and start a consumer of a new group once"
-        )
+        raise no_group_or_topic(group, topic)
     if not dry_run and queue is None:
         after = await Offsets(servers).reset(group, topic, to, only_back=only_back, broker=broker)
     else:

@@ -14,11 +14,11 @@ from msgspec import structs
 from turbopump.admin.cluster import Servers, refuse_unknown_cluster
 from turbopump.admin.topic_contents import QueueContent, queue_contents, unread_ids
 from turbopump.admin.topics import (
-    delete_topic_on_broker,
-    delete_topic_route,
+    Topics,
     find_topic,
     put_topic,
     topic_names,
+    unknown_topic,
     users_topics,
 )
 from turbopump.cli.changes import Change, dry_run_option, show_changes
@@ -36,11 +36,11 @@ from turbopump.cli.names import broker_names, broker_option, topic_subject
 from turbopump.cli.tables import Column, Table
 from turbopump.cli.values import checked_pairs
 from turbopump.errors import ResponseError
-from turbopump.message.rules import did_you_mean, is_system_topic
+from turbopump.message.rules import is_system_topic
 from turbopump.plural import counted
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests import namesrv as requests
-from turbopump.protocol.requests.topics import QUEUES_MAX, TopicConfig
+from turbopump.protocol.requests.topics import QUEUES_MAX, DeleteTopic, TopicConfig
 
 PERM: Final = "4 read + 2 write"
 ROUTE: Final = (
@@ -310,8 +310,8 @@ async def delete_topic(servers: Servers, name: str, yes: bool, dry_run: bool, ou
     outcomes: dict[str, str | None] = dict.fromkeys(servers.name_servers)
     if is_done:
         for address in found:
-            await delete_topic_on_broker(servers, address, name)
-        outcomes = await delete_topic_route(servers, name)
+            await servers.ask(address, DeleteTopic(topic=name))
+        outcomes = await Topics(servers).delete_routes(name)
     names = await broker_names(servers)
     changes = [
         Change(names.get(at, at), f"topic {name}", _settings(topic), None)
@@ -344,9 +344,7 @@ async def complain_of_no_topic(servers: Servers, name: str) -> int:
     The warning suggests a similar name, because the name of the topic may be mistyped. Raises
     ClientError if there is no broker either.
     """
-    await servers.masters()
-    near = did_you_mean(name, users_topics(await topic_names(servers), await servers.brokers()))
-    complain(f"unknown topic {name}{near}; turbopump topic list shows all")
+    complain(str(await unknown_topic(servers, name)))
     return NOT_FOUND
 
 

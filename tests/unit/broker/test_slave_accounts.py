@@ -35,7 +35,7 @@ from tests.unit.broker.talking import pull
 from tests.waits import is_logged, until, until_logged
 
 from turbopump.admin.cluster import Servers
-from turbopump.admin.replication import ha_status, replication_problems
+from turbopump.admin.replication import Replication, replication_problems
 from turbopump.auth.accounts import SUBJECT, Accounts
 from turbopump.auth.sealing import NONCE_SIZE, seal
 from turbopump.auth.server_access import FILE_NAME, ServerAccess
@@ -334,7 +334,7 @@ async def test_accounts_go_only_to_who_has_the_brokers_credentials(
 
 async def problems(credentials: Credentials) -> list[str]:
     async with Servers([f"{NAMESRV}:9876"], credentials) as servers:
-        found = replication_problems(await ha_status(servers), "-n ns")
+        found = replication_problems(await Replication(servers).states(), "-n ns")
         return [one.message for one in found if "users and policies" in one.message]
 
 

@@ -19,9 +19,9 @@ from tests.unit.broker.replicas import (
 from turbopump.admin.cluster import Servers
 from turbopump.admin.exporter import Collector
 from turbopump.admin.exporter.collector import KEPT_S
-from turbopump.admin.topics import delete_topic_on_broker
 from turbopump.client.push_consumer import ConsumeFrom, PushConsumer
 from turbopump.metrics.prometheus_text import text_pieces
+from turbopump.protocol.requests.topics import DeleteTopic
 
 NAME_SERVER: Final = f"{NAMESRV}:9876"
 BROKER: Final = 'cluster="DefaultCluster",broker="broker-a"'
@@ -139,7 +139,7 @@ async def test_the_series_of_a_deleted_topic_and_of_its_readers_leave(
         collector = Collector(servers, replicas.simulation.clock(CLIENT), 15)
         await collector.collect()
         ends = series(collector, "rocketmq_producer_offset")
-        await delete_topic_on_broker(servers, f"{MASTER}:10911", "T")
+        await servers.ask(f"{MASTER}:10911", DeleteTopic(topic="T"))
         await collector.collect()
         left = series(collector, "rocketmq_producer_offset")
         assert ends.keys() - left.keys() == {f'{BROKER},topic="T"'}
