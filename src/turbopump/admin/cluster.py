@@ -13,7 +13,7 @@ from turbopump.auth.signatures import Credentials, RequestSigner
 from turbopump.client.routes import refuse_other_than_name_server
 from turbopump.config.addresses import is_ip_address
 from turbopump.config.tls import ClientTls, meant
-from turbopump.errors import ClientError, NotFoundError, ProtocolError, RemotingError, ResponseError
+from turbopump.errors import ClientError, NotFoundError, ProtocolError, RemotingError
 from turbopump.message.rules import did_you_mean
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
@@ -54,6 +54,11 @@ class Servers(RemotingClient):
         self.name_servers = name_servers
         self.credentials = credentials
 
+    @property
+    def n_option(self) -> str:
+        """Option -n for suggested commands, with the addresses of the name servers."""
+        return f"-n '{';'.join(self.name_servers)}'"
+
     async def __aenter__(self) -> Servers:
         return self
 
@@ -78,9 +83,7 @@ class Servers(RemotingClient):
             except RemotingError as error:
                 raise RemotingError(f"{error}; check -n and NAMESRV_ADDR") from None
             if answer.code != ResponseCode.SUCCESS:
-                raise ResponseError(
-                    answer.code, answer.remark, request=type(request).__name__, address=address
-                )
+                raise refused_by(address, request, answer)
             return reply_in(answer, request)
         raise RemotingError(
             f"cannot reach a name server: {'; '.join(failures)}. Check -n, NAMESRV_ADDR, "

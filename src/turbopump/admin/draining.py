@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from turbopump.admin.broker_figures import BrokerFigures
-from turbopump.admin.cluster import Servers, broker_named
+from turbopump.admin.cluster import ANSWER_S, Servers, broker_named
 from turbopump.admin.group_lag import group_lag
 from turbopump.admin.groups import group_members, group_names
 from turbopump.admin.name_servers import set_write_permission_at
@@ -39,7 +39,6 @@ ROUTES_S: Final = 35.0
 
 Clients ask for routes every 30 s, and until then they send to the broker.
 """
-ANSWER_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)

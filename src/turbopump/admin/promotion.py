@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from turbopump.admin.access import ComparedAccounts, accounts_at, differing_accounts
-from turbopump.admin.cluster import Servers
+from turbopump.admin.cluster import ANSWER_S, Servers
 from turbopump.admin.name_servers import NameServers
 from turbopump.config import properties
 from turbopump.errors import ClientError, ConfigError, ProtocolError, RemotingError
@@ -30,7 +30,6 @@ from turbopump.protocol.requests.replication import (
 if TYPE_CHECKING:
     from turbopump.config.broker_config import BrokerConfig
 
-ANSWER_S: Final = 5.0
 ROUND_S: Final = 0.5
 COPY: Final = ".bak"
 """End of the name of the copy that keeps the old configuration file."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from turbopump.admin.access import ComparedAccounts, accounts_at, differing_accounts
-from turbopump.admin.cluster import Servers, broker_named, refuse_unknown_cluster
+from turbopump.admin.cluster import ANSWER_S, Servers, broker_named, refuse_unknown_cluster
 from turbopump.config import properties
 from turbopump.config.addresses import host_of
 from turbopump.documentation import page_url
@@ -22,8 +22,6 @@ from turbopump.protocol.requests.replication import (
     HARuntimeInfo,
     ResetMasterFlushOffset,
 )
-
-ANSWER_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,7 +339,7 @@ class Replication:
         Sends the requests of ``states``, and AUTH_LIST_USER (3005) and AUTH_LIST_ACL (3010) to
         compare the accounts of masters and slaves. Raises the errors of ``states``.
         """
-        n = f"-n '{';'.join(self._servers.name_servers)}'"
+        n = self._servers.n_option
         found = {
             name: list(replication_problems(list(replicas), n))
             for name, replicas in groupby(await self.states(cluster), lambda one: one.name)

@@ -108,5 +108,5 @@ def _end(
         yield f"{name} is not drained after {timeout:g} s: {'; '.join(state.waits_for())}"
     yield (
         f"clients send to it again when it was stopped and started, or after: turbopump broker "
-        f"drain {name} --undo -n '{';'.join(servers.name_servers)}'"
+        f"drain {name} --undo {servers.n_option}"
     )

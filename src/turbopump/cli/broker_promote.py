@@ -136,7 +136,7 @@ def _next_steps(slave: SlaveFile, servers: Servers) -> list[str]:
     number = slave.config.broker_id
     return [
         "next: restart this broker; it starts as the master",
-        f"then: turbopump cluster ha -n '{';'.join(servers.name_servers)}'",
+        f"then: turbopump cluster ha {servers.n_option}",
         f"the old master, before it starts again: brokerRole=SLAVE and brokerId={number} in its "
         "file",
     ]

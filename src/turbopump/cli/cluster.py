@@ -59,7 +59,7 @@ async def ha(servers: Servers, output: str, cluster: str | None) -> int:
     """Show each master with its slaves: bytes behind, bytes a second, seconds left. The exit code
     is 1 if there is a problem, or a broker could not be asked."""
     brokers = await Replication(servers).states(cluster)
-    n = f"-n '{';'.join(servers.name_servers)}'"
+    n = servers.n_option
     problems = [
         {"broker": name, "message": message, "fix": fix}
         for name, replicas in itertools.groupby(brokers, lambda one: one.name)

@@ -83,4 +83,4 @@ class Examination:
     @property
     def n_option(self) -> str:
         """Option -n for suggested commands, with the addresses of the name servers."""
-        return f"-n '{';'.join(self.servers.name_servers)}'"
+        return self.servers.n_option

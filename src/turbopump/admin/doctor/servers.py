@@ -11,15 +11,14 @@ from turbopump.errors import ConnectError, ResponseError
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Command
 from turbopump.protocol.request import Request
+from turbopump.remoting.client import refused_by
 from turbopump.remoting.tls import expiry_warning, peer_certificate_end
 
 
 def refuse_failure(answer: Command, request: Request[Any], address: str) -> None:
     """Raise ResponseError if the answer of a server is not a success."""
     if answer.code != ResponseCode.SUCCESS:
-        raise ResponseError(
-            answer.code, answer.remark, request=type(request).__name__, address=address
-        )
+        raise refused_by(address, request, answer)
 
 
 async def check_security(examination: Examination, found: Findings, address: str) -> None:
