@@ -143,10 +143,7 @@ class FigureTexts:
         self._table = table
 
     def number(self, name: str) -> float | None:
-        try:
-            return float(self._table.get(name, ""))
-        except ValueError:
-            return None
+        return number_of(self._table.get(name, ""))
 
     def whole(self, name: str) -> int | None:
         try:
@@ -161,14 +158,11 @@ class FigureTexts:
             return None
 
     def size(self, name: str) -> int:
-        """Return a size such as ``1.5 MiB`` in bytes, or 0 if the text is not a size."""
-        found = _SIZE.fullmatch(self._table.get(name, ""))
-        if found is None:
-            return 0
-        return int(float(found[1]) * 1024 ** "_KMGTPE".index(found[2] or "_"))
+        return bytes_of(self._table.get(name, ""))
 
     @property
     def time_ms(self) -> int | None:
+        """Time of the broker's clock. Apache's broker reports its start and its uptime instead."""
         now = self.whole("currentTimeMillis")
         boot = self.whole("bootTimestamp")
         uptime = _RUNTIME.search(self._table.get("runtime", ""))
@@ -179,6 +173,7 @@ class FigureTexts:
 
     @property
     def delayed(self) -> dict[int, int]:
+        """Number of messages that wait at each delay level. A text is ``DELIVERED,END``."""
         found = {}
         for name, text in self._table.items():
             delivered, _, end = text.partition(",")
@@ -186,3 +181,18 @@ class FigureTexts:
             if name != level and level.isdecimal() and end.isdecimal():
                 found[int(level)] = int(end) - int(delivered or 0)
         return {level: count for level, count in sorted(found.items()) if count > 0}
+
+
+def number_of(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def bytes_of(text: str) -> int:
+    """Return a size such as ``1.5 MiB`` in bytes, or 0 if the text is not a size."""
+    found = _SIZE.fullmatch(text)
+    if found is None:
+        return 0
+    return int(float(found[1]) * 1024 ** "_KMGTPE".index(found[2] or "_"))

@@ -15,12 +15,13 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from turbopump.admin.broker_figures import FigureTexts
-from turbopump.admin.exporter.broker_answers import BrokerAnswers, GroupFigures
+from turbopump.admin.exporter.broker_answers import BrokerAnswers, BrokerName, GroupFigures
 from turbopump.admin.exporter.runtime_metrics import RUNTIME_FAMILIES, runtime_samples
 from turbopump.message.rules import DLQ_PREFIX, RETRY_PREFIX
 from turbopump.metrics.family import Family, Kind
 from turbopump.protocol.requests.clients import MessageModel
 from turbopump.protocol.requests.consumers import ConsumeStatus
+from turbopump.protocol.requests.namesrv import MASTER_ID
 
 
 def _gauge(name: str, labels: str, text: str) -> Family:
@@ -238,17 +239,13 @@ def _add_progress(series: Series, broker: BrokerAnswers, group: str, figures: Gr
 def _slave_samples(
     brokers: Sequence[BrokerAnswers],
 ) -> Iterator[tuple[Family, tuple[str, ...], float]]:
-    ends: dict[tuple[str, str], float] = {}
+    ends = {one.name: FigureTexts(one.figures).number("commitLogMaxOffset") for one in brokers}
     for broker in brokers:
-        end = FigureTexts(broker.figures).number("commitLogMaxOffset")
-        if broker.name.is_master and end is not None:
-            ends[broker.name[:2]] = end
-    for broker in brokers:
-        end = FigureTexts(broker.figures).number("commitLogMaxOffset")
-        if not broker.name.is_master and broker.name[:2] in ends and end is not None:
-            cluster, name, _ = broker.name
-            behind = ends[cluster, name] - end
-            yield SLAVE_BEHIND, (cluster, broker.address, name), behind
+        cluster, name, _ = broker.name
+        end = ends[broker.name]
+        master_end = ends.get(BrokerName(cluster, name, MASTER_ID))
+        if not broker.name.is_master and end is not None and master_end is not None:
+            yield SLAVE_BEHIND, (cluster, broker.address, name), master_end - end
 
 
 def _add_group(series: Series, group: str, whole: WholeGroup) -> None:

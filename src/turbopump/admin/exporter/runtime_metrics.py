@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from turbopump.admin.broker_figures import FigureTexts
+from turbopump.admin.broker_figures import FigureTexts, bytes_of, number_of
 from turbopump.admin.exporter.broker_answers import BrokerAnswers
 from turbopump.metrics.family import Family, Kind
 
@@ -150,16 +150,16 @@ def _values(texts: Mapping[str, str]) -> Iterator[tuple[Family, float]]:
         yield UNFLUSHED, figures.size("remainHowManyDataToFlush")
     capacity = _CAPACITY.search(texts.get("commitLogDirCapacity", ""))
     if capacity is not None:
-        sizes = FigureTexts({"total": capacity[1], "free": capacity[2]})
-        yield DISK_TOTAL, sizes.size("total")
-        yield DISK_FREE, sizes.size("free")
+        yield DISK_TOTAL, bytes_of(capacity[1])
+        yield DISK_FREE, bytes_of(capacity[2])
     for figure, families in RATES.items():
         text = texts.get(figure) or texts.get(OLD_SPELLING.get(figure, figure), "")
-        if not text.strip():
+        rates = text.split()
+        if not rates:
             continue
-        rates = FigureTexts(dict(zip(SPANS_S, text.split(), strict=False)))
-        for seconds, family in zip(SPANS_S, families, strict=True):
-            yield family, rates.number(seconds) or 0.0  # a young broker of Apache's has fewer
+        rates += ["0.0"] * len(families)  # a young broker of Apache's has fewer
+        for family, rate in zip(families, rates, strict=False):
+            yield family, number_of(rate) or 0.0
     for label, count in _COUNT.findall(texts.get("putMessageDistributeTime", "")):
         if label in SPREAD:
             yield SPREAD[label], int(count)
