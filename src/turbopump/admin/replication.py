@@ -74,19 +74,7 @@ class BrokerReplication:
     @property
     def slaves(self) -> list[SlaveReplication]:
         """Slaves that copy from this broker now. A slave has none."""
-        if self.status is None or not self.status.master:
-            return []
-        return [
-            SlaveReplication(
-                one.addr or "",
-                one.slave_ack_offset,
-                one.diff,
-                one.in_sync,
-                one.transferred_byte_in_second,
-                one.proof,
-            )
-            for one in self.status.ha_connection_info
-        ]
+        return [] if self.status is None else slaves_of(self.status)
 
     @property
     def row(self) -> dict[str, Any]:
@@ -118,6 +106,23 @@ class BrokerReplication:
         ]
         end = status.master_commit_log_max_offset
         return {**found, "role": "master", "log_end": end, "slaves": slaves}
+
+
+def slaves_of(status: HARuntimeInfo) -> list[SlaveReplication]:
+    """Return the slaves that copy from a broker, from its answer. A slave has none."""
+    if not status.master:
+        return []
+    return [
+        SlaveReplication(
+            one.addr or "",
+            one.slave_ack_offset,
+            one.diff,
+            one.in_sync,
+            one.transferred_byte_in_second,
+            one.proof,
+        )
+        for one in status.ha_connection_info
+    ]
 
 
 def seconds_left(behind: int, rate: int) -> int | None:
@@ -329,8 +334,7 @@ class Replication:
 
         Sends GET_BROKER_HA_STATUS (907). Raises RemotingError. Java: ``getBrokerHAStatus``.
         """
-        status = await self.status(broker)
-        return BrokerReplication("", MASTER_ID, broker, status).slaves
+        return slaves_of(await self.status(broker))
 
     async def problems(self, cluster: str | None = None) -> dict[str, list[Problem]]:
         """Return the problems of replication by brokerName, each with its fix. A broker without
