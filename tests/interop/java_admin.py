@@ -7,13 +7,10 @@ The one rule: nothing is changed here. Java's answers are JSON as brokers write 
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
-from types import TracebackType
 from typing import Any, Final
 
 from tests.interop.admin_cases import (
@@ -26,8 +23,8 @@ from tests.interop.admin_cases import (
     only,
     plain_value,
 )
-from tests.interop.apache import NEWEST
-from tests.interop.foreign import java_client, pair
+from tests.interop.answering_jvm import AnsweringJvm
+from tests.interop.foreign import pair
 
 from turbopump import Credentials
 from turbopump.protocol import fastjson
@@ -45,50 +42,16 @@ from turbopump.protocol.requests.topics import (
 )
 
 
-class JavaAdmin:
+class JavaAdmin(AnsweringJvm):
     """A JVM with a ``DefaultMQAdminExt`` for one cluster. Enter it to start it."""
 
     def __init__(self, namesrv: str, directory: Path, user: Credentials | None = None) -> None:
-        self.namesrv = namesrv
-        self.directory = directory
-        self.environment = dict(os.environ)
-        if user is not None:
-            self.environment["INTEROP_ADMIN"] = pair(user)
-
-    def __enter__(self) -> JavaAdmin:
-        self.directory.mkdir(parents=True, exist_ok=True)
-        self._errors = (self.directory / "answers.stderr").open("w")
-        home = f"-Duser.home={self.directory}"
-        self._process = subprocess.Popen(
-            [*java_client(NEWEST, home, program="AdminAnswers"), self.namesrv],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            cwd=self.directory,
-            env=self.environment,
-        )
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._process.kill()
-        self._process.communicate()
-        self._errors.close()
+        environment = {} if user is None else {"INTEROP_ADMIN": pair(user)}
+        super().__init__("AdminAnswers", directory, namesrv, environment=environment)
 
     def call(self, method: str, *arguments: str) -> bytes:
         """The answer to one call, as JSON."""
-        stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None
-        assert stdout is not None
-        stdin.write("\t".join([method, *arguments]).encode() + b"\n")
-        stdin.flush()
-        size = stdout.readline()
-        assert size, f"the JVM ended at {method}"
-        answer = stdout.read(int(size))
+        answer = self.ask(method, *arguments)
         assert not answer.startswith(b"failed"), answer.decode()
         return answer
 

@@ -7,59 +7,26 @@ nature (addresses, times, ids) is told apart from what it says by ``plain``.
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
-from tests.interop.apache import NEWEST
-from tests.interop.foreign import java_client
+from tests.interop.answering_jvm import AnsweringJvm
 
 COMMAND_SECONDS: Final = 60
 """For a command on a busy machine; each of its requests has 5 s."""
 
 
-class Mqadmin:
+class Mqadmin(AnsweringJvm):
     """One JVM that runs the commands of Apache's mqadmin. Enter it to start it; ``directory`` is
     its working directory and its home. Raises ToolMissingError."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
-
-    def __enter__(self) -> Mqadmin:
-        self.directory.mkdir(parents=True, exist_ok=True)
-        options = (f"-Duser.home={self.directory}", f"-Drocketmq.home.dir={self.directory}")
-        self._errors = (self.directory / "mqadmin.stderr").open("w")
-        self._process = subprocess.Popen(
-            java_client(NEWEST, *options, program="Mqadmin"),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            cwd=self.directory,
-        )
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._process.kill()
-        self._process.communicate()
-        self._errors.close()
+        super().__init__("Mqadmin", directory, options=[f"-Drocketmq.home.dir={directory}"])
 
     def run(self, namesrv: str, *command: str, seconds: int = COMMAND_SECONDS) -> str:
         """What one command prints, on both of its outputs, when it asks this name server."""
-        stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None
-        assert stdout is not None
-        stdin.write("\t".join([str(seconds), *command, "-n", namesrv]).encode() + b"\n")
-        stdin.flush()
-        size = stdout.readline()
-        assert size, f"mqadmin ended at {command}"
-        return stdout.read(int(size)).decode()
+        return self.ask(str(seconds), *command, "-n", namesrv).decode()
 
 
 _CHANGING: Final = (

@@ -25,30 +25,9 @@ from tests.interop.java_admin import ACCOUNT_COMPARISONS, COMPARISONS, compared,
 from tests.interop.our_servers import patient_turbopump
 from tests.interop.patient_apache import patient_apache
 from tests.interop.tools import skipping_without_tools
+from tests.unit.admin.admin_page import WITHOUT
 
 from turbopump import Credentials
-
-WITHOUT_CASE: Final = {
-    "start": "it starts the client: `async with Admin(…)`",
-    "shutdown": "it ends the client: `async with Admin(…)`",
-    "putKVConfig": "it does nothing in Java; createAndUpdateKvConfig puts a value",
-    "getClusterList": "it sends nothing in Java, and always returns an empty set",
-    "addBrokerToContainer": "only a broker container serves it, which is a program of its own",
-    "removeBrokerFromContainer": "only a broker container serves it",
-    "getInSyncStateData": "only a controller serves it",
-    "getControllerMetaData": "only a controller serves it",
-    "getControllerConfig": "only a controller serves it",
-    "updateControllerConfig": "only a controller serves it",
-    "electMaster": "only a controller serves it",
-    "cleanControllerBrokerData": "only a controller serves it",
-    "getBrokerEpochCache": "a broker serves it only with a controller",
-    "checkRocksdbCqWriteProgress": "ours has no RocksDB, and refuses it in words",
-    "exportRocksDBConfigToJson": "ours has no RocksDB, and refuses it in words",
-    "exportPopRecords": "ours has no RocksDB, and refuses it in words",
-    "createStaticTopic": "ours has no static topics, and refuses them in words",
-}
-"""Operations of Apache without a case, and the reasons."""
-
 
 PLAIN: Final = Cases({**CLIENTS, **SERVERS})
 """Cases for servers without access control."""
@@ -165,9 +144,9 @@ def test_every_operation_of_apache_has_a_case_or_a_reason() -> None:
     """The operations are those of Apache's jar, so none is forgotten."""
     tried = PLAIN.operations | ACCOUNTS.operations
     operations = operations_of_apache()
-    assert tried & set(WITHOUT_CASE) == set()
-    assert operations - tried - set(WITHOUT_CASE) == set()
-    assert tried | set(WITHOUT_CASE) <= operations
+    assert tried & WITHOUT.keys() == set()
+    assert operations - tried - WITHOUT.keys() == set()
+    assert tried | WITHOUT.keys() <= operations
 
 
 def operations_of_apache() -> set[str]:
