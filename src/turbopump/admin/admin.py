@@ -82,8 +82,7 @@ class Admin(InContext):
     - ``tls``: True, or a ``ClientTls`` with details.
 
     An operation asks a name server which brokers there are, unless it takes the address of a
-    broker. It then asks the brokers one after another. Nothing is kept between two operations
-    except connections.
+    broker. Brokers are asked one after another. Only connections are kept between two operations.
 
     Operations raise RemotingError if a server cannot be asked, ResponseError if it refuses, and
     ClientError if a name does not exist. Before the start, after the close, in a forked child and
@@ -163,7 +162,8 @@ class Admin(InContext):
         return sorted({*super().__dir__(), *SUBJECTS})
 
     async def _started_finder(self) -> DeadLetters:
-        """Return the finder of messages and dead letters. It has connections of its own."""
+        """Return the finder of messages and dead letters, whose connections are its own. The first
+        call starts it."""
         self._check_usable()
         if self._finder is None:
             from turbopump.client.dead_letters import DeadLetters  # few operations need it

@@ -1,7 +1,7 @@
 """Runtime figures of a broker (request 28), read as numbers.
 
-A broker reports its figures as texts. Apache's brokers report fewer of them than ours, so many
-fields may be None. Source: apache/rocketmq ``AdminBrokerProcessor.prepareRuntimeInfo``.
+A broker reports its figures as texts. A figure that is missing in the report of a broker of
+Apache's is None, 0 or empty. Source: apache/rocketmq ``AdminBrokerProcessor.prepareRuntimeInfo``.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class BrokerFigures:
     - ``messages_put``, ``messages_got``: numbers since the start, without system topics. Ours
       counts every 10 s.
     - ``messages_put_today``, ``messages_got_today``: the same since midnight.
-    - ``put_rate``, ``get_rate``: messages per second; None in the first seconds of Apache's broker.
+    - ``put_rate``, ``get_rate``: messages per second. A broker of Apache's that has just started
+      reports fewer than three rates, which is None.
     - ``log_start``, ``log_end``: positions of the log.
     - ``dispatch_behind_bytes``: part of the log that consumers cannot see yet.
     - ``unflushed_bytes``: part of the log that is not on the disk yet.

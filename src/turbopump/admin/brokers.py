@@ -243,8 +243,8 @@ class Brokers:
         """Delete expired files of the log now, not at the hour of ``deleteWhen``. Parameters,
         result and errors are those of ``clean_expired_queues``.
 
-        Sends DELETE_EXPIRED_COMMITLOG (329) to each broker, which may go on deleting after its
-        answer. Java: ``deleteExpiredCommitLog``.
+        Sends DELETE_EXPIRED_COMMITLOG (329) to each broker. A broker may answer before all files
+        are deleted. Java: ``deleteExpiredCommitLog``.
         """
         return await self._clean(DeleteExpiredCommitLog(), broker, cluster)
 

@@ -125,8 +125,8 @@ class Clients:
     ) -> ConsumerRunningInfo:
         """Ask one consumer for its settings, queues and rates, through a broker.
 
-        Sends GET_CONSUMER_RUNNING_INFO (307) to each master until one knows the consumer. That
-        broker waits up to 10 s for the consumer.
+        Sends GET_CONSUMER_RUNNING_INFO (307) to each master until one knows the consumer. The
+        master then asks the consumer, and waits up to 10 s.
 
         - ``stack``: also ask for the stacks of the consumer's threads (``jstack``).
 
@@ -150,8 +150,8 @@ class Clients:
         """Ask the consumers of a group for the offsets that they know in a topic, by client id.
 
         Sends GET_CONSUMER_CONNECTION_LIST (203) to each master, and
-        INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223) to those with consumers of the group. The broker
-        asks them. Those that do not answer are not in the result.
+        INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223) to each master with consumers of the group. The
+        master asks these consumers. A consumer that does not answer is left out.
 
         - ``client_id``: only this consumer.
 

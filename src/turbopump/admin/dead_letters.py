@@ -64,7 +64,7 @@ class GroupDeadLetters:
         to: ResendTo = ResendTo.ORIGIN,
         wanted: LetterFilter | None = None,
     ) -> ResendReport:
-        """Predict the report of ``resend``. Nothing is sent or written.
+        """Return the report that ``resend`` would have, without sending or writing anything.
 
         Raises MessageNotFoundError if the group has no dead letters, and RemotingError.
         """

@@ -21,7 +21,8 @@ from turbopump.remoting.client import RemotingClient
 class QueueLag:
     """Offset of a group in one queue, and the distance to the end of the queue.
 
-    - ``offset``: the next message that the group consumes. ``end`` is the next one to be stored.
+    - ``offset``: index of the next message that the group consumes.
+    - ``end``: index of the next message to be stored.
     - ``last_consumed_ms``: store time of the last consumed message, in ms. 0 if there is none.
     - ``delay_ms``: age of the next message in ms, 0 if there is none, None if unknown.
     """

@@ -176,7 +176,7 @@ class GroupSettings(TypedDict, total=False):
 
 
 async def unknown_group(servers: Servers, group: str) -> ClientError:
-    """Return the error for a group that no broker knows. It suggests a similar name.
+    """Return the error for a group that no broker knows. The error suggests a similar name.
 
     Raises ClientError if no broker is registered, and RemotingError.
     """

@@ -33,13 +33,13 @@ TRACES_MAX: Final = 64
 class TrackState(StrEnum):
     """Outcome of a message in a group (apache/rocketmq ``TrackType``).
 
-    - ``CONSUMED``: its offset is behind the message. ``CONSUMED_BUT_FILTERED``: so it is, but its
-      subscription does not want the tag.
-    - ``NOT_CONSUME_YET``: its offset is at the message or before.
-    - ``PULL``: it pulls, and commits offsets when its program wants.
-    - ``NOT_ONLINE``: it has no consumers now. ``CONSUME_BROADCASTING``: its consumers keep their
-      offsets themselves.
-    - ``UNKNOWN``: it pops, or could not be asked.
+    - ``CONSUMED``: the group's offset is after the message.
+    - ``CONSUMED_BUT_FILTERED``: the same, but the group's subscription does not want the tag.
+    - ``NOT_CONSUME_YET``: the group's offset is at the message or before.
+    - ``PULL``: the group pulls, and commits offsets when its program wants.
+    - ``NOT_ONLINE``: the group has no consumers now.
+    - ``CONSUME_BROADCASTING``: the group's consumers keep their offsets themselves.
+    - ``UNKNOWN``: the group pops, or could not be asked.
     """
 
     CONSUMED = "CONSUMED"

@@ -83,7 +83,6 @@ class NameServers:
         Sends WIPE_WRITE_PERM_OF_BROKER (205) to each name server. Raises ClientError if one of them
         failed; the error lists all. Java: ``wipeWritePermOfBroker``.
         """
-
         return await self._set_write_permission(broker, server, wiped=True)
 
     async def restore_write_permission(
@@ -96,7 +95,6 @@ class NameServers:
         Sends ADD_WRITE_PERM_OF_BROKER (327) to each name server. Errors are those of
         ``wipe_write_permission``. Java: ``addWritePermOfBroker``.
         """
-
         return await self._set_write_permission(broker, server, wiped=False)
 
     async def _set_write_permission(

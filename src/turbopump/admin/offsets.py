@@ -242,7 +242,7 @@ class Offsets:
         return found
 
     async def set(self, group: str, queue: MessageQueue, offset: int) -> None:
-        """Store the offset of a group in one queue. Nothing is checked, no consumer is notified.
+        """Store the offset of a group in one queue, without a check. No consumer is notified.
 
         Use it for a group without running consumers: a consumer overwrites the offset with its own.
         After a ``reset``, the group begins where that put it, until a consumer has read on. Sends

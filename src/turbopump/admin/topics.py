@@ -186,7 +186,7 @@ class TopicDeletion:
 
 
 async def unknown_topic(servers: Servers, name: str) -> RouteNotFoundError:
-    """Return the error for a topic that does not exist. It suggests a similar name.
+    """Return the error for a topic that does not exist. The error suggests a similar name.
 
     Raises ClientError if no broker is registered either, and RemotingError.
     """

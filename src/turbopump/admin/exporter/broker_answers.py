@@ -82,8 +82,8 @@ class ProgressFigures:
     """Figures of a group in one topic of one broker.
 
     - ``offset``: sum of the group's offsets in the queues.
-    - ``behind``: number of messages from there to the ends of the queues.
-    - ``latency_ms``: age of the oldest message that the group has not consumed; 0 without one.
+    - ``behind``: number of messages that the group has not consumed.
+    - ``latency_ms``: age of the oldest message that the group has not consumed. 0 if there is none.
     - ``get_rate``, ``get_size_rate``: messages and bytes a second in the last minute.
     - ``sent_back``: messages that were sent back in the last minute.
     """
