@@ -11,7 +11,7 @@ from turbopump.protocol.codes import RequestCode
 _PREFACE = """# Who may send which request
 
 Written by `python -m tests.unit.auth.rules_page > docs/reference/access-rules.md`; a test
-checks that it is up to date, and that every request code of a name server or a broker has a rule.
+checks that it is up to date, and that every request code of a server has a rule.
 
 With `authorizationEnabled` a user who is not a Super user may send a request if policies allow what
 this table says: one of the actions on each of the resources. Without an account no request is
@@ -20,7 +20,8 @@ same rule. Apache's name server has no rules.
 
 - The retry topic of a group belongs to the group: `Sub` on the group also allows `Pub` on it. The
   topic from which a group pops its own messages again counts as the original topic.
-- *Cluster* is the cluster of the broker; for a name server, each cluster that has a broker.
+- *Cluster* is the cluster of the broker; for a name server or a controller, each cluster that has a
+  broker.
 - A request that names a message only by its position (33, 36, 37, 309, 323) also needs permission
   for the topic of the message found there.
 - A broker's own topics (`SCHEDULE_TOPIC_XXXX`, `RMQ_SYS_TRANS_HALF_TOPIC`, `rmq_sys_…` and so on)
@@ -48,7 +49,9 @@ _UNCHECKED: Final = """
     DELETE_EXPIRED_COMMITLOG LITE_PULL_MESSAGE QUERY_ASSIGNMENT SET_MESSAGE_REQUEST_MODE
     GET_ALL_MESSAGE_REQUEST_MODE GET_BROKER_HA_STATUS UPDATE_COLD_DATA_FLOW_CTR_CONFIG
     REMOVE_COLD_DATA_FLOW_CTR_CONFIG GET_COLD_DATA_FLOW_CTR_INFO SET_COMMITLOG_READ_MODE
-    BATCH_ACK_MESSAGE
+    BATCH_ACK_MESSAGE CONTROLLER_GET_METADATA_INFO CONTROLLER_GET_SYNC_STATE_DATA
+    GET_BROKER_EPOCH_CACHE NOTIFY_BROKER_ROLE_CHANGED UPDATE_CONTROLLER_CONFIG
+    GET_CONTROLLER_CONFIG
 """
 """Requests for which Apache requires no permission."""
 _CLUSTER_UPDATE: Final = """
