@@ -35,6 +35,13 @@ Change = list[tuple[Path, SimulatedFile | None]]
 cut."""
 
 
+@dataclass(frozen=True)
+class DiskCopy:
+    """All files of a disk at one moment. It may be put back many times."""
+
+    files: dict[Path, SimulatedFile]
+
+
 @dataclass(slots=True)
 class _Fault:
     operation: str
@@ -134,6 +141,33 @@ class SimulatedDisk:
             parent for path in self.files for parent in path.parents
         )  # a file back is back in its directory
         self.loop.trace(f"power cut, {len(self.files)} files found")
+
+    def copy(self) -> DiskCopy:
+        """All files as they are read now, as a snapshot of the machine's volume has them."""
+        return DiskCopy({path: file.survivor() for path, file in self.files.items()})
+
+    def put_back(self, copy: DiskCopy) -> None:
+        """Make the disk what it was when ``copy`` was taken, durably. No process may have it."""
+        assert self.mounted is None, "kill the process first"
+        for path in list(self.files):
+            self.replace(path, None)
+        for path, file in copy.files.items():
+            self.replace(path, file.survivor())
+
+    def replace(self, path: Path, file: SimulatedFile | None) -> None:
+        """Put another file in the place of one, durably; None removes it. No process may have
+        it."""
+        assert self.mounted is None, "kill the process first"
+        for names in (self.files, self.durable_files):
+            _apply([(path, file)], names)
+        self._pending = [
+            [(named, changed) for named, changed in change if named != path]
+            for change in self._pending
+        ]
+        self._pending = [change for change in self._pending if change]
+        if file is not None:
+            file.write_back(file.changed())
+            self.directories.update(path.parents)
 
     def fail(self, operation: str, error: int = errno.EIO, *, nth: int = 1, times: int = 1) -> None:
         """Let the `nth` next such operation, and the `times` - 1 after it, fail with this errno."""

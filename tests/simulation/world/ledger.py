@@ -43,9 +43,9 @@ class Rule(enum.Enum):
 
 
 class Violation(NamedTuple):
-    """One thing that must not have happened."""
+    """One thing that must not have happened. The value of its rule says it in words."""
 
-    rule: Rule
+    rule: enum.Enum
     detail: str
 
     def __str__(self) -> str:
