@@ -1,0 +1,206 @@
+"""Sync state set of a master: the replicas that have every confirmed message.
+
+The controller owns the set, and elects the next master from it. The master asks the controller to
+change it (request 1001), and confirms messages. These rules hold together:
+
+1. The confirmed offset is the smallest acknowledged offset in the set. It never moves back.
+2. A request is open until the controller has refused it, or has sent a set with a higher number.
+   An open request may take effect at any moment, also if its answer never comes. So meanwhile each
+   replica counts that is in the set or in an open request.
+3. A slave is wanted in the set when it has all that is confirmed and the start of this epoch. It is
+   not wanted any more when its connection has ended, when it has not caught up for a while, or when
+   it came back with less than is confirmed.
+
+So whatever set the controller elects from, each of its members has what was confirmed.
+
+Values in, values out: ids, offsets and times (monotonic seconds) come in. The controller, sockets
+and the loop are unknown here. Source: apache/rocketmq ``AutoSwitchHAService``; differences: rule 2
+(a failed request of RocketMQ's counts until the next set, any set), rule 3 (a member that never
+connected is dropped after the same time), and a member without a connection does not stop the
+counting, it counts with its last acknowledgement.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+_NEVER: Final = float("-inf")
+
+
+@dataclass(slots=True)
+class _Slave:
+    """Progress of one slave.
+
+    - ``acked``: offset up to which it has the log, or -1 if unknown since it connected.
+    - ``caught_up``: time at which it last had the whole log.
+    """
+
+    acked: int = -1
+    connected: bool = False
+    learner: bool = False
+    caught_up: float = _NEVER
+    report: float = 0.0
+    end_at_report: int = 0
+
+
+class SyncStateSet:
+    """Sync state set of a master, the wanted one, and the offset that the set confirms.
+
+    - ``own_id``: the id of the master itself.
+    - ``epoch_start``: offset at which the master's epoch begins.
+    - ``confirmed``: offset that was confirmed before.
+    - ``catch_up``: seconds for which a slave stays wanted after it last had the whole log.
+    - ``size_min``: number of members without which sends are refused.
+    """
+
+    def __init__(
+        self, own_id: int, epoch_start: int, confirmed: int, *, catch_up: float, size_min: int
+    ) -> None:
+        self.own_id = own_id
+        self.ids: frozenset[int] = frozenset()
+        """Members, by the last answer of the controller. Empty before the first one."""
+        self.set_epoch = -1
+        """Number of the set, which the controller raises with each change."""
+        self.confirmed = confirmed
+        self._epoch_start = epoch_start
+        self._catch_up = catch_up
+        self._size_min = size_min
+        self._own_end = 0
+        self._open: frozenset[int] = frozenset()
+        self._asked = False
+        self._slaves: dict[int, _Slave] = {}
+
+    @property
+    def is_writable(self) -> bool:
+        """True if the set has enough members to accept sends."""
+        return len(self.ids) >= max(self._size_min, 1)
+
+    @property
+    def counted(self) -> frozenset[int]:
+        """Replicas whose acknowledgements count: the set, and those in open requests."""
+        return self.ids | self._open
+
+    def set_members(self, ids: frozenset[int], set_epoch: int, now: float) -> None:
+        """Set the members, as the controller says. A set older than the known one is ignored.
+
+        A newer set ends all open requests, because they named the number of the older one.
+        """
+        if set_epoch < self.set_epoch or self.own_id not in ids:
+            return
+        if set_epoch > self.set_epoch:
+            self._open = frozenset()
+            self._asked = False
+            for one in ids - self.ids - {self.own_id}:
+                slave = self._slaves.setdefault(one, _Slave())
+                slave.caught_up = max(slave.caught_up, now)  # time to connect
+        self.ids = ids
+        self.set_epoch = set_epoch
+        self._confirm()
+
+    def request_refused(self) -> None:
+        """Record that the controller has refused the open request, so that it never takes effect.
+
+        Do not call it for a request without an answer, or with one that leaves this open.
+        """
+        self._open = frozenset()
+        self._asked = False
+        self._confirm()
+
+    def next_request(self, now: float) -> frozenset[int] | None:
+        """Return the set to ask the controller for. It is open from now on.
+
+        Return None if the set is as wanted, or if a request waits for its answer. After a request
+        without an answer, the set may be the present one: its answer shows what has become of the
+        lost request.
+        """
+        if self._asked or self.set_epoch < 0:
+            return None
+        wanted = self._wanted(now)
+        if wanted == self.ids and not self._open:
+            return None
+        self._asked = True
+        self._open |= wanted
+        return wanted
+
+    def repeat_request(self) -> None:
+        """Allow the next request, because the last one got no answer. That one stays open."""
+        self._asked = False
+
+    def connect(self, replica_id: int, now: float, *, learner: bool) -> None:
+        """Record a new connection of a slave. The slave may have lost data meanwhile."""
+        slave = self._slaves.setdefault(replica_id, _Slave())
+        slave.connected = True
+        slave.learner = learner
+        slave.acked = -1
+        slave.report = now
+        slave.end_at_report = 0
+
+    def disconnect(self, replica_id: int) -> None:
+        """Record the end of a slave's connection."""
+        slave = self._slaves.get(replica_id)
+        if slave is not None:
+            slave.connected = False
+            slave.caught_up = _NEVER
+
+    def acknowledge(self, replica_id: int, acked: int, end: int, now: float) -> None:
+        """Record the offset up to which a slave has the log.
+
+        - ``end``: the end of the master's log.
+        """
+        slave = self._slaves.setdefault(replica_id, _Slave())
+        # Under load a slave never has the whole log. So a slave counts as caught up when it has
+        # everything that existed at its previous report, as in Apache Kafka.
+        if acked >= end:
+            slave.caught_up = now
+        elif acked >= slave.end_at_report and slave.acked >= 0:
+            slave.caught_up = max(slave.caught_up, slave.report)
+        slave.acked = max(slave.acked, acked)
+        slave.report = now
+        slave.end_at_report = end
+        if replica_id in self.ids or replica_id in self._open:
+            self._confirm()
+
+    def note_own_end(self, end: int) -> None:
+        """Set the end of the master's own log, the durable one under SYNC_FLUSH."""
+        self._own_end = end
+        self._confirm()
+
+    def acked_by(self, count: int) -> int:
+        """Return the offset that ``count`` members of the set have, the master among them."""
+        ends = sorted(self._acked(one) for one in self.ids)
+        if not 0 < count <= len(ends):
+            return self.confirmed
+        return max(ends[-count], self.confirmed)
+
+    def is_caught_up(self, replica_id: int, now: float) -> bool:
+        """Return True if a connected slave had the whole log in the last ``catch_up`` seconds."""
+        slave = self._slaves.get(replica_id)
+        if slave is None or not slave.connected:
+            return False
+        return now - slave.caught_up <= self._catch_up
+
+    def _acked(self, replica_id: int) -> int:
+        if replica_id == self.own_id:
+            return self._own_end
+        slave = self._slaves.get(replica_id)
+        return -1 if slave is None else slave.acked
+
+    def _confirm(self) -> None:
+        if self.ids:
+            least = min(map(self._acked, self.counted))
+            self.confirmed = max(self.confirmed, least)
+
+    def _wanted(self, now: float) -> frozenset[int]:
+        found = {self.own_id}
+        for one, slave in self._slaves.items():
+            if slave.learner or now - slave.caught_up > self._catch_up:
+                continue
+            has_confirmed = slave.connected and slave.acked >= self.confirmed
+            if one in self.ids:
+                waits = not slave.connected and slave.acked < 0  # it never connected
+                if has_confirmed or waits:
+                    found.add(one)
+            elif has_confirmed and slave.acked >= self._epoch_start:
+                found.add(one)
+        return frozenset(found)
