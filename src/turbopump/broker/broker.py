@@ -34,6 +34,7 @@ from turbopump.broker.handlers.pop_acks import PopAcksHandler
 from turbopump.broker.handlers.pull import PullHandler
 from turbopump.broker.handlers.queries import QueriesHandler
 from turbopump.broker.handlers.recall import RecallHandler
+from turbopump.broker.handlers.replica import ReplicaHandler
 from turbopump.broker.handlers.replication import ReplicationHandler
 from turbopump.broker.handlers.replies import RepliesHandler
 from turbopump.broker.handlers.send import SendHandler
@@ -52,9 +53,17 @@ from turbopump.broker.housekeeping import (
 from turbopump.broker.log_repair import Range
 from turbopump.broker.metrics.all_metrics import metrics_of
 from turbopump.broker.metrics.broker_state import add_readiness
-from turbopump.broker.parts import Parts, listen, make_announcing, make_copies, make_deliveries
+from turbopump.broker.parts import (
+    Parts,
+    follow_master,
+    listen,
+    make_announcing,
+    make_copies,
+    make_deliveries,
+)
 from turbopump.broker.readiness import Readiness
 from turbopump.broker.recovery_progress import RecoveryProgress
+from turbopump.broker.replica.served_role import ServedRole
 from turbopump.broker.saved_table import in_time
 from turbopump.broker.statistics import SAMPLE_S
 from turbopump.broker.store_settings import store_config
@@ -102,6 +111,7 @@ class Broker:
     - ``file``: the configuration file, which keeps settings changed by request.
     - ``authorise``: a function that is called for every request before its handler (``Router``). If
       given, it replaces the broker's own access control.
+    - ``served_role``: the role that a controller has given (``replica/``), or None without one.
 
     Attributes:
 
@@ -121,8 +131,11 @@ class Broker:
         source: random.Random | None = None,
         file: Path | None = None,
         authorise: Authorise | None = None,
+        served_role: ServedRole | None = None,
     ) -> None:
         self.config = config
+        self._served_role = served_role
+        self._stays = False
         self._file = file
         self.clock = clock or SystemClock()
         self._authorise = authorise
@@ -212,8 +225,10 @@ class Broker:
                 config, settings, disk, self.clock, self._random, self.readiness.recovery
             )
         self._ends.callback(self._close_stored, stored)
+        if self._served_role is not None and self._served_role.role.is_master:
+            stored.tables.topics.next_version(self._served_role.role.master_epoch)
         self._open_access(disk)
-        listening = await listen(stored, self._authorise, self._ends)
+        listening = await listen(stored, self._authorise, self._ends, self._served_role)
         self.host = listening.host
         self.port = listening.port
         self.address = listening.address
@@ -285,15 +300,51 @@ class Broker:
             damages = (Range(one.start, one.end) for one in report.damages)
             self.parts.delivering.log_repair.fetch(damages)
 
-    async def close(self) -> None:
+    async def close(self, *, stays: bool = False) -> None:
         """Stop the broker and close its store.
 
         The broker unregisters, answers waiting pulls, closes the connections and saves the tables.
-        The method may be called twice.
+        The method may be called twice. ``stays`` leaves out the unregistration, because a broker
+        with another role is opened here at once.
         """
+        self._stays = stays
         if self._parts is not None:
             self.readiness.note_stop()
         await self._ends.aclose()
+
+    # --- a broker in controller mode
+
+    @property
+    def ha_port(self) -> int | None:
+        """Port of the open replication port, or None."""
+        return self.parts.listening.replication.ha_port
+
+    def log_report(self) -> tuple[int, int, int]:
+        """Return what a heartbeat tells a controller: the epoch of the last byte of the log, the
+        end of the log, and the confirmed offset."""
+        return self.parts.listening.replication.log_report()
+
+    def follow_master(self, address: str, ha_address: str, _master_epoch: int) -> None:
+        """Let this slave copy from the master at these addresses."""
+        follow_master(self.parts.listening, self.parts.copying, address, ha_address)
+
+    def follow_role(self) -> None:
+        """Take over what has changed in the role without another part to play, such as the sync
+        state set."""
+
+    @property
+    def takes_sends(self) -> bool:
+        """True for a master with enough replicas in sync."""
+        return not self.config.is_slave and not self.store.confirmed.alone
+
+    @property
+    def copies(self) -> bool:
+        """True for a slave that is copying the log of its master."""
+        link = self.parts.listening.replication.slave
+        return link is not None and link.accepted
+
+    def stop_acknowledging(self) -> None:
+        """Acknowledge no sends any more, because another master may have been elected."""
 
     def _close_stored(self, stored: Stored) -> None:
         self._parts = None
@@ -355,6 +406,8 @@ class Broker:
         yield StatisticsHandler(stored)
         yield ColdFlowHandler(cold, stored.store.log)
         yield ReplicationHandler(stored, listening, delivering, copying)
+        if self._served_role is not None:
+            yield ReplicaHandler(self._served_role, stored, listening.replication)
         yield ConfigurationHandler(
             RunningConfiguration.from_file(config, BROKER_KEYS, self._file, check=check_together),
             stored.disk,
@@ -398,7 +451,7 @@ class Broker:
 
     async def _unregister(self) -> None:
         self.tables.topics.on_change = lambda _name: None
-        await self.parts.announcing.registration.close()
+        await self.parts.announcing.registration.close(stays=self._stays)
 
     def _save_offsets(self) -> None:
         """Save the offsets of the groups, including the offsets of pops."""
@@ -451,7 +504,7 @@ class Broker:
         if self.access is not None:
             self.access.control.on_permissions_reduced = self._revoke_held
             every(ACCESS_CHECK_S, self.access.check_file)
-        if config.is_slave:
+        if config.is_slave and not config.enable_controller_mode:
             every(MASTER_CHECK_S, self._look_for_master)
         every(STALL_CHECK_S, StallWatch(loop.time, parts.stored.sends.stood_still).check_delay)
         if parts.copying.scrubbing is not None:

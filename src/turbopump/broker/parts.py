@@ -27,6 +27,7 @@ from turbopump.broker.lost_topics import make_topic_of_waiting
 from turbopump.broker.membership import Membership
 from turbopump.broker.pop.pop import Pop
 from turbopump.broker.registration import Announcement, NameServerRegistration
+from turbopump.broker.replica.served_role import ServedRole
 from turbopump.broker.replication import Replication
 from turbopump.broker.schedule.delays import Delays
 from turbopump.broker.schedule.destinations import delay_level_interceptor, timer_interceptor
@@ -130,7 +131,12 @@ class Parts:
     announcing: Announcing
 
 
-async def listen(stored: Stored, authorise: Authorise | None, ends: AsyncExitStack) -> Listening:
+async def listen(
+    stored: Stored,
+    authorise: Authorise | None,
+    ends: AsyncExitStack,
+    served_role: ServedRole | None = None,
+) -> Listening:
     """Open the ports of the broker.
 
     ``ends`` closes the ports. No await may follow until the handlers exist, because an earlier
@@ -154,7 +160,8 @@ async def listen(stored: Stored, authorise: Authorise | None, ends: AsyncExitSta
         tls=config.server_tls,
     )
     ends.push_async_callback(server.close)
-    host, port = await _take_ports(server, config, vip_router)
+    kept = None if served_role is None else served_role.port
+    host, port = await _take_ports(server, config, vip_router, kept)
     if numeric is None:
         log.warning(
             "advertised host has no address here, messages name another host=%s instead=%s",
@@ -168,7 +175,7 @@ async def listen(stored: Stored, authorise: Authorise | None, ends: AsyncExitSta
         store.log.end,
         unchanged=store.unchanged,
     )
-    replication = Replication(config, store, stored.disk, stored.clock, history)
+    replication = Replication(config, store, stored.disk, stored.clock, history, served_role)
     ends.push_async_callback(replication.stop)
     ha_port = await replication.listen(port)
     ha_address = ""
@@ -191,9 +198,12 @@ async def listen(stored: Stored, authorise: Authorise | None, ends: AsyncExitSta
 
 
 async def _take_ports(
-    server: RemotingServer, config: BrokerConfig, vip_router: Router
+    server: RemotingServer, config: BrokerConfig, vip_router: Router, kept: int | None
 ) -> tuple[str, int]:
-    """Listen on the VIP port and the ordinary port. Return the host and the ordinary port."""
+    """Listen on the VIP port and the ordinary port. Return the host and the ordinary port.
+
+    ``kept`` is the free port that an earlier broker of this process got, or None.
+    """
     if config.listen_port > VIP_OFFSET:
         try:
             await server.listen(config.bind_address, config.listen_port - VIP_OFFSET, vip_router)
@@ -203,7 +213,7 @@ async def _take_ports(
                 "it"
             )
             raise ConfigError(f"{error} (that is {what})") from None
-    host, port = await server.listen(config.bind_address, config.listen_port)
+    host, port = await server.listen(config.bind_address, config.listen_port or kept or 0)
     if config.listen_port == 0:
         try:
             await server.listen(config.bind_address, port - VIP_OFFSET, vip_router)
@@ -335,7 +345,8 @@ def make_announcing(
     config = stored.config
 
     def registered(reply: RegisterBrokerReply) -> None:
-        follow_master(listening, copying, reply.master_addr, reply.ha_server_addr)
+        if not config.enable_controller_mode:  # else the controller names the master
+            follow_master(listening, copying, reply.master_addr, reply.ha_server_addr)
 
     # a new broker has no slave that is about to come back
     awaits_slaves = config.slave_acks > 0 and stored.store.log.end > 0

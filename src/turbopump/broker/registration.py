@@ -146,10 +146,11 @@ class NameServerRegistration:
             if (round_ := server.registration()) is not None
         ]
 
-    async def close(self) -> None:
+    async def close(self, *, stays: bool = False) -> None:
         """Unregister the broker from all name servers, and close the connections.
 
-        The call waits for an answer for at most two seconds.
+        The call waits for an answer for at most two seconds. ``stays`` leaves the broker
+        registered, because it registers again at once, with another role.
         """
         if self._patience is not None:
             self._patience.cancel()
@@ -165,7 +166,7 @@ class NameServerRegistration:
             *(
                 self._remoting.call(server.address, request, timeout=min(self._timeout, 2.0))
                 for server in servers
-                if server.reachable
+                if server.reachable and not stays
             ),
             return_exceptions=True,
         )

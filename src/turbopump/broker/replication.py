@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from typing import Final
 
 from turbopump.auth.signatures import Credentials
+from turbopump.broker.replica.served_role import ServedRole
 from turbopump.clock import Clock
 from turbopump.config.broker_config import CLOSE_HA_PORT, BrokerConfig, BrokerRole, FlushDiskType
 from turbopump.config.tls import TlsMode
 from turbopump.disk.disk import Disk
 from turbopump.errors import ConfigError
+from turbopump.protocol.requests.controller import EpochEntry
 from turbopump.protocol.requests.replication import (
     COMPARES,
     COMPARING,
@@ -54,9 +57,13 @@ class Replication:
         disk: Disk,
         clock: Clock,
         history: LogHistory,
+        served_role: ServedRole | None = None,
     ) -> None:
         self._config = config
         self._store = store
+        self._served_role = served_role
+        self.ha_port: int | None = None
+        """Number of the open HA port, or None."""
         self._clock = clock
         self.master: MasterLink | None = None
         self.slave: SlaveLink | None = None
@@ -109,6 +116,8 @@ class Replication:
         wanted = config.ha_listen_port or min(broker_port + 1, PORT_MAX)
         # a broker on a free port gets a free one
         port = wanted if config.ha_listen_port or config.listen_port else 0
+        if self._served_role is not None and self._served_role.ha_port and not port:
+            port = self._served_role.ha_port
         try:
             _, bound = await self.master.listen(config.bind_address, port)
         except ConfigError as error:
@@ -116,7 +125,22 @@ class Replication:
                 raise
             log.warning("no slave can connect, set haListenPort to a free one cause=%s", error)
             return None
+        self.ha_port = bound
         return bound
+
+    def epochs(self) -> list[EpochEntry]:
+        """Return the epochs of the log, for request 1007."""
+        return []
+
+    def log_report(self) -> tuple[int, int, int]:
+        """Return the epoch of the last byte of the log, the end of the log that survives what the
+        settings promise, and the confirmed offset."""
+        store = self._store
+        end = store.log.end
+        if self._config.flush_disk_type == FlushDiskType.SYNC_FLUSH:
+            end = min(end, store.durable.value)
+        epoch = 0 if self._served_role is None else self._served_role.role.master_epoch
+        return epoch, end, min(store.confirmed.value, end)
 
     def start(self) -> None:
         """Start to copy the log if this broker is a slave.
@@ -247,20 +271,23 @@ def _rules(config: BrokerConfig) -> PeerRules:
 
 def weak_promises(config: BrokerConfig) -> list[str]:
     """Return warnings about settings whose guarantees are weaker than an operator may expect."""
-    found = []
-    synchronous = config.broker_role == BrokerRole.SYNC_MASTER
+    found = list(_weak_with_controller(config)) if config.enable_controller_mode else []
+    synchronous = config.broker_role == BrokerRole.SYNC_MASTER and not config.enable_controller_mode
     if synchronous and config.in_sync_replicas == 1:
         found.append(
             "brokerRole=SYNC_MASTER with inSyncReplicas=1 waits for no slave: a message that was "
             "acknowledged is lost with this machine; set inSyncReplicas=2 to wait for one slave"
         )
-    if not synchronous and config.in_sync_replicas > 1 and not config.is_slave:
+    plain = not config.enable_controller_mode
+    if plain and not synchronous and config.in_sync_replicas > 1 and not config.is_slave:
         found.append(
             f"inSyncReplicas={config.in_sync_replicas} counts only with brokerRole=SYNC_MASTER: "
             "sends wait for no slave"
         )
-    if config.slave_acks and (
-        config.ha_max_time_slave_not_catchup <= config.ha_send_heartbeat_interval
+    if (
+        plain
+        and config.slave_acks
+        and (config.ha_max_time_slave_not_catchup <= config.ha_send_heartbeat_interval)
     ):
         found.append(
             f"haMaxTimeSlaveNotCatchup={config.ha_max_time_slave_not_catchup} is not "
@@ -288,3 +315,23 @@ def weak_promises(config: BrokerConfig) -> list[str]:
     if config.ha_port_is_open and not config.is_slave:
         found.append(f"haListenPort lets anyone who can connect read all messages: {CLOSE_HA_PORT}")
     return found
+
+
+def _weak_with_controller(config: BrokerConfig) -> Iterator[str]:
+    """Yield a warning for each setting of controller mode that promises less than our default."""
+    if config.min_in_sync_replicas == 1:
+        yield (
+            "minInSyncReplicas=1: a master alone acknowledges messages, which are lost with its "
+            "machine; set minInSyncReplicas=2"
+        )
+    if not config.all_ack_in_sync_state_set:
+        yield (
+            f"allAckInSyncStateSet=false with inSyncReplicas={config.in_sync_replicas}: a message "
+            "is acknowledged before all replicas in sync have it, and one without it may be "
+            "elected; set allAckInSyncStateSet=true"
+        )
+    if config.unconfirmed_read_enable:
+        yield (
+            "unconfirmedReadEnable=true: consumers get messages that may vanish with the master; "
+            "leave the key out"
+        )

@@ -66,6 +66,7 @@ def _paths(config: BrokerConfig) -> StorePaths:
         _given(config.store_path_index),
         _given(config.store_checkpoint),
         _given(config.abort_file),
+        _given(config.store_path_epoch_file),
     )
 
 

@@ -208,9 +208,12 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         self._changed(topic)
         return True
 
-    def next_version(self) -> None:
-        """Increase the data version of the table, and save the table."""
-        self.version = self.version.next(self._clock.now_ms())
+    def next_version(self, state_version: int | None = None) -> None:
+        """Increase the data version of the table, and save the table.
+
+        ``state_version`` is the epoch of a new master, or None for a change within one epoch.
+        """
+        self.version = self.version.next(self._clock.now_ms(), state_version)
         self._dirty = True
         self.save()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -77,6 +78,16 @@ def command(
 async def _running(
     config: BrokerConfig, file: Path | None, service: ServiceManager
 ) -> AsyncIterator[None]:
+    running = _replica if config.enable_controller_mode else _broker
+    async with running(config, file, service):
+        serving.log_effective(config)
+        yield
+
+
+@asynccontextmanager
+async def _broker(
+    config: BrokerConfig, file: Path | None, service: ServiceManager
+) -> AsyncIterator[None]:
     from turbopump.broker.broker import Broker
 
     broker = Broker(config, file=file)
@@ -84,14 +95,33 @@ async def _running(
     broker.readiness.recovery.on_progress = service.report_progress
     try:
         await broker.start()
-        serving.log_effective(config)
-        line = (
-            f"The broker[{config.broker_name}, {broker.address}] boot success. serializeType=JSON"
-        )
-        if config.namesrv_addr:
-            line += f" and name server is {config.namesrv_addr}"
-        click.echo(line)
-        click.echo(f"ready broker={broker.address}")
+        _print_ready(config, broker.address)
         yield
     finally:
         await broker.close()
+
+
+@asynccontextmanager
+async def _replica(
+    config: BrokerConfig, file: Path | None, service: ServiceManager
+) -> AsyncIterator[None]:
+    """Run a broker in controller mode. It is ready in any role."""
+    from turbopump.broker.replica.replica import Replica
+
+    replica = Replica(config, file=file)
+    service.reasons = replica.reasons
+    replica.on_progress = service.report_progress
+    replica.on_first_open = partial(_print_ready, config)
+    try:
+        await replica.start()
+        yield
+    finally:
+        await replica.close()
+
+
+def _print_ready(config: BrokerConfig, address: str) -> None:
+    line = f"The broker[{config.broker_name}, {address}] boot success. serializeType=JSON"
+    if config.namesrv_addr:
+        line += f" and name server is {config.namesrv_addr}"
+    click.echo(line)
+    click.echo(f"ready broker={address}")

@@ -40,7 +40,8 @@ VIP_OFFSET = 2
 pulls."""
 _PATHS = """
     storePathRootDir storePathCommitLog readOnlyCommitLogStorePaths storePathConsumeQueue
-    storePathIndex storeCheckpoint abortFile authConfigPath
+    storePathIndex storeCheckpoint abortFile authConfigPath storePathEpochFile
+    storePathBrokerIdentity
 """
 PATH_KEYS = frozenset(_PATHS.split())
 CLOSE_HA_PORT = (
@@ -179,8 +180,9 @@ class BrokerConfig(MetricsConfig):
         256 * _MIB, "a slave that is so far behind is shown as not in sync", "bytes", low=1
     )
     ha_max_time_slave_not_catchup: int = setting(
-        15_000,
-        "a SYNC_MASTER stops waiting for a slave that has been behind for this long",
+        0,
+        "a SYNC_MASTER stops waiting for a slave that has been behind for this long; without this "
+        "key 15000, and 3000 with a controller",
         "ms",
         low=1000,
     )
@@ -203,6 +205,67 @@ class BrokerConfig(MetricsConfig):
         "send readers of cold data to the slave whichBrokerWhenConsumeSlowly of their "
         "group (accessMessageInMemoryMaxRatio)",
         hot=True,
+    )
+    enable_controller_mode: bool = setting(
+        False,
+        "a controller elects the master among the brokers of this brokerName, and gives each its "
+        "id; brokerRole and brokerId then have no effect",
+        group="controller",
+    )
+    controller_addr: str = setting("", "controllers, `HOST:PORT;HOST:PORT`")
+    fetch_controller_addr_by_dns_lookup: bool = unserved(
+        False,
+        "controllerAddr is one name with the addresses of all controllers",
+        "list the controllers in controllerAddr",
+    )
+    min_in_sync_replicas: int = setting(
+        2,
+        "with a controller: sends are refused while fewer replicas than this, with the master, "
+        "are in sync; Apache's default is 1",
+        low=1,
+        high=32,
+    )
+    all_ack_in_sync_state_set: bool = setting(
+        True,
+        "with a controller: a message is acknowledged when all replicas in sync have it; false: "
+        "when inSyncReplicas have it. Apache's default is false",
+    )
+    unconfirmed_read_enable: bool = setting(
+        False,
+        "with a controller: consumers also get messages that the replicas in sync do not have "
+        "yet, and that may vanish with the master",
+        own=True,
+    )
+    async_learner: bool = setting(
+        False, "this replica copies the log, but is never waited for and never elected"
+    )
+    broker_election_priority: int = setting(
+        2**31 - 1, "of replicas with equal logs, the one with the smallest number is elected"
+    )
+    broker_heartbeat_interval: int = setting(
+        500, "time between heartbeats to controllers; Apache's default is 1000", "ms", low=50
+    )
+    controller_heart_beat_timeout_mills: int = setting(
+        3000,
+        "a controller takes this broker for dead after this silence; Apache's default is 10000",
+        "ms",
+        low=200,
+    )
+    sync_broker_metadata_period: int = setting(
+        1000,
+        "time between questions to the controller for the master, beside its notices; Apache's "
+        "default is 5000",
+        "ms",
+        low=50,
+    )
+    sync_controller_metadata_period: int = setting(
+        10_000, "time between questions which controller leads", "ms", low=50
+    )
+    store_path_epoch_file: str = setting(
+        "", "file of the epochs; empty: epochFileCheckpoint in storePathRootDir"
+    )
+    store_path_broker_identity: str = setting(
+        "", "file of the id from the controller; empty: brokerIdentity in storePathRootDir"
     )
     namesrv_addr: str = setting(
         "",
@@ -389,11 +452,6 @@ class BrokerConfig(MetricsConfig):
         "authenticationEnabled, authorizationEnabled and migrateAuthFromV1Enabled do the same with "
         "plain_acl.yml; `turbopump auth import` turns it into users and policies",
         group="unserved",
-    )
-    enable_controller_mode: bool = unserved(
-        False,
-        "election by a controller",
-        "the controller comes with a later release; a slave is made the master by hand",
     )
     enable_d_leger_commit_log: bool = unserved(
         False, "a DLedger commit log", "its files are not those of this store"
@@ -656,6 +714,9 @@ class BrokerConfig(MetricsConfig):
     )
 
     def __post_init__(self) -> None:
+        if not self.ha_max_time_slave_not_catchup:
+            silence = 3000 if self.enable_controller_mode else 15_000
+            object.__setattr__(self, "ha_max_time_slave_not_catchup", silence)
         if not self.in_sync_replicas:  # not set: a slave may become a SYNC_MASTER
             counts = self.broker_role is not BrokerRole.ASYNC_MASTER
             object.__setattr__(self, "in_sync_replicas", 2 if counts else 1)
@@ -681,6 +742,8 @@ class BrokerConfig(MetricsConfig):
         send."""
         if self.broker_role != BrokerRole.SYNC_MASTER:
             return 0
+        if self.enable_controller_mode:
+            return max(self.min_in_sync_replicas - 1, 1)  # all in the set count, see replication/
         return self.in_sync_replicas - 1
 
     @property
@@ -701,6 +764,11 @@ class BrokerConfig(MetricsConfig):
     def namesrv_addresses(self) -> list[str]:
         """Addresses of the name servers, each `host:port`."""
         return parse_addresses(self.namesrv_addr)
+
+    @property
+    def controller_addresses(self) -> list[str]:
+        """Addresses of the controllers, each `host:port`."""
+        return parse_addresses(self.controller_addr, what="controllerAddr")
 
     @property
     def advertised_host(self) -> str:
@@ -780,6 +848,7 @@ def load_broker_config(
         texts = read_properties(path, BROKER_KEYS)
     if environ.get("NAMESRV_ADDR"):
         texts.setdefault("namesrvAddr", environ["NAMESRV_ADDR"])
+    _drop_role_under_controller(texts)
     config = build(BrokerConfig, with_tls_file(texts), overrides)
     check_together(config)
     if "bindAddress" not in texts and overrides.get("bind_address") is None:
@@ -792,6 +861,22 @@ def load_broker_config(
             config.in_sync_replicas,
         )
     return config
+
+
+def _drop_role_under_controller(texts: dict[str, str]) -> None:
+    """Remove the role and the id from the texts of a file if a controller gives them.
+
+    Apache's examples have `brokerId=-1` or `brokerRole=SLAVE` there.
+    """
+    if texts.get("enableControllerMode", "").strip().lower() != "true":
+        return
+    for key in ("brokerRole", "brokerId"):
+        if key in texts:
+            log.info(
+                "key has no effect, because the controller decides key=%s value=%s",
+                key,
+                texts.pop(key),
+            )
 
 
 def _bind_address_for(advertised: str) -> str:
@@ -830,6 +915,7 @@ def check_together(config: BrokerConfig) -> None:
     _ = config.delete_hours, config.delay_levels_ms
     _ = config.server_tls, config.client_tls
     _ = config.commit_log_directories, config.read_only_commit_log_directories
+    _check_controller_mode(config)
     for address in parse_addresses(config.ha_master_address, what="haMasterAddress"):
         check_host(host_of(address), what="haMasterAddress")
     if config.is_slave and config.broker_id < 1:
@@ -837,7 +923,9 @@ def check_together(config: BrokerConfig) -> None:
             f"brokerRole=SLAVE with brokerId={config.broker_id}: a slave's brokerId is 1 or more, "
             "another one for each slave of a master"
         )
-    if config.is_slave and not config.namesrv_addresses and not config.ha_master_address:
+    if config.is_slave and not (
+        config.namesrv_addresses or config.ha_master_address or config.enable_controller_mode
+    ):
         raise ConfigError(
             "brokerRole=SLAVE needs namesrvAddr or haMasterAddress to find its master: "
             "set one of them"
@@ -862,6 +950,37 @@ def check_together(config: BrokerConfig) -> None:
         raise ConfigError(
             f"mappedFileSizeCommitLog={config.mapped_file_size_commit_log}: a message of "
             f"maxMessageSize={config.max_message_size} bytes would not fit in one file"
+        )
+
+
+def _check_controller_mode(config: BrokerConfig) -> None:
+    """Check the settings of a broker with a controller.
+
+    Raise ConfigError if they break a rule.
+    """
+    for address in config.controller_addresses:
+        check_host(host_of(address), what="controllerAddr")
+    if not config.enable_controller_mode:
+        return
+    if not config.controller_addresses:
+        raise ConfigError(
+            "enableControllerMode=true needs controllerAddr: name the controllers, HOST:PORT;…"
+        )
+    if config.ha_master_address:
+        raise ConfigError(
+            f"haMasterAddress={config.ha_master_address}: with enableControllerMode the "
+            "controller names the master; leave the key out"
+        )
+    if config.controller_heart_beat_timeout_mills < 2 * config.broker_heartbeat_interval:
+        raise ConfigError(
+            f"controllerHeartBeatTimeoutMills={config.controller_heart_beat_timeout_mills}: "
+            "expected at least twice brokerHeartbeatInterval="
+            f"{config.broker_heartbeat_interval}, because one late heartbeat would cost a master"
+        )
+    if config.read_only_commit_log_store_paths:
+        raise ConfigError(
+            "readOnlyCommitLogStorePaths cannot be used with enableControllerMode: a slave may "
+            "have to cut the end of its log"
         )
 
 

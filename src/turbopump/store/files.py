@@ -10,6 +10,7 @@
     <root>/timerwheel  <root>/timerlog/00…        messages that wait for their time
     <root>/config/timercheck                      how far their two files go
     <root>/checkpoint  <root>/abort  <root>/lock
+    <root>/epochFileCheckpoint                    masters that wrote the log: replication/epochs.py
     <root>/turbopump.json                         ours: provenance.py
     <root>/turbopump.queues.json                  ours: queue_ends.py
     <root>/turbopump.history.json                 ours: replication/history.py
@@ -43,6 +44,7 @@ class StorePaths:
     index_directory: Path | None = None
     checkpoint_file: Path | None = None
     abort_file: Path | None = None
+    epoch_file: Path | None = None
 
     @property
     def commit_logs(self) -> tuple[Path, ...]:
@@ -76,6 +78,10 @@ class StorePaths:
     @property
     def history(self) -> Path:
         return self.root / "turbopump.history.json"
+
+    @property
+    def epochs(self) -> Path:
+        return self.epoch_file or self.root / "epochFileCheckpoint"
 
     @property
     def reserve(self) -> Path:

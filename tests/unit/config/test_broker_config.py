@@ -339,7 +339,6 @@ def test_what_apaches_broker_prints_of_its_configuration_starts_ours_without_a_w
     [
         "aclEnable=true",
         "enableDLegerCommitLog=true",
-        "enableControllerMode=true",
         "storeType=defaultRocksDB",
         "messageStorePlugIn=org.example.Store",
         "flushDiskType=SOMETIMES",
@@ -452,3 +451,42 @@ def test_every_field_has_a_setting_and_a_default_within_its_own_bounds() -> None
         assert sorted(field.name for field in fields(config)) == sorted(settings)
         assert build(config, effective(config()), {}) == config()
         assert len({known.key for known in settings.values()}) == len(settings)
+
+
+CONTROLLED = "enableControllerMode=true\ncontrollerAddr=10.0.0.1:9878;10.0.0.2:9878\n"
+
+
+def test_with_a_controller_role_and_id_of_the_file_have_no_effect(
+    conf: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "turbopump.config"):
+        config = load(conf, CONTROLLED + "brokerRole=SLAVE\nbrokerId=-1\n")
+    assert config.controller_addresses == ["10.0.0.1:9878", "10.0.0.2:9878"]
+    assert not config.is_slave
+    said = "key has no effect, because the controller decides key={} value={}"
+    assert caplog.messages == [said.format("brokerRole", "SLAVE"), said.format("brokerId", "-1")]
+
+
+def test_our_defaults_with_a_controller_are_the_safe_ones(conf: Path) -> None:
+    config = load(conf, CONTROLLED)
+    assert (config.all_ack_in_sync_state_set, config.min_in_sync_replicas) == (True, 2)
+    assert config.ha_max_time_slave_not_catchup == 3000
+    assert load(conf, "").ha_max_time_slave_not_catchup == 15_000
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("enableControllerMode=true\n", "needs controllerAddr"),
+        ("controllerAddr=here\n", "controllerAddr"),
+        (CONTROLLED + "haMasterAddress=h:1\n", "the controller names the master"),
+        (CONTROLLED + "brokerHeartbeatInterval=2000\n", "at least twice brokerHeartbeatInterval"),
+        (CONTROLLED + "readOnlyCommitLogStorePaths=/old\n", "cut the end of its log"),
+        (CONTROLLED + "fetchControllerAddrByDnsLookup=true\n", "list the controllers"),
+    ],
+)
+def test_settings_that_do_not_fit_a_controller_are_refused(
+    conf: Path, text: str, said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        load(conf, text)

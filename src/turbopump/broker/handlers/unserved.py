@@ -1,4 +1,4 @@
-"""Handler that refuses the requests that only Apache's broker serves.
+"""Handler that refuses the requests that only Apache's broker serves, or only a replica.
 
 Such a request gets code 1 and a reason, before anything changes. The router answers a request that
 Apache's broker does not know either with code 3.
@@ -35,4 +35,5 @@ class UnservedHandler:
 
     def add_to(self, router: Router) -> None:
         for code, remark in UNSERVED.items():
-            router.refuse(code, remark)
+            if code not in router.routes:
+                router.refuse(code, remark)

@@ -86,14 +86,23 @@ mode by a producer, or for a consumer (apache/rocketmq `TopicSysFlag`)."""
 
 
 class DataVersion(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
-    """Version of a table of a broker. Two versions are equal only if all three fields are equal."""
+    """Version of a table of a broker. Two versions are equal only if all three fields are equal.
+
+    ``state_version`` is the epoch of the master, 0 without a controller. Name servers prefer the
+    broker with the larger one.
+    """
 
     counter: Int64 = 0
     state_version: Int64 = 0
     timestamp: Int64 = 0
 
-    def next(self, now_ms: int, state_version: int = 0) -> DataVersion:
-        """Return the version of the table after one change at `now_ms`, in ms since 1970."""
+    def next(self, now_ms: int, state_version: int | None = None) -> DataVersion:
+        """Return the version of the table after one change at `now_ms`, in ms since 1970.
+
+        None keeps the state version.
+        """
+        if state_version is None:
+            state_version = self.state_version
         return DataVersion(counter=self.counter + 1, state_version=state_version, timestamp=now_ms)
 
 

@@ -1,0 +1,60 @@
+"""Handler of the requests that only a broker in controller mode serves.
+
+A controller tells the master of the group (1008). Operators ask for the epochs of the log (1007).
+Source: apache/rocketmq ``AdminBrokerProcessor``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from turbopump.broker.replica.role import news_of
+from turbopump.broker.replica.served_role import ServedRole
+from turbopump.broker.replication import Replication
+from turbopump.broker.stored import Stored
+from turbopump.protocol.requests.controller import (
+    EpochCache,
+    GetEpochCache,
+    MasterReply,
+    NotifyRoleChanged,
+    SyncStateSet,
+)
+from turbopump.remoting.response import Response
+from turbopump.remoting.router import RequestContext, Router
+
+
+@dataclass(eq=False)
+class ReplicaHandler:
+    """Handler of the requests that only a broker in controller mode serves."""
+
+    served_role: ServedRole
+    stored: Stored
+    replication: Replication
+
+    def add_to(self, router: Router) -> None:
+        """Register the methods of this handler with a router."""
+        router.add_with_body(NotifyRoleChanged, self.role_changed)
+        router.add(GetEpochCache, self.epochs)
+
+    def role_changed(
+        self, request: NotifyRoleChanged, body: SyncStateSet, _context: RequestContext
+    ) -> Response[None]:
+        reply = MasterReply(
+            master_broker_id=request.master_broker_id,
+            master_address=request.master_address,
+            master_epoch=request.master_epoch,
+        )
+        self.served_role.note_role(news_of(reply, body, request.sync_state_set_epoch))
+        return Response()
+
+    def epochs(self, _request: GetEpochCache, _context: RequestContext) -> Response[EpochCache]:
+        config = self.stored.config
+        return Response(
+            EpochCache(
+                cluster_name=config.broker_cluster_name,
+                broker_name=config.broker_name,
+                broker_id=self.served_role.role.id,
+                epoch_list=self.replication.epochs(),
+                max_offset=self.stored.store.log.end,
+            )
+        )

@@ -1,0 +1,562 @@
+"""Replica: a broker whose role a controller decides.
+
+A ``Broker`` keeps its role for its life. So this supervisor runs one after the other: first a slave
+without a master, then one for each role that the controller gives, on the same ports and store.
+Decisions are in ``role.py``, connections to controllers in ``controllers.py``. At any time at most
+one broker is open, and none is master before the controller has elected this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from turbopump.auth.server_access import inner_signer
+from turbopump.broker.background import stop_task
+from turbopump.broker.broker import Broker
+from turbopump.broker.replica.controllers import Controllers
+from turbopump.broker.replica.identity import Claim, Identity
+from turbopump.broker.replica.role import News, Part, Role, news_of
+from turbopump.broker.replica.served_role import ServedRole
+from turbopump.clock import Clock, SystemClock
+from turbopump.config.addresses import join_address
+from turbopump.config.broker_config import BrokerConfig, BrokerRole
+from turbopump.disk.disk import Disk
+from turbopump.disk.system_disk import SystemDisk
+from turbopump.errors import ProtocolError, RemotingError, ResponseError
+from turbopump.protocol import fastjson
+from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.command import Command
+from turbopump.protocol.request import Request
+from turbopump.protocol.requests.controller import (
+    FIRST_REPLICA_ID,
+    AlterSyncStateSet,
+    ApplyBrokerId,
+    ElectMaster,
+    ElectMasterBody,
+    ElectMasterReply,
+    GetNextBrokerId,
+    GetReplicaInfo,
+    MasterReply,
+    NextBrokerIdReply,
+    RegisterReplica,
+    RegisterReplicaReply,
+    SyncStateSet,
+)
+from turbopump.protocol.requests.namesrv import BrokerHeartbeat
+from turbopump.protocol.requests.replication import ExchangeHAInfo
+from turbopump.remoting.client import RemotingClient
+
+log = logging.getLogger(__name__)
+
+AGAIN_S: Final = 0.3
+"""Mean seconds between two attempts to reach a controller, or to open a broker again."""
+ASK_S: Final = 1.0
+START_S: Final = 3.0
+"""Maximum seconds that ``start`` waits for the controller. After that the replica goes on trying in
+the background."""
+
+
+class Replica:
+    """Broker in controller mode.
+
+    The arguments are those of ``Broker``, except for ``open_disk``: a function that returns a disk.
+    Each broker gets a disk of its own, and closes it.
+
+    - ``broker``: the open broker, or None while none is open.
+    - ``role``: the role that the controller has decided, or None before this replica has an id.
+    - ``on_first_open``: called with the address for clients when the first broker has started.
+    - ``on_progress``: called while the recovery of the store progresses.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        clock: Clock | None = None,
+        open_disk: Callable[[], Disk] | None = None,
+        source: random.Random | None = None,
+        file: Path | None = None,
+    ) -> None:
+        self.config = config
+        self.broker: Broker | None = None
+        self.role: Role | None = None
+        self.on_first_open: Callable[[str], None] = lambda _address: None
+        self.on_progress: Callable[[], None] = lambda: None
+        self._file = file
+        self._clock = clock or SystemClock()
+        self._open_disk = open_disk
+        self._random = source or random.Random()
+        self._controllers = Controllers(
+            config.controller_addresses,
+            RemotingClient(tls=config.client_tls, signer=inner_signer(config)),
+        )
+        self._remoting = RemotingClient(tls=config.client_tls, signer=inner_signer(config))
+        self._served: ServedRole | None = None
+        self._open_role: Role | None = None
+        """Role for which a broker was opened last."""
+        self._opened = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._ask_now = asyncio.Event()
+        self._reported = False
+        """True once the controller knows the end of this log, and the floor of the role is
+        known."""
+        self._silent = False
+        """True while no heartbeat is sent, so that a controller of Apache's elects again."""
+        self._last_report = (0, 0, 0)
+        self._port: int | None = None
+        self._ha_port: int | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._following: asyncio.Task[None] | None = None
+        self._altering: asyncio.Task[None] | None = None
+        self._fault = ""
+
+    # --- life
+
+    async def start(self) -> None:
+        """Get an id, open the store as a slave, and begin to follow the controller.
+
+        If no controller answers a new replica, the method returns after ``START_S`` seconds, and
+        the replica goes on trying. Raises the errors of ``Broker.start``, and ConfigError if the
+        identity on the disk is not of this broker.
+        """
+        try:
+            with self._identity() as identity:
+                replica_id = identity.load()
+            if replica_id is not None:
+                await self._open_first(replica_id)
+            starting = asyncio.create_task(self._run(), name="replica")
+            self._tasks.append(starting)
+            opened = asyncio.create_task(self._opened.wait())
+            await asyncio.wait(
+                (starting, opened), timeout=START_S, return_when=asyncio.FIRST_COMPLETED
+            )
+            opened.cancel()
+            if starting.done():
+                starting.result()
+        except BaseException:
+            await self.close()
+            raise
+
+    @contextmanager
+    def _identity(self) -> Iterator[Identity]:
+        config = self.config
+        path = Path(config.store_path_root_dir) / "brokerIdentity"
+        if config.store_path_broker_identity:
+            path = Path(config.store_path_broker_identity)
+        disk = self._open_disk() if self._open_disk else SystemDisk()
+        try:
+            yield Identity(disk, path, config.broker_cluster_name, config.broker_name)
+        finally:
+            disk.close()
+
+    async def close(self) -> None:
+        """Stop following the controller, and close the broker. The method may be called twice."""
+        await asyncio.gather(*map(stop_task, self._tasks))
+        await stop_task(self._following)
+        await stop_task(self._altering)
+        if self.broker is not None:
+            broker, self.broker = self.broker, None
+            await broker.close()
+        await self._controllers.close()
+        await self._remoting.close()
+
+    async def _run(self) -> None:
+        if self.role is None:
+            with self._identity() as identity:
+                replica_id = await self._claim_id(identity)
+            await self._open_first(replica_id)
+        self._controllers.start_heartbeats(
+            self.config.broker_heartbeat_interval / 1000, self._heartbeat
+        )
+        self._tasks.append(asyncio.create_task(self._switch(), name="roles of the replica"))
+        await self._report()
+        await self._follow_controller()
+
+    # --- the id
+
+    async def _claim_id(self, identity: Identity) -> int:
+        """Get an id from the controller, and write it down. Return the id."""
+        while True:
+            try:
+                claim = identity.load_claim() or await self._new_claim(identity)
+                answer = await self._controllers.ask(
+                    ApplyBrokerId(
+                        cluster_name=self.config.broker_cluster_name,
+                        broker_name=self.config.broker_name,
+                        applied_broker_id=claim.id,
+                        register_check_code=claim.check_code,
+                    )
+                )
+                if answer.code == ResponseCode.SUCCESS:
+                    identity.keep(claim.id)
+                    log.info("id given by the controller id=%d", claim.id)
+                    return claim.id
+                self._note_fault(f"id {claim.id} is refused: {answer.remark}")
+                identity.drop_claim()  # another replica has it by now
+            except (RemotingError, ProtocolError, OSError) as error:
+                self._note_fault(f"no id yet: {error}")
+            await self._pause()
+
+    async def _new_claim(self, identity: Identity) -> Claim:
+        request = GetNextBrokerId(
+            cluster_name=self.config.broker_cluster_name, broker_name=self.config.broker_name
+        )
+        answer = await self._controllers.ask(request)
+        next_id = answer.header(NextBrokerIdReply).next_broker_id if not answer.code else None
+        if next_id is None or next_id < FIRST_REPLICA_ID:
+            raise ProtocolError(f"the controller names no id: {answer.remark}")
+        # Replicas on free ports of one host would have the same code without the last number.
+        code = f"{self._address()};{self._clock.now_ms()};{self._random.getrandbits(32)}"
+        claim = Claim(next_id, code)
+        identity.write_claim(claim)
+        return claim
+
+    def _address(self) -> str:
+        if self.broker is not None:
+            return self.broker.address
+        config = self.config
+        return join_address(config.advertised_host, config.advertised_port or config.listen_port)
+
+    # --- requests to the controller
+
+    async def _report(self) -> None:
+        """Tell the controller the end of this log, then register, and ask for a master.
+
+        The order makes a restart safe: a mastership up to the epoch that is known before the
+        registration is an old one (``role.py``).
+        """
+        while True:
+            try:
+                if await self._register():
+                    return
+            except (RemotingError, ProtocolError) as error:
+                self._note_fault(f"not registered with a controller: {error}")
+            await self._pause()
+
+    async def _register(self) -> bool:
+        """Register with the controller. Return False if it must be tried again."""
+        assert self.role is not None
+        config = self.config
+        heartbeat = self._heartbeat()
+        assert heartbeat is not None
+        await self._controllers.tell(heartbeat)
+        before = await self._replica_info()
+        floor = before.master_epoch if before is not None else 0
+        answer = await self._controllers.ask(
+            RegisterReplica(
+                cluster_name=config.broker_cluster_name,
+                broker_name=config.broker_name,
+                broker_id=self.role.id,
+                broker_address=self._address(),
+                invoke_time=self._clock.now_ms(),
+            )
+        )
+        if answer.code != ResponseCode.SUCCESS:
+            self._note_fault(
+                f"the controller refuses this replica: {answer.code} {answer.remark or ''}"
+            )
+            return False
+        self._note_fault("")
+        self.role = dataclasses.replace(self.role, floor=max(self.role.floor, floor))
+        self._reported = True
+        reply = answer.header(RegisterReplicaReply)
+        self._take_news(news_of(reply, _set_in(answer), reply.sync_state_set_epoch))
+        if self.role.master_id is None and not self._silent:
+            await self._elect()
+        return True
+
+    async def _follow_controller(self) -> None:
+        """Ask the controller for the master at an interval, and at once after a notice."""
+        period = self.config.sync_broker_metadata_period / 1000
+        loop = asyncio.get_running_loop()
+        leader_due = loop.time()
+        while True:
+            try:
+                async with asyncio.timeout(period):
+                    await self._ask_now.wait()
+            except TimeoutError:
+                pass
+            self._ask_now.clear()
+            try:
+                if loop.time() >= leader_due:
+                    leader_due = loop.time() + self.config.sync_controller_metadata_period / 1000
+                    await self._controllers.find_leader()
+                await self._ask_for_master()
+                self._note_fault("")
+            except (RemotingError, ProtocolError) as error:
+                self._note_fault(f"the controller cannot be asked: {error}")
+
+    async def _ask_for_master(self) -> None:
+        assert self.role is not None
+        news = await self._replica_info()
+        if news is None:  # the controller has lost its memory, or this replica was cleaned away
+            await self._register()
+            return
+        self._take_news(news)
+        if news.master_id is None and self.role.master_id is None:
+            self._silent = False
+            await self._elect()
+
+    async def _replica_info(self) -> News | None:
+        """Ask the controller for the master. Return None if it does not know this group."""
+        answer = await self._controllers.ask(GetReplicaInfo(broker_name=self.config.broker_name))
+        if answer.code == ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST:
+            return None
+        _check(answer, GetReplicaInfo(broker_name=self.config.broker_name))
+        return news_of(answer.header(MasterReply), _set_in(answer))
+
+    async def _elect(self) -> None:
+        """Ask the controller to elect a master, because there is none."""
+        assert self.role is not None
+        if self.config.async_learner:
+            return
+        request = ElectMaster(
+            cluster_name=self.config.broker_cluster_name,
+            broker_name=self.config.broker_name,
+            broker_id=self.role.id,
+            designate_elect=False,
+            invoke_time=self._clock.now_ms(),
+        )
+        answer = await self._controllers.ask(request)
+        if answer.code not in (ResponseCode.SUCCESS, ResponseCode.CONTROLLER_MASTER_STILL_EXIST):
+            log.info("no master is elected cause=%s", answer.remark)
+            return
+        reply = answer.header(ElectMasterReply)
+        ids = fastjson.decode(answer.body, ElectMasterBody) if answer.body else ElectMasterBody()
+        body = SyncStateSet(sync_state_set=ids.sync_state_set or [])
+        self._take_news(news_of(reply, body, reply.sync_state_set_epoch))
+
+    def _heartbeat(self) -> BrokerHeartbeat | None:
+        """Return the next heartbeat. While a broker is closed for a switch, its last numbers
+        count."""
+        assert self.role is not None
+        if self._silent:
+            return None
+        config = self.config
+        if self.broker is not None:
+            self._last_report = self.broker.log_report()
+        epoch, log_end, confirmed = self._last_report
+        return BrokerHeartbeat(
+            cluster_name=config.broker_cluster_name,
+            broker_addr=self._address(),
+            broker_name=config.broker_name,
+            broker_id=self.role.id,
+            epoch=epoch,
+            max_offset=log_end,
+            confirm_offset=confirmed,
+            heartbeat_timeout_mills=config.controller_heart_beat_timeout_mills,
+            election_priority=config.broker_election_priority,
+        )
+
+    # --- news, and changes of the role
+
+    def note_role(self, news: News) -> None:
+        """Take a notice of a controller (1008). Before this process has reported its log, notices
+        may be about an earlier one, and mean nothing."""
+        if self._reported:
+            self._take_news(news)
+
+    def _take_news(self, news: News) -> None:
+        assert self.role is not None
+        if self.role.is_stale(news):
+            if not self._silent:
+                log.warning(
+                    "not the master again before an election, because this process has just "
+                    "started epoch=%d",
+                    news.master_epoch,
+                )
+            self._silent = True
+            return
+        role = self.role.after(news)
+        self._silent = self._silent and news.master_epoch <= role.floor
+        if role == self.role:
+            return
+        before, self.role = self.role, role
+        if (role.part, role.master_epoch) != (before.part, before.master_epoch):
+            log.info(
+                "role changes role=%s epoch=%d master=%s id=%d",
+                role.part.value,
+                role.master_epoch,
+                role.master_address,
+                role.id,
+            )
+        if before.is_master and role.begins_again(before) and self.broker is not None:
+            self.broker.stop_acknowledging()
+        self._changed.set()
+
+    async def _switch(self) -> None:
+        """Open and close brokers, so that the open one has the role that was decided last."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            assert self.role is not None
+            assert self._open_role is not None
+            role = self.role
+            if self.broker is None or role.begins_again(self._open_role):
+                await self._open_again(role)
+            elif self._served is not None:
+                self._served.role = role
+                self.broker.follow_role()
+            self._open_role = role
+            await self._follow_master(role)
+
+    async def _open_again(self, role: Role) -> None:
+        """Close the broker, and open it in another role. A failure is tried again."""
+        await stop_task(self._following)
+        if self.broker is not None:
+            broker, self.broker = self.broker, None
+            await broker.close(stays=True)
+        try:
+            await self._open(role)
+        except Exception as error:
+            self._note_fault(f"the broker cannot be opened as {role.part.value}: {error}")
+            await self._pause()
+            self._changed.set()
+
+    async def _open_first(self, replica_id: int) -> None:
+        self.role = self._open_role = Role(id=replica_id)
+        await self._open(self.role)
+
+    async def _open(self, role: Role) -> None:
+        served = ServedRole(
+            role=role,
+            port=self._port,
+            ha_port=self._ha_port,
+            note_role=self.note_role,
+            on_wanted_set=self._alter_set,
+            on_cut_needed=self._cut,
+        )
+        broker = Broker(
+            self._config_for(role),
+            clock=self._clock,
+            disk=self._open_disk() if self._open_disk else None,
+            source=self._random,
+            file=self._file,
+            served_role=served,
+        )
+        broker.readiness.recovery.on_progress = self.on_progress
+        await broker.start()
+        self._port = broker.port
+        self._ha_port = broker.ha_port or self._ha_port
+        self._served = served
+        self.broker = broker
+        self._last_report = broker.log_report()
+        if not self._opened.is_set():
+            self._opened.set()
+            self.on_first_open(broker.address)
+
+    def _config_for(self, role: Role) -> BrokerConfig:
+        if role.is_master:
+            return dataclasses.replace(self.config, broker_role=BrokerRole.SYNC_MASTER, broker_id=0)
+        return dataclasses.replace(self.config, broker_role=BrokerRole.SLAVE, broker_id=role.id)
+
+    async def _follow_master(self, role: Role) -> None:
+        await stop_task(self._following)
+        self._following = None
+        if role.part is Part.SLAVE:
+            assert role.master_address is not None
+            self._following = asyncio.create_task(
+                self._find_ha_address(role.master_address, role.master_epoch),
+                name=f"search for the HA port of {role.master_address}",
+            )
+
+    async def _find_ha_address(self, master: str, master_epoch: int) -> None:
+        """Ask the master for the address of its replication port, and let the slave copy there.
+
+        The master may still be opening its store.
+        """
+        fault = ""
+        while True:
+            try:
+                reply = await self._remoting.call(master, ExchangeHAInfo(), timeout=ASK_S)
+                if reply.master_ha_address and self.broker is not None:
+                    self.broker.follow_master(master, reply.master_ha_address, master_epoch)
+                    return
+            except (RemotingError, ProtocolError) as error:
+                if not fault:
+                    log.info("master does not answer yet master=%s cause=%s", master, error)
+                fault = str(error)
+            await asyncio.sleep(AGAIN_S / 6)
+
+    # --- the sync state set
+
+    def _alter_set(self, ids: frozenset[int]) -> None:
+        """Ask the controller for another sync state set, the wish of the master's link."""
+        served = self._served
+        if served is None or not served.role.is_master:
+            return
+        self._altering = asyncio.create_task(
+            self._ask_for_set(served, ids), name="change of the sync state set"
+        )
+
+    async def _ask_for_set(self, served: ServedRole, ids: frozenset[int]) -> None:
+        role = served.role
+        request = AlterSyncStateSet(
+            broker_name=self.config.broker_name,
+            master_broker_id=role.id,
+            master_epoch=role.master_epoch,
+            invoke_time=self._clock.now_ms(),
+        )
+        body = SyncStateSet(sync_state_set=sorted(ids), sync_state_set_epoch=role.set_epoch)
+        try:
+            answer = await self._controllers.ask(request, fastjson.encode(body))
+            if answer.code != ResponseCode.SUCCESS:
+                raise ResponseError(
+                    answer.code, answer.remark, request="AlterSyncStateSet", address="controller"
+                )
+            reply = _set_in(answer) or SyncStateSet()
+        except (RemotingError, ProtocolError) as error:
+            log.warning("sync state set not changed wanted=%s cause=%s", sorted(ids), error)
+            self._ask_now.set()  # the set may have changed, or the master
+            return
+        self._take_news(
+            News(
+                master_id=role.id,
+                master_address=role.master_address,
+                master_epoch=role.master_epoch,
+                sync_state_set=frozenset(reply.sync_state_set),
+                set_epoch=reply.sync_state_set_epoch,
+            )
+        )
+
+    def _cut(self, offset: int) -> None:
+        """Close the slave, cut its log to ``offset``, and open it again."""
+        self._cut_to = offset
+        self._changed.set()
+
+    # --- faults
+
+    def reasons(self) -> list[str]:
+        """Return the reasons why this replica is not ready, or an empty list if it is."""
+        if self.broker is None:
+            return [self._fault or "the replica changes its role"]
+        faults = [self._fault] if self._fault else []
+        return faults + self.broker.readiness.reasons()
+
+    def _note_fault(self, fault: str) -> None:
+        if fault and fault != self._fault:
+            log.warning("%s", fault)
+        elif self._fault and not fault:
+            log.info("the controller answers again")
+        self._fault = fault
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(AGAIN_S * (0.5 + self._random.random()))
+
+
+def _set_in(answer: Command) -> SyncStateSet | None:
+    return fastjson.decode(answer.body, SyncStateSet) if answer.body else None
+
+
+def _check(answer: Command, request: Request[Any]) -> None:
+    if answer.code != ResponseCode.SUCCESS:
+        raise ResponseError(
+            answer.code, answer.remark, request=type(request).__name__, address="the controller"
+        )
