@@ -13,7 +13,7 @@ test: $(VENV)/.ready      ## everything that needs no foreign toolchain; EVERY_P
 	$(RUN) tests/every_python.py
 
 # All but these modules are checked for names that Windows lacks.
-NEED_UNIX = 'turbopump/(broker|hot|namesrv|replication|store)/|disk/(kernel_syncs|locks|mapped_segments|maps|read_only_disk|system_disk)|remoting/listening_port|cli/(service_manager|serving)|spark/log_scan'
+NEED_UNIX = 'turbopump/(broker|controller|hot|namesrv|replication|store)/|disk/(kernel_syncs|locks|mapped_segments|maps|read_only_disk|system_disk)|remoting/listening_port|cli/(service_manager|serving)|spark/log_scan'
 AS_WINDOWS = --platform win32 --no-warn-unreachable --follow-imports silent --exclude $(NEED_UNIX) --cache-dir .mypy_cache/win32
 
 lint: $(VENV)/.ready      ## format, lint, types, import directions, dead links

@@ -1,0 +1,1 @@
+"""Controller: it decides which replica of a broker name is the master."""
