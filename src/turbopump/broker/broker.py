@@ -17,6 +17,10 @@ from typing import Protocol
 
 from turbopump.auth.server_access import LOOK_INTERVAL_S as ACCESS_CHECK_S
 from turbopump.auth.server_access import NoAccessControl, ServerAccess, inner_signer
+from turbopump.auth.signatures import RequestSigner
+from turbopump.broker.acting.acting import Acting
+from turbopump.broker.acting.escape import EscapingForwarding
+from turbopump.broker.acting.progress import Progress, take_over
 from turbopump.broker.cold_flow import ColdFlow
 from turbopump.broker.handlers.assignment import AssignmentHandler
 from turbopump.broker.handlers.cleaning import CleaningHandler
@@ -76,6 +80,7 @@ from turbopump.config.running import RunningConfiguration
 from turbopump.disk.disk import Disk
 from turbopump.disk.system_disk import SystemDisk
 from turbopump.errors import NotStartedError
+from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.health_port import HealthPort
 from turbopump.remoting.metrics_port import MetricsPort
 from turbopump.remoting.metrics_reports import MetricsReports
@@ -147,6 +152,8 @@ class Broker:
         self.readiness = Readiness(config, RecoveryProgress(self.clock.monotonic))
         self._health = HealthPort(config, self.readiness.reasons)
         self._parts: Parts | None = None
+        self.acting: Acting | None = None
+        """Work of this slave while its master is away. None without `enableSlaveActingMaster`."""
         self.metrics_port: MetricsPort | None = None
         """Port of `/metrics` of the started broker. It may be closed."""
         self._measuring: ServerMetrics | None = None
@@ -228,15 +235,33 @@ class Broker:
         if self._served_role is not None and self._served_role.role.is_master:
             stored.tables.topics.next_version(self._served_role.role.master_epoch)
         self._open_access(disk)
+        signer = inner_signer(config)
+        progress = await self._take_over(stored, signer)
         listening = await listen(stored, self._authorise, self._ends, self._served_role)
         self.host = listening.host
         self.port = listening.port
         self.address = listening.address
-        signer = inner_signer(config)
         delivering = make_deliveries(stored, listening, self.access, signer)
         copying = make_copies(stored, listening, delivering, self.access, signer)
         announcing = make_announcing(stored, listening, copying, signer)
+        if progress is not None:
+            progress.pass_on(delivering)
+        if isinstance(delivering.forwarding, EscapingForwarding):
+            self.acting = Acting(stored, listening, delivering, copying, delivering.forwarding)
+            stored.runtime_info.add_source(self.acting.figures)
+            announcing.registration.when_smallest_id_changes(self.acting.look_soon)
         return Parts(stored, listening, delivering, copying, announcing)
+
+    async def _take_over(self, stored: Stored, signer: RequestSigner | None) -> Progress | None:
+        """Ask the slaves of this master how far they came, if they may have acted for it."""
+        config = self.config
+        if not config.asks_slaves:
+            return None
+        remoting = RemotingClient(tls=config.client_tls, signer=signer)
+        try:
+            return await take_over(stored, remoting)
+        finally:
+            await remoting.close()
 
     def _lives(self, parts: Parts) -> Iterator[tuple[_Step, _Step]]:
         """For each part, yield its start function and its stop function. The parts come in the
@@ -262,6 +287,8 @@ class Broker:
         yield _nothing, self._answer_held
         yield _nothing, parts.announcing.routes.close
         yield self._register, self._unregister
+        if self.acting is not None:
+            yield self.acting.start, self.acting.stop
         if delivers:
             yield delivering.timers.start, delivering.timers.stop
             yield delivering.delays.start, delivering.delays.stop
@@ -405,7 +432,7 @@ class Broker:
         yield ConsumersHandler(stored, "{}:{}".format(*listening.store_host), listening.membership)
         yield StatisticsHandler(stored)
         yield ColdFlowHandler(cold, stored.store.log)
-        yield ReplicationHandler(stored, listening, delivering, copying)
+        yield ReplicationHandler(stored, listening, delivering, copying, self.acting)
         if self._served_role is not None:
             yield ReplicaHandler(self._served_role, stored, listening.replication)
         yield ConfigurationHandler(

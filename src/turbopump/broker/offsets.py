@@ -92,6 +92,27 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
                 gone_from, _, group = key.partition("@")
                 self._forget(group, gone_from)
 
+    def advance(
+        self, table: ConsumerOffsetTable, end_of: Callable[[str, int], int], *, resets: bool
+    ) -> None:
+        """Take over the offsets of a slave that are higher than those of this master.
+
+        An offset beyond the end of its queue here is left out.
+
+        - ``end_of``: a function that returns the end of a queue, for a topic and a queue id.
+        - ``resets``: True if the slave has acted as the master. Resets by operators that wait for
+          their readers there are then taken over, also if they are lower.
+        """
+        waiting = (table.pending_resets or {}) if resets else {}
+        for key, queues in table.offset_table.items():
+            topic, _, group = key.partition("@")
+            mine = self._offsets.get(key, {})
+            for queue_id, offset in queues.items():
+                if queue_id in waiting.get(key, ()):
+                    self.reset(group, topic, queue_id, offset)
+                elif mine.get(queue_id, -1) < offset <= end_of(topic, queue_id):
+                    self.commit(group, topic, queue_id, offset)
+
     def load(self) -> None:
         """Read the offsets and the resets from the file.
 

@@ -15,6 +15,8 @@ from functools import partial
 
 from turbopump.auth.server_access import ServerAccess
 from turbopump.auth.signatures import Credentials, RequestSigner
+from turbopump.broker.acting.escape import EscapingForwarding
+from turbopump.broker.acting.other_masters import OtherMasters
 from turbopump.broker.dead_letters import retry_interceptor
 from turbopump.broker.flush_wait import FlushWait
 from turbopump.broker.forwarding import Forwarding
@@ -233,14 +235,19 @@ def make_deliveries(
         flushes=config.flush_disk_type == FlushDiskType.SYNC_FLUSH,
         copies=stored.settings.copied_only,
     )
-    forwarding = Forwarding(
-        store,
-        stored.clock,
-        listening.store_host,
-        flush,
-        partial(make_topic_of_waiting, tables.topics, config.default_topic_queue_nums),
-        stored.statistics.events.messages_in,
-    )
+    forwarding: Forwarding
+    if config.may_act:
+        masters = OtherMasters(config, stored.clock, signer)
+        forwarding = EscapingForwarding(store, stored.clock, listening.store_host, flush, masters)
+    else:
+        forwarding = Forwarding(
+            store,
+            stored.clock,
+            listening.store_host,
+            flush,
+            partial(make_topic_of_waiting, tables.topics, config.default_topic_queue_nums),
+            stored.statistics.events.messages_in,
+        )
 
     def may_publish(peer: Wire, topic: str) -> bool:
         return access is None or access.control.may_publish(peer, topic)

@@ -30,18 +30,22 @@ from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.request import header_from_ext
 from turbopump.protocol.requests.namesrv import (
+    BrokerHeartbeat,
     KVTable,
     RegisterBroker,
     RegisterBrokerBody,
     RegisterBrokerReply,
     UnregisterBroker,
 )
+from turbopump.protocol.requests.replication import NotifyMinBrokerIdChange
 from turbopump.protocol.requests.topics import (
     PERM_WRITE,
     TopicConfig,
     TopicConfigAndMappingSerializeWrapper,
 )
 from turbopump.remoting.client import RemotingClient
+from turbopump.remoting.response import Response
+from turbopump.remoting.router import RequestContext
 from turbopump.remoting.wire import Wire
 
 log = logging.getLogger(__name__)
@@ -89,6 +93,7 @@ class NameServerRegistration:
         )
         self._announcement = announcement
         self._patience: asyncio.TimerHandle | None = None
+        self._heartbeats: asyncio.Task[None] | None = None
         self._name_servers = {
             server: RegisteredServer(
                 server, self._remoting, announcement, self._timeout, master_is_at
@@ -146,6 +151,43 @@ class NameServerRegistration:
             if (round_ := server.registration()) is not None
         ]
 
+    def begin_heartbeats(self) -> None:
+        """Send heartbeats to the name servers, unless the last ones are still under way."""
+        if self._heartbeats is None or self._heartbeats.done():
+            self._heartbeats = asyncio.create_task(self._send_heartbeats(), name="heartbeats")
+
+    async def _send_heartbeats(self) -> None:
+        """Tell every name server where the broker is registered that it is alive.
+
+        A name server that does not answer is left to the next heartbeat.
+        """
+        config = self._config
+        heartbeat = BrokerHeartbeat(
+            cluster_name=config.broker_cluster_name,
+            broker_addr=self._announcement.address,
+            broker_name=config.broker_name,
+            broker_id=config.id,
+        )
+        timeout = config.send_heartbeat_timeout_millis / 1000
+        await asyncio.gather(
+            *(
+                self._remoting.call(server.address, heartbeat, timeout=timeout)
+                for server in self._name_servers.values()
+                if server.fault is None
+            ),
+            return_exceptions=True,
+        )
+
+    def when_smallest_id_changes(self, call: Callable[[], None]) -> None:
+        """Call a function when a name server says that another broker of this name has the smallest
+        id (905)."""
+
+        def notified(_notice: NotifyMinBrokerIdChange, _context: RequestContext) -> Response[None]:
+            call()
+            return Response()
+
+        self._remoting.router.add(NotifyMinBrokerIdChange, notified)
+
     async def close(self, *, stays: bool = False) -> None:
         """Unregister the broker from all name servers, and close the connections.
 
@@ -154,6 +196,7 @@ class NameServerRegistration:
         """
         if self._patience is not None:
             self._patience.cancel()
+        await stop_task(self._heartbeats)
         servers = self._name_servers.values()
         await asyncio.gather(*(server.stop() for server in servers))
         request = UnregisterBroker(
@@ -273,7 +316,10 @@ class Announcement:
             cluster_name=config.broker_cluster_name,
             ha_server_addr=self._ha_address,
             broker_id=config.id,
-            enable_acting_master=False,
+            heartbeat_timeout_millis=config.broker_not_active_timeout_millis
+            if config.enable_slave_acting_master
+            else None,
+            enable_acting_master=config.enable_slave_acting_master,
             compressed=False,
             body_crc32=body_crc32(body),
             partial=None if topics is None else True,

@@ -113,6 +113,9 @@ class SlaveTables:
     remoting: RemotingClient
     master: str | None = None
     """Address of the master, ``host:port``. None while unknown."""
+    acts: bool = False
+    """True while this slave acts as the master. It then has progress of its own, and copies no
+    positions."""
     rounds: int = 0
     """Number of times that the offsets were copied."""
     _known: dict[type[msgspec.Struct], str] = field(default_factory=dict)
@@ -231,6 +234,8 @@ class SlaveTables:
         while True:
             pause = AT_ONCE_S
             is_safe = copy == self._copy_topics or not self._has_less
+            if self.acts and copy == self._copy_positions:
+                is_safe = False
             if self.master is not None and self.link.accepted and is_safe:
                 try:
                     pause = await copy(self.master)
@@ -281,7 +286,7 @@ class SlaveTables:
             order = None
         delays = await self._request(master, GetAllDelayOffset())
         timers = await self._request(master, GetTimerCheckpoint(), optional=True)
-        if await self._has_log(await self._log_end(master, delays)):
+        if await self._has_log(await self._log_end(master, delays)) and not self.acts:
             self._copy_table(offsets, ConsumerOffsetTable, self.records.offsets)
             if order is not None:
                 self._copy_table(order, OrderInfoTable, self.order)

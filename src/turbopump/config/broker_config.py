@@ -243,7 +243,11 @@ class BrokerConfig(MetricsConfig):
         2**31 - 1, "of replicas with equal logs, the one with the smallest number is elected"
     )
     broker_heartbeat_interval: int = setting(
-        500, "time between heartbeats to controllers; Apache's default is 1000", "ms", low=50
+        500,
+        "time between heartbeats to controllers, and with enableSlaveActingMaster to name servers; "
+        "Apache's default is 1000",
+        "ms",
+        low=50,
     )
     controller_heart_beat_timeout_mills: int = setting(
         3000,
@@ -289,6 +293,42 @@ class BrokerConfig(MetricsConfig):
     )
     register_broker_timeout_mills: int = setting(
         24_000, "longest wait for a name server", "ms", low=1
+    )
+
+    enable_slave_acting_master: bool = setting(
+        False,
+        "while the master is away, its slave with the smallest id delivers what waits there; set "
+        "it at the master and its slaves, and supportActingMaster at the name servers",
+        group="acting-master",
+    )
+    enable_remote_escape: bool = setting(
+        False,
+        "such a slave sends what is due to another master of the cluster; without it, that waits "
+        "for the master",
+        hot=True,
+    )
+    skip_pre_online: bool = setting(
+        False,
+        "with enableSlaveActingMaster: a master starts without asking its slaves how far they "
+        "came, so messages that they delivered come again",
+    )
+    sync_broker_member_group_period: int = setting(
+        1000,
+        "with enableSlaveActingMaster: time between questions to name servers for the brokers of "
+        "the same brokerName",
+        "ms",
+        low=10,
+    )
+    broker_not_active_timeout_millis: int = setting(
+        10_000,
+        "with enableSlaveActingMaster: a name server takes the broker for dead after this long "
+        "without a heartbeat",
+        "ms",
+        low=10,
+        high=LONG_MAX,
+    )
+    send_heartbeat_timeout_millis: int = setting(
+        1000, "longest wait for the answer to a heartbeat", "ms", low=1
     )
 
     auto_create_topic_enable: bool = setting(
@@ -725,6 +765,17 @@ class BrokerConfig(MetricsConfig):
     def is_slave(self) -> bool:
         """True if this broker is a slave, which copies a master."""
         return self.broker_role == BrokerRole.SLAVE
+
+    @property
+    def may_act(self) -> bool:
+        """True if this broker is a slave that delivers what waits while its master is away."""
+        enabled = self.enable_slave_acting_master and not self.enable_controller_mode
+        return self.is_slave and enabled
+
+    @property
+    def asks_slaves(self) -> bool:
+        """True if this broker is a master that asks its slaves at its start how far they came."""
+        return not self.is_slave and self.enable_slave_acting_master and not self.skip_pre_online
 
     @property
     def id(self) -> int:

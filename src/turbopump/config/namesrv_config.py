@@ -73,6 +73,12 @@ class NamesrvConfig(MetricsConfig):
     support_acting_master: bool = setting(
         False, "where a master is gone, its slave with the smallest id is shown as one"
     )
+    notify_min_broker_id_changed: bool = setting(
+        False,
+        "tell brokers with enableSlaveActingMaster at once when another of them has the smallest "
+        "id; without it they notice it within syncBrokerMemberGroupPeriod",
+        hot=True,
+    )
     order_message_enable: bool = setting(
         False, "routes carry the queues of ordered topics (ORDER_TOPIC_CONFIG)", hot=True
     )

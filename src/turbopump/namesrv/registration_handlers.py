@@ -23,6 +23,7 @@ from turbopump.namesrv.route_table import (
     Occupied,
     Registration,
     RouteTable,
+    SmallestIdChange,
     Superseded,
 )
 from turbopump.protocol import fastjson
@@ -38,6 +39,7 @@ from turbopump.protocol.requests.namesrv import (
     RegisterBrokerReply,
     UnregisterBroker,
 )
+from turbopump.protocol.requests.replication import NotifyMinBrokerIdChange
 from turbopump.protocol.requests.statistics import GetBrokerRuntimeInfo
 from turbopump.protocol.requests.topics import (
     DataVersion,
@@ -86,6 +88,7 @@ class RegistrationHandlers:
         self._table = table
         self._kv = kv
         self._clock = clock
+        table.on_smallest_id = self._notify_smallest_id
 
     def add_to(self, router: Router) -> None:
         """Register these handlers with a router."""
@@ -205,6 +208,29 @@ class RegistrationHandlers:
     def broker_heartbeat(self, request: BrokerHeartbeat, context: RequestContext) -> Response[None]:
         self._table.heartbeat(request.cluster_name, request.broker_addr, self._clock.monotonic())
         return Response()
+
+    def _notify_smallest_id(self, change: SmallestIdChange) -> None:
+        """Tell brokers of a name which of them has the smallest id now.
+
+        The request goes over the connection on which a broker has registered. RocketMQ: the name
+        server connects to the broker's port. Apache's brokers ignore a request that comes this way,
+        and ask for the members of their name every second.
+        """
+        if not self._config.notify_min_broker_id_changed:
+            return
+        notice = NotifyMinBrokerIdChange(
+            min_broker_id=change.id,
+            broker_name=change.name,
+            min_broker_addr=change.address,
+            offline_broker_addr=change.offline,
+            ha_broker_addr=change.ha_address,
+        )
+        for connection in change.connections:
+            assert isinstance(connection, Wire)
+            opaque = connection.calls.next_opaque
+            connection.send_frame(
+                encode_command(request_command(notice, opaque=opaque, oneway=True))
+            )
 
     def query_data_version(
         self, request: QueryDataVersion, version: DataVersion, _context: RequestContext

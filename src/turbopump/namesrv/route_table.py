@@ -61,6 +61,9 @@ class RouteTable:
         self.on_change: Callable[[str | None], None] = lambda _topic: None
         """Called with each topic whose route has changed, or with None if any route may have
         changed."""
+        self.on_smallest_id: Callable[[SmallestIdChange], None] = lambda _change: None
+        """Called when another broker of a name has the smallest id now, if slaves of that name may
+        act as the master."""
 
     # Requests of brokers.
 
@@ -95,6 +98,7 @@ class RouteTable:
         if first and len(topics.topic_config_table) == 1:
             return Incomplete()
 
+        smallest = min(addresses, default=MASTER_ID)
         known = self._with_address(registration)
         leads = broker.id == MASTER_ID or (
             registration.acting_master is not None and broker.id == min(known.broker_addrs)
@@ -113,6 +117,9 @@ class RouteTable:
             registration.timeout_ms,
             now,
         )
+        if broker.id < smallest and known.enable_acting_master:
+            others = [one for one in known.broker_addrs if one != broker.id]
+            self._note_smallest_id(known, others, ha_address=registration.ha_address)
         return self._master_for(broker, known)
 
     def heartbeat(self, cluster: str, address: str, now: float) -> bool:
@@ -372,6 +379,7 @@ class RouteTable:
         known = self._brokers.get(broker.name)
         if known is None or known.broker_addrs.get(broker.id) != broker.address:
             return
+        had_smallest_id = broker.id == min(known.broker_addrs)
         del known.broker_addrs[broker.id]
         if broker.id == MASTER_ID or not known.broker_addrs:
             self._drained.discard(broker.name)
@@ -384,6 +392,33 @@ class RouteTable:
                 self._drop_queues(topic, broker.name)
         elif known.enable_acting_master and min(known.broker_addrs) != MASTER_ID:
             self._change_perms(broker.name, lambda perm: perm & ~PERM_WRITE)
+        if had_smallest_id and known.broker_addrs and known.enable_acting_master:
+            self._note_smallest_id(known, list(known.broker_addrs), offline=broker.address)
+
+    def _note_smallest_id(
+        self,
+        known: BrokerData,
+        ids: list[int],
+        *,
+        offline: str | None = None,
+        ha_address: str | None = None,
+    ) -> None:
+        """Report that another broker of a name has the smallest id now.
+
+        ``ids`` are the brokers that are notified. RocketMQ: ``chooseBrokerAddrsToNotify``.
+        """
+        live = [self._live.get((known.cluster or "", known.broker_addrs[one])) for one in ids]
+        smallest = min(known.broker_addrs)
+        self.on_smallest_id(
+            SmallestIdChange(
+                known.broker_name or "",
+                smallest,
+                known.broker_addrs[smallest],
+                offline,
+                ha_address,
+                tuple(one.connection for one in live if one is not None),
+            )
+        )
 
     def _drop_queues(self, topic: str, name: str) -> None:
         for table in (self._queues, self._mappings):
@@ -518,6 +553,24 @@ class Incomplete:
 
     A broker's first registration must list all its topics, and this one lists a single topic.
     """
+
+
+@dataclass(frozen=True, slots=True)
+class SmallestIdChange:
+    """Change of the smallest id among the live brokers of one name.
+
+    - ``address``: the address of the broker that has the smallest id now.
+    - ``offline``: the address of the broker that had it before and is gone, or None.
+    - ``ha_address``: the HA address of a broker that has just registered, or None.
+    - ``connections``: the connections of the brokers to notify.
+    """
+
+    name: str
+    id: int
+    address: str
+    offline: str | None
+    ha_address: str | None
+    connections: tuple[object, ...]
 
 
 @dataclass(slots=True)

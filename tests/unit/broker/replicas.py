@@ -34,7 +34,10 @@ class Replicas:
         self._clients: list[Client] = []
 
     async def name_server(self) -> None:
-        server = NameServer(NamesrvConfig(bind_address=NAMESRV))
+        config = NamesrvConfig(
+            bind_address=NAMESRV, support_acting_master=True, notify_min_broker_id_changed=True
+        )
+        server = NameServer(config)
         await self._run(NAMESRV, server.start, server.close)
 
     async def broker(self, host: str, role: BrokerRole, **config: Any) -> Broker:

@@ -434,7 +434,7 @@ def test_a_host_that_clients_are_told_is_one_that_they_can_look_up(host: str) ->
 
 
 @pytest.mark.parametrize(
-    "line", ["enableSlaveActingMaster=true", "enableLmq=true", "enableMultiDispatch=true"]
+    "line", ["enableNetWorkFlowControl=true", "enableLmq=true", "enableMultiDispatch=true"]
 )
 def test_a_feature_that_is_not_there_is_warned_of(
     conf: Path, caplog: pytest.LogCaptureFixture, line: str

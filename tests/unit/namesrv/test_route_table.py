@@ -10,6 +10,7 @@ from turbopump.namesrv.route_table import (
     Incomplete,
     Occupied,
     RouteTable,
+    SmallestIdChange,
     Superseded,
 )
 from turbopump.protocol.requests.namesrv import QueueData
@@ -255,6 +256,34 @@ def test_an_acting_master_is_shown_under_id_zero_without_write_permission() -> N
     assert addresses_of(table, "T") == {0: SLAVE.address}
     assert perms_of(table, "T") == {"broker-a": 4}
     assert table.member_group("c", "broker-a").broker_addrs == {1: SLAVE.address}
+
+
+def test_the_brokers_of_a_name_are_told_which_of_them_has_the_smallest_id() -> None:
+    table = RouteTable(support_acting_master=True)
+    said: list[SmallestIdChange] = []
+    table.on_smallest_id = said.append
+    for broker, connection in ((MASTER, "c0"), (SLAVE, "c1"), (SECOND_SLAVE, "c2")):
+        table.register(registration(broker, acting_master=True), connection, 0.0)
+    table.unregister(SLAVE, "c1")
+    assert said == []
+    table.register(registration(SLAVE, acting_master=True), "c1", 0.0)
+    table.connection_lost("c0")
+    away = SmallestIdChange("broker-a", 1, SLAVE.address, MASTER.address, None, ("c2", "c1"))
+    assert said == [away]
+    table.register(registration(MASTER, acting_master=True), "c3", 0.0)
+    back = SmallestIdChange("broker-a", 0, MASTER.address, None, "10.0.0.1:10912", ("c2", "c1"))
+    assert said == [away, back]
+
+
+def test_brokers_that_nobody_acts_for_are_told_nothing() -> None:
+    table = RouteTable(support_acting_master=True)
+    said: list[SmallestIdChange] = []
+    table.on_smallest_id = said.append
+    table.register(registration(MASTER), "c1", 0.0)
+    table.register(registration(SLAVE), "c2", 0.0)
+    table.unregister(MASTER, "c1")
+    table.register(registration(MASTER), "c1", 0.0)
+    assert said == []
 
 
 def test_without_the_setting_a_slave_keeps_its_own_id() -> None:

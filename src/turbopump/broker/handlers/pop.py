@@ -99,7 +99,7 @@ class PopHandler:
             remark = f"the broker[{self._config.broker_ip1}] pop message is timeout too much"
             return Response(PopMessageReply(), code=ResponseCode.POLLING_TIMEOUT, remark=remark)
         # RocketMQ: gives messages and stores no checkpoint, so they come again and again
-        if self._config.is_slave:
+        if self._config.is_slave and not (self._pop.acts and request.order):
             return Response(PopMessageReply(), code=ResponseCode.SYSTEM_ERROR, remark=_POP_AT_SLAVE)
         refused = self._refusal(request, request.max_msg_nums, "pop", PopMessageReply())
         refused = refused or self._time_refusal(request)

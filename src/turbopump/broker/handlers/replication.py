@@ -11,11 +11,13 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
+from turbopump.broker.acting.acting import Acting
 from turbopump.broker.parts import Copying, Delivering, Listening, follow_master
 from turbopump.broker.saved_table import SavedTable, table_answer
 from turbopump.broker.stored import Stored
 from turbopump.protocol import fastjson
 from turbopump.protocol.requests.replication import (
+    ACTED,
     LOG_END,
     LOG_START,
     ExchangeHAInfo,
@@ -46,6 +48,7 @@ class ReplicationHandler:
     listening: Listening
     delivering: Delivering
     copying: Copying
+    acting: Acting | None
 
     def add_to(self, router: Router) -> None:
         """Register the methods of this handler with a router."""
@@ -56,7 +59,7 @@ class ReplicationHandler:
         router.add(GetTimerMetrics, self.timer_metrics)
         router.add(ExchangeHAInfo, self.exchange)
         router.add(GetBrokerHaStatus, self.status)
-        router.add(NotifyMinBrokerIdChange, self.nothing_to_do)
+        router.add(NotifyMinBrokerIdChange, self.smallest_id_changed)
         router.add(ResetMasterFlushOffset, self.nothing_to_do)
 
     async def all_offsets(
@@ -96,14 +99,20 @@ class ReplicationHandler:
     ) -> Response[TimerMetrics]:
         return Response(TimerMetrics())
 
-    def exchange(
+    async def exchange(
         self, request: ExchangeHAInfo, _context: RequestContext
     ) -> Response[ExchangeHAInfoReply]:
         """Return the addresses of this master. At a slave, set the address of its new master.
 
         RocketMQ: the reported flushed offset is that of the start, and a slave keeps the new
         address.
+
+        With ``takes_over`` the master of this slave is about to start. The answer comes when the
+        slave does not act as the master any more.
         """
+        if request.takes_over:
+            acted = self.acting is not None and await self.acting.hand_back()
+            return Response(ExchangeHAInfoReply(), ext={ACTED: "true"} if acted else None)
         if request.master_ha_address is not None:
             follow_master(
                 self.listening, self.copying, request.master_address, request.master_ha_address
@@ -123,12 +132,20 @@ class ReplicationHandler:
     ) -> Response[HARuntimeInfo]:
         return Response(self.listening.replication.status(asyncio.get_running_loop().time()))
 
+    def smallest_id_changed(
+        self, _request: NotifyMinBrokerIdChange, _context: RequestContext
+    ) -> Response[None]:
+        """Let a slave look at once whether its master is away or back."""
+        if self.acting is not None:
+            self.acting.look_soon()
+        return Response()
+
     def nothing_to_do(
-        self, _request: NotifyMinBrokerIdChange | ResetMasterFlushOffset, _context: RequestContext
+        self, _request: ResetMasterFlushOffset, _context: RequestContext
     ) -> Response[None]:
         """Accept a request that needs no action here.
 
-        Our slaves find their master through name servers, and check each entry themselves.
+        Our slaves check each entry themselves.
         """
         return Response()
 

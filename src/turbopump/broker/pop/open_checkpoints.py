@@ -13,6 +13,7 @@ state. RocketMQ: ``PopReviveService.consumeReviveMessage``, ``mergeAndRevive``.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from turbopump.broker.pop import records
@@ -55,6 +56,13 @@ class OpenCheckpoints:
 
     def __len__(self) -> int:
         return len(self._open)
+
+    def __contains__(self, key: records.PopKey) -> bool:
+        return key in self._open
+
+    def entries(self, keys: Iterable[records.PopKey]) -> list[OpenCheckpoint]:
+        """Return the open checkpoints with these keys. The earliest comes first."""
+        return sorted((self._open[key] for key in keys if key in self._open), key=_order)
 
     @property
     def position(self) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final
+from collections import deque
+from typing import Final, NamedTuple
 
 from turbopump.broker.counters.pop import PopCounts
 from turbopump.broker.forwarding import Forwarding
@@ -19,6 +20,7 @@ from turbopump.broker.pop.records import (
     CHECKPOINT_TAG,
     REVIVE_GROUP,
     REVIVE_TOPIC_PREFIX,
+    Acknowledgement,
     Checkpoint,
     PopKey,
     ReviveLog,
@@ -32,6 +34,7 @@ from turbopump.broker.stored import Stored
 from turbopump.broker.topics import plain_topic
 from turbopump.errors import StoreError
 from turbopump.message.codec import decode_entries
+from turbopump.message.message import ReceivedMessage
 from turbopump.message.properties import REAL_TOPIC
 from turbopump.protocol import fastjson
 from turbopump.store.log.commit_log import PutResult
@@ -44,8 +47,23 @@ FLUSH_PATIENCE_S: Final = 5.0
 Without this wait, popped messages would be delivered again after the next start.
 """
 _AT_ONCE: Final = 32
+RECORDS_SPAN_MS: Final = 3000
+"""Milliseconds before the end of an invisible time in which the timers may deliver its
+checkpoint."""
+ACKS_KEPT: Final = 100_000
+"""Maximum number of acknowledgements that a slave keeps for its master. Of more, the first are
+dropped, and their messages may be delivered again."""
 
 log = logging.getLogger(__name__)
+
+
+class TakenAcknowledgement(NamedTuple):
+    """Acknowledgement that a slave has taken while its master was away."""
+
+    queue_id: int
+    key: PopKey
+    offsets: list[int]
+    visible_at_ms: int
 
 
 class Pop:
@@ -94,7 +112,7 @@ class Pop:
             topics.put(plain_topic(topic, queues))
         else:
             queues = known.read_queue_nums
-        redelivery = Redelivery(
+        self._redelivery = Redelivery(
             self.view,
             tables.groups,
             forwarding,
@@ -102,16 +120,13 @@ class Pop:
             stored.statistics.events.dead_letters,
             self.counts,
         )
-        self.reviving = [
-            Reviving(number, store, self.offsets, timers, redelivery, self.revive_log, clock)
-            for number in range(queues)
-        ]
-        self.reviving_now = list(self.reviving)
-        """Those of the present revive topic."""
+        self._timers = timers
+        self._clock = clock
         # The name of a revive topic contains the name of the cluster. After a change of
         # ``brokerClusterName`` the checkpoints of earlier pops are in another revive topic, so
         # those pops are settled there. With Apache's broker their group never gets these messages.
-        self._earlier_logs = []
+        self._earlier_logs: list[ReviveLog] = []
+        self._revive_queues = [(self.revive_log, queues)]
         for name in topics.names():
             before = topics.find(name) if name.startswith(REVIVE_TOPIC_PREFIX) else None
             if before is None or name == topic:
@@ -119,16 +134,98 @@ class Pop:
             log.info("pops of an earlier brokerClusterName are settled as well topic=%s", name)
             earlier = ReviveLog(config, forwarding, clock, name, self.counts)
             self._earlier_logs.append(earlier)
-            self.reviving += [
-                Reviving(number, store, self.offsets, timers, redelivery, earlier, clock)
-                for number in range(before.read_queue_nums)
-            ]
+            self._revive_queues.append((earlier, before.read_queue_nums))
+        self.acks_for_master: deque[TakenAcknowledgement] = deque(maxlen=ACKS_KEPT)
+        """Acknowledgements that this slave has taken for its master."""
         self._begun_ms = tables.begun_ms
+        self._make_reviving(acts=False)
+
+    def _make_reviving(self, *, acts: bool) -> None:
+        """Make a task for each revive queue. It begins at the saved offset of the queue."""
+        self.reviving = [
+            Reviving(
+                number,
+                self._store,
+                self.offsets,
+                self._timers,
+                self._redelivery,
+                revive_log,
+                self._clock,
+                acts=acts,
+            )
+            for revive_log, queues in self._revive_queues
+            for number in range(queues)
+        ]
+        self.reviving_now = self.reviving[: self._revive_queues[0][1]]
+        """Those of the present revive topic."""
 
     def start(self) -> None:
         """Start the redelivery of messages that were popped but not acknowledged in time."""
         for each in self.reviving:
             each.start()
+
+    # --- at a slave that acts as the master
+
+    @property
+    def acts(self) -> bool:
+        """True at a slave that acts as the master."""
+        return any(each.acts for each in self.reviving)
+
+    def start_from_copy(self) -> None:
+        """Start the redelivery at a slave, from the offsets that it has copied from its master.
+
+        Pops whose checkpoints are in the log count as popped.
+        """
+        recover_offsets(self._store, self._group_offsets)
+        self._make_reviving(acts=True)
+        self.start()
+
+    def take_record(self, topic: str, queue_id: int, message: ReceivedMessage) -> None:
+        """Take a record that the timers deliver to a revive queue. The slave keeps it in memory.
+
+        Raises StoreError if this broker does not know the queue, or does not act as the master.
+        """
+        for each in self.reviving:
+            if each.acts and (each.topic, each.queue_id) == (topic, queue_id):
+                each.take_record(message)
+                return
+        raise StoreError(f"no messages are revived here for queue {queue_id} of {topic}")
+
+    def needed_ms(self) -> int | None:
+        """Return the time from which the timers must deliver again after a restart, in ms since
+        1970. Return None if no record is only in memory."""
+        times = [time for each in self.reviving if (time := each.needed_ms) is not None]
+        return min(times) - RECORDS_SPAN_MS if times else None
+
+    async def pause(self) -> None:
+        """Stop the redelivery at a slave, because its master is back.
+
+        What is only in memory is delivered again now, a few seconds before its time. Records whose
+        messages no other master stores stay needed (``needed_ms``).
+        """
+        for each in self.reviving:
+            await each.stop()
+        for each in self.reviving:
+            try:
+                await each.settle_early()
+            except (StoreError, OSError) as error:
+                log.warning(
+                    "popped messages are left to the master queue=%d cause=%s", each.queue_id, error
+                )
+
+    def end_acting(self) -> None:
+        """Forget the records in memory. Call this after ``pause``, and after the timers' save."""
+        self._make_reviving(acts=False)
+
+    def acknowledge_in_memory(
+        self, queue_id: int, key: PopKey, offsets: list[int], visible_at_ms: int
+    ) -> None:
+        """Record the acknowledgement of popped messages at a slave that acts as the master."""
+        record = Acknowledgement.of(key, offsets)
+        for each in self.reviving:
+            if each.queue_id == queue_id:
+                each.take_acknowledgement(record, visible_at_ms)
+        self.acks_for_master.append(TakenAcknowledgement(queue_id, key, offsets, visible_at_ms))
 
     async def store_acknowledgement(
         self, queue_id: int, key: PopKey, offsets: list[int], visible_at_ms: int
@@ -137,6 +234,9 @@ class Pop:
 
         Raises the errors of ``ReviveLog.store_acknowledgement``.
         """
+        if self.acts:
+            self.acknowledge_in_memory(queue_id, key, offsets, visible_at_ms)
+            return PutResult(0, 0, 0)
         if key.pop_time_ms <= self._begun_ms:  # its checkpoint may be in an earlier topic
             for earlier in self._earlier_logs:
                 await earlier.store_acknowledgement(queue_id, key, offsets, visible_at_ms)

@@ -9,6 +9,9 @@ The saved offset in the queue is behind settled checkpoints that are on the disk
 and never skips. The revival is recorded too, but only when the copies are on the disk. Otherwise a
 power cut could lose a copy and keep its record.
 
+A slave that acts as the master writes no records. Its timers hand the records to the task
+(``take_record``), which keeps them in memory until they are settled (``acts``).
+
 Source: apache/rocketmq ``PopReviveService``, which waits 2 s for acknowledgements, and up to 4 s
 for its own queue.
 """
@@ -42,6 +45,8 @@ SETTLING_S: Final = 0.02
 """Seconds between two checks whether the timers have delivered all due records."""
 SETTLING_LATE_S: Final = 0.5
 """Seconds between two checks of the timers once they are five seconds late."""
+LOOK_S: Final = 0.2
+"""Seconds between two checks of an acting slave for due checkpoints."""
 SLEEP_MAX_S: Final = 60.0
 _AT_ONCE: Final = 32
 """Maximum number of records in one read of the revive queue."""
@@ -69,6 +74,8 @@ class Reviving:
     Call ``start``, then ``stop``.
 
     - ``queue_id``: the number of the revive queue.
+    - ``acts``: True at a slave that acts as the master. Records then come by ``take_record``, and
+      copies go to another master.
     """
 
     def __init__(
@@ -80,8 +87,13 @@ class Reviving:
         redelivery: Redelivery,
         revive_log: records.ReviveLog,
         clock: Clock,
+        *,
+        acts: bool = False,
     ) -> None:
         self.queue_id = queue_id
+        self.acts = acts
+        self._in_memory: dict[records.PopKey, int] = {}
+        """Times of checkpoints that came by ``take_record``, in ms since 1970."""
         self._group_queue = GroupQueue(records.REVIVE_GROUP, revive_log.topic, queue_id)
         self._store = store
         self._offsets = offsets
@@ -126,11 +138,51 @@ class Reviving:
         """Number of checkpoints in memory with messages that are not acknowledged."""
         return len(self._open)
 
+    @property
+    def topic(self) -> str:
+        """Revive topic of the queue."""
+        return self._revive_log.topic
+
+    @property
+    def needed_ms(self) -> int | None:
+        """Time of the earliest checkpoint that is only in memory, in ms since 1970, or None."""
+        for key in [key for key in self._in_memory if key not in self._open]:
+            del self._in_memory[key]
+        return min(self._in_memory.values(), default=None)
+
+    def take_record(self, message: ReceivedMessage) -> None:
+        """Take a record that the timers of an acting slave deliver."""
+        checkpoint = self._add_record(message, self._open.read)
+        if checkpoint is not None:
+            key = checkpoint.key(self._revive_log.broker_name)
+            self._in_memory[key] = checkpoint.visible_at_ms
+
+    def take_acknowledgement(self, record: records.Acknowledgement, visible_at_ms: int) -> None:
+        """Take an acknowledgement that a consumer has sent to an acting slave.
+
+        - ``visible_at_ms``: the time when the messages would become visible again without it.
+        """
+        self._open.add_acknowledgement(record, visible_at_ms, self._open.read)
+
+    async def settle_early(self) -> None:
+        """Deliver the messages of checkpoints that are only in memory again, before their time.
+
+        The messages become visible again within a few seconds anyway. Raises StoreError; the rest
+        is then still in memory.
+        """
+        for entry in self._open.entries(self._in_memory):
+            if entry.checkpoint is not None:
+                await self._redelivery.redeliver(entry)
+            self._open.close_entry(entry)
+        self._in_memory.clear()
+
     async def _step(self) -> None:
         await self._read_records()
         seconds = await self._settle_ripe()
         await self.acknowledge_copies()
         self._task.works()
+        if self.acts:
+            seconds = min(seconds, LOOK_S)
         wanted = [(self._queue.end, self._open.read + 1)]
         if self._copies:
             wanted.append((self._store.durable, self._copies[0].log_end))
@@ -142,7 +194,7 @@ class Reviving:
         while opened.read < self._queue.end.value:
             result = await read_queue(self._store, topic, queue_id, opened.read, _AT_ONCE)
             for message in decode_entries(result.data):
-                self._add_record(message)
+                self._add_record(message, message.queue_offset)
             if result.next_offset <= opened.read:
                 raise StoreError(
                     f"queue offset {opened.read} of {topic} cannot be read: {result.status.value}"
@@ -150,14 +202,18 @@ class Reviving:
             opened.read = result.next_offset
             await self._redelivery.forwarding.turns.pause()
 
-    def _add_record(self, message: ReceivedMessage) -> None:
-        offset = message.queue_offset
+    def _add_record(self, message: ReceivedMessage, offset: int) -> records.Checkpoint | None:
+        """Add a record to the open checkpoints. Return the record if it is a checkpoint.
+
+        - ``offset``: the offset of the record in the revive queue.
+        """
         try:
             if message.tags == records.CHECKPOINT_TAG:
                 checkpoint = fastjson.decode(message.body, records.Checkpoint)
                 if checkpoint.topic and checkpoint.group:
                     self._open.add_checkpoint(checkpoint, offset)
                     self._count_read(checkpoint, CHECKPOINT)
+                    return checkpoint
             elif message.tags in (records.ACK_TAG, records.BATCH_ACK_TAG):
                 deliver = whole_number(message.properties.get(TIMER_DELIVER_MS))
                 time = message.store_timestamp if deliver is None else deliver
@@ -171,6 +227,7 @@ class Reviving:
                 offset,
                 error,
             )
+        return None
 
     def _count_read(self, record: records.Record, kind: str) -> None:
         counts = self._revive_log.counts
@@ -202,7 +259,7 @@ class Reviving:
                 continue
             if entry.checkpoint is not None:
                 offsets = await self._redelivery.redeliver(entry)
-                if offsets:
+                if offsets and not self.acts:
                     self._copies.append(
                         StoredCopies(self._store.log.end, entry.key, offsets, entry.visible_at_ms)
                     )

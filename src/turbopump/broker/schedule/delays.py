@@ -13,6 +13,7 @@ saves every 10 s.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -47,6 +48,8 @@ from turbopump.store.queues.read_result import GetResult
 
 SLICE: Final = 32
 """Maximum number of messages delivered before other requests are served: about 1 ms."""
+SLICE_WAIT_S: Final = 5.0
+"""Maximum seconds to wait for the end of a slice before the deliveries stop."""
 SLEEP_MAX_S: Final = 60.0
 """Maximum seconds between two readings of the wall clock.
 
@@ -88,7 +91,7 @@ class Delays(SavedTable[DelayOffsetTable]):
         numbers = set(range(1, levels.highest + 1))
         # levels of an earlier, longer table
         numbers |= {queue.queue_id + 1 for queue in store.queues if queue.topic == SCHEDULE_TOPIC}
-        turn = asyncio.Lock()
+        self._turn = turn = asyncio.Lock()
         self.levels = []
         for number in sorted(numbers):
             delay_ms = levels.delays_ms[min(number, levels.highest) - 1]
@@ -145,10 +148,38 @@ class Delays(SavedTable[DelayOffsetTable]):
         self.save()
 
     def start(self) -> None:
-        """Start to deliver the messages that are due."""
-        self._store.retention.needed_from.append(self.needed_from)
+        """Start to deliver the messages that are due. The call may follow a ``stop``."""
+        needed_from = self._store.retention.needed_from
+        if self.needed_from not in needed_from:
+            needed_from.append(self.needed_from)
         for level in self.levels:
             level.task.start()
+
+    async def pause(self) -> None:
+        """Stop the deliveries after the present slice, and save the positions.
+
+        A slice that lasts longer than SLICE_WAIT_S is interrupted. Its last message may then be
+        delivered twice.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SLICE_WAIT_S), self._turn:
+                await self.stop()
+        await self.stop()
+        if self._collect_positions():
+            self._dirty = True
+            self.save()
+
+    def advance(self, positions: Mapping[int, int]) -> None:
+        """Move levels on to positions that another broker has reached. No level moves back.
+
+        Call this before ``start``. Raises OSError.
+        """
+        for level in self.levels:
+            position = min(positions.get(level.number, 0), level.queue.max_index)
+            if position > level.position:
+                level.set_position(position)
+        if self._collect_positions():
+            super().save_now()
 
     async def stop(self) -> None:
         """Stop the deliveries. This may be called twice."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -40,6 +41,9 @@ class TimerSaving:
 
     - ``queue``: the queue of ``rmq_sys_wheel_timer``.
     - ``interval``: the minimum seconds between two saves.
+    - ``held_back``: a function that returns the time of the first slot whose messages must be
+      delivered again after a restart, or None. It is for an acting slave, which keeps records of
+      delivered slots in memory.
     """
 
     pending: PendingTimers
@@ -49,6 +53,7 @@ class TimerSaving:
     clock: Clock
     interval: float
     turns: Turns
+    held_back: Callable[[], int | None]
     _task: asyncio.Task[None] | None = None
     _exists: bool = False
     _changed: bool = False
@@ -123,8 +128,25 @@ class TimerSaving:
             if self.store.durable.error is None:
                 for segment in pending.dirty_segments():
                     segment.sync()
-                pending.write_checkpoint(pending.checkpoint(self.clock.now_ms()))
+                pending.write_checkpoint(self._present_checkpoint())
         pending.close()
+
+    async def finish(self) -> None:
+        """Save the progress, and nothing more afterwards. The timers are paused. Raises OSError."""
+        self.stop()
+        await self.wait_for_write()
+        if self._exists and not self._failed and not self.pending.rebuilding:
+            await self._save()
+
+    def _present_checkpoint(self) -> TimerCheckpoint:
+        """Return the checkpoint of the present positions, or of an earlier slot if one is held
+        back."""
+        checkpoint = self.pending.checkpoint(self.clock.now_ms())
+        held = self.held_back()
+        if held is None or held >= checkpoint.read_time:
+            return checkpoint
+        first = self.pending.config.floor(held)
+        return replace(checkpoint, read_time=first, delivered=0, wheel_sum=None)
 
     async def wait_for_write(self) -> None:
         """Wait until the running write of a checkpoint has ended."""
@@ -207,7 +229,7 @@ class TimerSaving:
         flushed = self.store.durable
         self._changed = False
         pending.log.prepare()
-        checkpoint = pending.checkpoint(self.clock.now_ms())
+        checkpoint = self._present_checkpoint()
         log_end = self.store.log.end
         if flushed.error is None and flushed.value < log_end:
             self.store.flusher.flush_log()

@@ -12,8 +12,10 @@ again. Source: apache/rocketmq ``TimerMessageStore``, which drops a message afte
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -54,6 +56,8 @@ SLEEP_MAX_S: Final = 60.0
 The clock may be set, and a sleep does not count the time in which the machine is suspended.
 """
 
+SLOT_WAIT_S: Final = 5.0
+"""Maximum seconds to wait for the end of a slot before the deliveries stop."""
 SLEEP_IDLE_S: Final = 86_400.0
 """Maximum seconds of sleep while no message waits."""
 LOGGED_MAX: Final = 1000
@@ -117,25 +121,25 @@ class Timers:
 
     def __init__(
         self,
-        pending: PendingTimers,
+        open_pending: Callable[[], PendingTimers],
         store: MessageStore,
         disk: Disk,
         forwarding: Forwarding,
         clock: Clock,
         flush_interval: float,
     ) -> None:
-        self.pending = pending
         self.numbers = TimerNumbers()
         self.counts = TimerCounts()
-        self._found = FoundUnits(pending.log.end, pending.read_time, pending.delivered)
+        self._open_pending = open_pending
         self._store = store
+        self._disk = disk
         self._forwarding = forwarding
         self._clock = clock
+        self._flush_interval = flush_interval
         self._queue = store.queues.find_or_make(TIMER_TOPIC, 0)
-        self._saving = TimerSaving(
-            pending, store, self._queue, disk, clock, flush_interval, forwarding.turns
-        )
-        self._repair = TimerRepair(pending, store, self._queue, self._skip, forwarding.turns)
+        self._turn = asyncio.Lock()
+        self._held_back: Callable[[], int | None] = _nothing_held
+        self._take_files()
         self._task = RetryingTask(
             "timers",
             self._step,
@@ -143,9 +147,27 @@ class Timers:
             failing="timer messages wait, trying again",
             again="timer messages are delivered again",
         )
+
+    def _take_files(self) -> None:
+        """Open the timer log, the wheel and the checkpoint, and begin from them. Raises OSError."""
+        pending = self.pending = self._open_pending()
+        self._found = FoundUnits(pending.log.end, pending.read_time, pending.delivered)
+        self._saving = TimerSaving(
+            pending,
+            self._store,
+            self._queue,
+            self._disk,
+            self._clock,
+            self._flush_interval,
+            self._forwarding.turns,
+            self._held_back,
+        )
+        self._repair = TimerRepair(
+            pending, self._store, self._queue, self._skip, self._forwarding.turns
+        )
         self._found_end = self._queue.max_index
         """End of the timers' queue at the start of the broker."""
-        over = pending.read_time + pending.config.precision_ms <= clock.now_ms()
+        over = pending.read_time + pending.config.precision_ms <= self._clock.now_ms()
         self._overdue_in = pending.read_time if over else -1
         """Slot that may contain overdue messages of earlier slots."""
         self._begun = -1
@@ -156,8 +178,42 @@ class Timers:
         """Start to deliver the messages of due slots."""
         if self._repair.rebuilds:
             self._saving.save_redo()
-        self._store.retention.needed_from.append(self._saving.needed_from)
+        needed_from = self._store.retention.needed_from
+        if self._needed_from not in needed_from:
+            needed_from.append(self._needed_from)
         self._task.start()
+
+    def _needed_from(self) -> int | None:
+        return self._saving.needed_from()
+
+    def start_from_copy(self, held_back: Callable[[], int | None]) -> None:
+        """Start to deliver at a slave, from the checkpoint that it has copied from its master.
+
+        The call may follow a ``pause``. Raises OSError.
+
+        - ``held_back``: a function that returns the time of the first slot whose messages must be
+          delivered again after a restart, or None.
+        """
+        self._held_back = held_back
+        self.pending.close()
+        self.counts.waiting.clear()
+        self._take_files()
+        self.start()
+
+    async def pause(self) -> None:
+        """Stop the deliveries after the present slot.
+
+        A slot that lasts longer than SLOT_WAIT_S is interrupted. One message may then be delivered
+        twice.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SLOT_WAIT_S), self._turn:
+                await self._task.stop()
+        await self._task.stop()
+
+    async def save(self) -> None:
+        """Save the progress after a ``pause``. Raises OSError."""
+        await self._saving.finish()
 
     async def stop(self) -> None:
         """Stop the deliveries. This may be called twice."""
@@ -245,10 +301,11 @@ class Timers:
     async def _step(self) -> None:
         """Move new messages into slots, deliver the messages that are due, and sleep."""
         try:
-            if await self._repair.give_new_slots(self._clock.now_ms()):
-                self._saving.save_soon()
-            await self._fill_slots()
-            wait = await self.deliver_due()
+            async with self._turn:
+                if await self._repair.give_new_slots(self._clock.now_ms()):
+                    self._saving.save_soon()
+                await self._fill_slots()
+                wait = await self.deliver_due()
         except StoreDamagedError as error:
             await self._saving.wait_for_write()
             self._prefetched = None
@@ -522,8 +579,17 @@ def timers_of(stored: Stored, forwarding: Forwarding) -> Timers:
         roll_window_slots=config.timer_roll_window_slot,
         log_file_size=config.mapped_file_size_timer_log,
     )
-    pending = open_timers(settings, disk, store.queue(TIMER_TOPIC, 0), clock.now_ms(), _report)
-    return Timers(pending, store, disk, forwarding, clock, config.timer_flush_interval_ms / 1000)
+
+    def open_pending() -> PendingTimers:
+        return open_timers(settings, disk, store.queue(TIMER_TOPIC, 0), clock.now_ms(), _report)
+
+    interval = config.timer_flush_interval_ms / 1000
+    return Timers(open_pending, store, disk, forwarding, clock, interval)
+
+
+def _nothing_held() -> int | None:
+    """Return None. At a master every delivered message is on its way to the disk."""
+    return None
 
 
 def _report(text: str) -> None:

@@ -10,10 +10,10 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
+from turbopump.broker.counters.transactions import TransactionCounts
 from turbopump.broker.reading import ask
-from turbopump.broker.transactions.endings import Endings
 from turbopump.broker.transactions.half_messages import (
     OP_TOPIC,
     QUEUE,
@@ -47,6 +47,17 @@ The half messages that these entries list are remembered as ended.
 _EVER: Final = 1 << 62
 
 
+class EndsTransactions(Protocol):
+    """Object that records the ended transactions which a start finds."""
+
+    @property
+    def counts(self) -> TransactionCounts:
+        """Counters of half messages."""
+
+    def note_ended(self, *offsets: int) -> None:
+        """Record that the transaction of a half message has ended."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class TransactionRecovery:
     """Reads of one start, in the order of these methods. Each records what it finds."""
@@ -54,7 +65,7 @@ class TransactionRecovery:
     _store: MessageStore
     _turns: Turns
     _pending: PendingHalves
-    _endings: Endings
+    _endings: EndsTransactions
 
     async def read_ended(self) -> None:
         """Read the op queue, and mark the transactions in it as ended."""

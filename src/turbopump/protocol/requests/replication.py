@@ -48,6 +48,11 @@ COMPARES: Final = "haCompares"
 masters lack this key. Slaves compare with them as with Apache's."""
 
 
+ACTED: Final = "acted"
+"""Header field of an answer to 906 with ``takes_over``: the slave has acted as the master since it
+last copied from one."""
+
+
 class GetTimerCheckpoint(Request[None], kw_only=True):
     """Ask a broker how far its timers have progressed. The body of the answer is seven longs."""
 
@@ -105,8 +110,8 @@ class GetAllMessageRequestMode(Request[None], kw_only=True):
 class NotifyMinBrokerIdChange(Request[None], kw_only=True):
     """Tell a broker which replica acts in place of a lost master.
 
-    A name server sends this. Our broker ignores the request, as Apache's does without
-    `enableSlaveActingMaster`.
+    A name server sends this. A slave with `enableSlaveActingMaster` then asks for the members of
+    its name at once; other brokers ignore the request.
     """
 
     code = RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE
@@ -135,12 +140,16 @@ class ExchangeHAInfo(Request[ExchangeHAInfoReply], kw_only=True):
     master.
 
     A request with ``master_ha_address`` is for a slave.
+
+    - ``takes_over``: ours, true if a starting master asks its slave to hand back its work. The
+      slave answers when it has stopped to act as the master.
     """
 
     code = RequestCode.EXCHANGE_BROKER_HA_INFO
     master_ha_address: str | None = None
     master_flush_offset: Int64 | None = None
     master_address: str | None = None
+    takes_over: bool | None = None
 
 
 class HAConnectionRuntimeInfo(msgspec.Struct, kw_only=True, rename="camel"):

@@ -1,0 +1,1 @@
+"""Work of a slave while its master is away (`enableSlaveActingMaster`)."""

@@ -1,0 +1,254 @@
+"""The master of a cluster dies while messages wait in it. Its slave delivers each to another
+master, once, and the master that comes back does not deliver them again."""
+
+import asyncio
+from typing import Any
+
+from tests.loops import in_loop
+from tests.unit.broker.popping import Popper
+from tests.unit.broker.replicas import (
+    MASTER,
+    SLAVE,
+    Replicas,
+    a_round_later,
+    eventually,
+    same_logs,
+    with_replicas,
+)
+from tests.unit.broker.talking import Client
+from tests.unit.broker.transacting import Transactor
+
+from turbopump.broker.broker import Broker
+from turbopump.config.broker_config import BrokerRole
+from turbopump.message.codec import decode_entries
+from turbopump.message.properties import encode_properties
+from turbopump.protocol.requests.send import TransactionOutcome
+
+OTHER = "10.0.1.8"
+ACTS: dict[str, Any] = {
+    "enable_slave_acting_master": True,
+    "enable_remote_escape": True,
+    "message_delay_level": "5s 20s",
+    "transaction_time_out": 6000,
+    "transaction_check_interval": 3000,
+}
+
+
+class Cluster:
+    """Master broker-a with its slave, and the master broker-b, which has the same topics."""
+
+    def __init__(self, replicas: Replicas) -> None:
+        self.replicas = replicas
+        self.master = replicas.client_of(MASTER)
+        self.slave = replicas.client_of(SLAVE)
+        self.other = replicas.client_of(OTHER)
+
+    async def start(self, **config: Any) -> None:
+        settings = {**ACTS, **config}
+        await self.start_master(**config)
+        await self.replicas.slave(**settings)
+        await self.replicas.broker(
+            OTHER, BrokerRole.ASYNC_MASTER, broker_name="broker-b", **settings
+        )
+        for client in (self.master, self.other):
+            await client.create()
+            await client.join("c1")
+
+    async def start_master(self, **config: Any) -> Broker:
+        return await self.replicas.master(**{**ACTS, **config})
+
+    def broker(self, host: str) -> Broker:
+        return self.replicas.brokers[host]
+
+    async def copied(self) -> None:
+        """Wait until the slave has the log and the tables."""
+        await same_logs(self.broker(MASTER), self.broker(SLAVE))
+        await a_round_later(self.broker(SLAVE))
+
+    async def until_acting(self) -> None:
+        acting = self.broker(SLAVE).acting
+        assert acting is not None
+        await eventually(lambda: acting.active)
+
+    async def until_following(self) -> None:
+        """Wait until the slave copies from its master again."""
+        acting = self.broker(SLAVE).acting
+        link = self.broker(SLAVE).parts.listening.replication.slave
+        assert acting is not None
+        assert link is not None
+        await eventually(lambda: link.accepted and not acting.active)
+
+    def stored(self, host: str, topic: str = "T") -> list[bytes]:
+        """Bodies in all queues of the topic at a broker."""
+        store = self.broker(host).store
+        found = []
+        for queue in [queue for queue in store.queues if queue.topic == topic]:
+            offset = queue.min_index
+            while offset < queue.max_index:
+                result = store.get(topic, queue.queue_id, offset, 32)
+                found += [message.body for message in decode_entries(result.data)]
+                offset = result.next_offset
+        return found
+
+    def now_ms(self, host: str = MASTER) -> int:
+        return self.replicas.simulation.clock(host).now_ms()
+
+
+def props(**fields: Any) -> str:
+    return encode_properties({"UNIQ_KEY": "U1", **{name: str(fields[name]) for name in fields}})
+
+
+async def at(client: Client, body: bytes, **fields: Any) -> None:
+    await client.send(body, properties=props(**fields))
+
+
+@in_loop(with_replicas)
+async def test_delayed_messages_come_to_another_master_once(replicas: Replicas, /) -> None:
+    cluster = Cluster(replicas)
+    await cluster.start()
+    await at(cluster.master, b"soon", DELAY=1)
+    await at(cluster.master, b"late", DELAY=2)
+    await cluster.copied()
+    replicas.kill(MASTER)
+    await cluster.until_acting()
+    await eventually(lambda: cluster.stored(OTHER) == [b"soon"])
+    await cluster.start_master()
+    await cluster.until_following()
+    await asyncio.sleep(30)
+    assert cluster.stored(OTHER) == [b"soon"]
+    assert cluster.stored(MASTER) == [b"late"]
+
+
+@in_loop(with_replicas)
+async def test_timers_fire_at_another_master_once(replicas: Replicas, /) -> None:
+    cluster = Cluster(replicas)
+    await cluster.start()
+    due = cluster.now_ms()
+    await at(cluster.master, b"past", TIMER_DELIVER_MS=due + 1500)
+    await eventually(lambda: cluster.stored(MASTER) == [b"past"])
+    due = cluster.now_ms()
+    await at(cluster.master, b"soon", TIMER_DELIVER_MS=due + 10_000)
+    await at(cluster.master, b"late", TIMER_DELIVER_MS=due + 60_000)
+    await cluster.copied()
+    replicas.kill(MASTER)
+    await cluster.until_acting()
+    await eventually(lambda: cluster.stored(OTHER) == [b"soon"])
+    await asyncio.sleep(5)
+    await cluster.start_master()
+    await cluster.until_following()
+    await asyncio.sleep(90)
+    assert cluster.stored(OTHER) == [b"soon"]
+    assert cluster.stored(MASTER) == [b"past", b"late"]
+
+
+@in_loop(with_replicas)
+async def test_an_open_transaction_is_asked_about_by_another_master(replicas: Replicas, /) -> None:
+    cluster = Cluster(replicas)
+    await cluster.start()
+    producer = Transactor(cluster.master, cluster.now_ms)
+    await producer.announce()
+    ended = await producer.prepare(b"committed")
+    await producer.end(ended, TransactionOutcome.COMMIT)
+    ended = await producer.prepare(b"rolled back")
+    await producer.end(ended, TransactionOutcome.ROLLBACK)
+    await producer.prepare(b"open")
+    await cluster.copied()
+    replicas.kill(MASTER)
+    moved = Transactor(cluster.other, cluster.now_ms)
+    moved.answer = lambda _message: TransactionOutcome.COMMIT
+    await moved.announce()
+    await eventually(lambda: cluster.stored(OTHER) == [b"open"], seconds=60)
+    assert [asked.message.body for asked in moved.asked] == [b"open"]
+    await cluster.start_master()
+    again = Transactor(replicas.client_of(MASTER), cluster.now_ms)
+    again.answer = lambda _message: TransactionOutcome.COMMIT
+    await again.announce()
+    await cluster.until_following()
+    await asyncio.sleep(30)
+    assert again.asked == []
+    assert cluster.stored(MASTER) == [b"committed"]
+
+
+@in_loop(with_replicas)
+async def test_popped_messages_without_acknowledgement_come_to_another_master(
+    replicas: Replicas, /
+) -> None:
+    cluster = Cluster(replicas)
+    await cluster.start()
+    for number in range(4):
+        await cluster.master.send(b"%d" % number)
+    popper = Popper(cluster.master, cluster.now_ms)
+    popped = await popper.pop(invisible_ms=15_000)
+    assert len(popped) == 4
+    await popper.ack(popped[0])
+    await cluster.copied()
+    replicas.kill(MASTER)
+    await cluster.until_acting()
+    popper = Popper(cluster.slave, cluster.now_ms)
+    assert await popper.ack(popped[1]) == 0
+    retried = "%RETRY%g_T"
+    await eventually(lambda: len(cluster.stored(OTHER, retried)) == 2)
+    assert sorted(cluster.stored(OTHER, retried)) == [b"2", b"3"]
+    await cluster.start_master()
+    await cluster.until_following()
+    await asyncio.sleep(60)
+    assert cluster.stored(MASTER, retried) == []
+    assert sorted(cluster.stored(OTHER, retried)) == [b"2", b"3"]
+
+
+@in_loop(with_replicas)
+async def test_an_acknowledgement_at_the_slave_reaches_the_master_that_is_back(
+    replicas: Replicas, /
+) -> None:
+    cluster = Cluster(replicas)
+    await cluster.start()
+    for number in range(2):
+        await cluster.master.send(b"%d" % number)
+    popper = Popper(cluster.master, cluster.now_ms)
+    popped = await popper.pop(invisible_ms=60_000)
+    await cluster.copied()
+    replicas.kill(MASTER)
+    await cluster.until_acting()
+    assert await Popper(cluster.slave, cluster.now_ms).ack(popped[0]) == 0
+    await cluster.start_master()
+    await cluster.until_following()
+    await asyncio.sleep(90)
+    assert cluster.stored(MASTER, "%RETRY%g_T") == [b"1"]
+    assert cluster.stored(OTHER, "%RETRY%g_T") == []
+
+
+@in_loop(with_replicas)
+async def test_without_another_master_everything_waits_for_the_master(
+    replicas: Replicas, /
+) -> None:
+    cluster = Cluster(replicas)
+    await cluster.start(enable_remote_escape=False)
+    await at(cluster.master, b"delayed", DELAY=1)
+    await at(cluster.master, b"timed", TIMER_DELIVER_MS=cluster.now_ms() + 5000)
+    await cluster.copied()
+    replicas.kill(MASTER)
+    await cluster.until_acting()
+    await asyncio.sleep(30)
+    assert cluster.stored(OTHER) == []
+    await cluster.start_master()
+    await eventually(lambda: sorted(cluster.stored(MASTER)) == [b"delayed", b"timed"])
+
+
+@in_loop(with_replicas)
+async def test_the_work_goes_on_after_a_restart_of_the_slave(replicas: Replicas, /) -> None:
+    cluster = Cluster(replicas)
+    await cluster.start()
+    due = cluster.now_ms()
+    for seconds in (5, 30):
+        await at(cluster.master, b"%d" % seconds, TIMER_DELIVER_MS=due + seconds * 1000)
+    await at(cluster.master, b"level 1", DELAY=1)
+    await at(cluster.master, b"level 2", DELAY=2)
+    await cluster.copied()
+    replicas.kill(MASTER)
+    await eventually(lambda: sorted(cluster.stored(OTHER)) == [b"5", b"level 1"])
+    await asyncio.sleep(3)
+    replicas.kill(SLAVE)
+    await replicas.slave(**ACTS)
+    await eventually(lambda: len(cluster.stored(OTHER)) >= 4, seconds=60)
+    await asyncio.sleep(10)
+    assert sorted(cluster.stored(OTHER)) == [b"30", b"5", b"level 1", b"level 2"]
