@@ -102,11 +102,11 @@ class HeldAnswers:
             if not reached.done():
                 reached.set_result(None)
 
-        waiter = confirmed.when(log_end, wake)
+        waiter = confirmed.when_acknowledged(log_end, wake)
         try:
             async with asyncio.timeout(self._seconds):
                 there = await asyncio.shield(saving)
-                if confirmed.value < log_end and confirmed.error is None:
+                if confirmed.acknowledged < log_end and confirmed.error is None:
                     await reached
         except TimeoutError:
             there = False
@@ -148,7 +148,7 @@ class HeldAnswers:
                 self._count_answer(code, failed.code, arrived)
             line.clear()
             return
-        end = confirmed.value
+        end = confirmed.acknowledged
         copied = confirmed.copied
         now = self._loop.time()
         last: Wire | None = None
@@ -172,7 +172,7 @@ class HeldAnswers:
             deadlines.popleft()
         if line:
             self._watching = True
-            confirmed.when(line[0][0], self._confirmed_further)
+            confirmed.when_acknowledged(line[0][0], self._confirmed_further)
 
     def _send_late(self) -> None:
         line = self._line

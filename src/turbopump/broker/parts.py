@@ -233,7 +233,7 @@ def make_deliveries(
     flush = FlushWait(
         store.flusher,
         flushes=config.flush_disk_type == FlushDiskType.SYNC_FLUSH,
-        copies=stored.settings.copied_only,
+        copies=stored.settings.waits_for_copies,
     )
     forwarding: Forwarding
     if config.may_act:

@@ -103,13 +103,14 @@ def common_point(own: EpochList, own_end: int, master: EpochList, master_end: in
     """Return the offset up to which two logs have the same bytes.
 
     It is the smaller end of the newest epoch that both lists have at the same start. Return
-    ``NO_COMMON_POINT`` if there is none.
+    ``NO_COMMON_POINT`` if there is none. A slave's list may have epochs of its master that its log
+    has not reached.
     """
     theirs = set(master.epochs)
     for one in reversed(own.epochs):
         if one in theirs:
             ends = own.end_of(one.epoch, own_end), master.end_of(one.epoch, master_end)
-            return min(ends)
+            return min(*ends, own_end, master_end)
     return NO_COMMON_POINT
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from turbopump.errors import ProtocolError
-from turbopump.replication.stream import ByteRate, ReportReader
+from turbopump.replication.stream import TRANSFER_HEAD, ByteRate, ReportReader
 
 FAR_BEHIND: Final = 16 * 1024 * 1024
 """Number of bytes by which a slave may be behind before ``SlaveConnection.pause`` slows the
@@ -165,6 +165,10 @@ class SlaveConnection:
             self.last_write = now
             return Transfer(self.next, 0)
         return None
+
+    def head_of(self, transfer: Transfer) -> bytes:
+        """Return the head of the frame for a transfer."""
+        return TRANSFER_HEAD.pack(transfer.offset, transfer.size)
 
     def pause(self, written: int, now: float) -> float:
         """Return the seconds to pause before the next bytes are sent to the slave.

@@ -47,51 +47,26 @@ def first_wanted(start: int, end: int, segment_size: int) -> int:
     return _NOT_0 if end > segment_size else 0
 
 
-class MasterConnection:
-    """State of a slave's connection to its master.
+class ReceivedLog:
+    """Bytes of the master's log that were received, and wait to be stored.
 
-    - ``log_end``: the end of the slave's log. For a slave without a log, the first offset that it
-      wants (``first_wanted``).
-    - ``now``: the time when the connection was opened.
-    - ``proved``: True if a comparison has found the next offset, so the master knows it. The first
-      report is then an acknowledgement.
+    - ``start``: the offset of the first of these bytes.
     """
 
-    def __init__(
-        self, settings: SlaveSettings, log_end: int, now: float, *, proved: bool = False
-    ) -> None:
-        self._settings = settings
-        self._reader = TransferReader(log_end or None)
-        self._waiting: list[bytes | memoryview] = [b"\0"] if log_end == _NOT_0 else []
-        self._size = len(self._waiting)
-        self._start = 0 if log_end == _NOT_0 else log_end
+    def __init__(self, start: int) -> None:
+        self._waiting: list[bytes | memoryview] = []
+        self._size = 0
+        self._start = start
         self._wanted = 1
-        self.reported = -1 if proved else log_end
-        self.last_read = self.last_write = now
-        self.came = ByteRate(now)
-        self.accepted = False
-        """True once the master has sent a frame, which shows that it serves this slave."""
 
-    def begin(self) -> bytes:
-        """Return the first report to the master. It requests the log from an offset on."""
-        return REPORT.pack(self.reported)
+    def begin_at(self, start: int) -> None:
+        """Set the offset of the first byte, before any was received."""
+        self._start = start
 
-    def received(self, data: bytes, now: float) -> None:
-        """Accept bytes from the master.
-
-        Raises ProtocolError if the bytes do not continue at the end of the log.
-        """
-        self.last_read = now
-        first = self._reader.position is None
-        pieces = self._reader.feed(data)
-        found = sum(map(len, pieces))
-        self.accepted = self.accepted or self._reader.frames > 0
-        if first and self._reader.position is not None:
-            self._start = self._reader.position - found
-        self._waiting += pieces
-        self._size += found
-        self.came.begin(now)
-        self.came.in_this_second += found
+    def add(self, piece: bytes | memoryview) -> None:
+        """Add bytes that continue the received ones."""
+        self._waiting.append(piece)
+        self._size += len(piece)
 
     def to_store(self) -> tuple[int, bytes] | None:
         """Return an offset, and the bytes to append to the log there. Return None if more bytes
@@ -117,6 +92,61 @@ class MasterConnection:
         self._size = len(rest)
         self._start = end
         self._wanted = wanted
+
+
+class MasterConnection:
+    """State of a slave's connection to its master.
+
+    - ``log_end``: the end of the slave's log. For a slave without a log, the first offset that it
+      wants (``first_wanted``).
+    - ``now``: the time when the connection was opened.
+    - ``proved``: True if a comparison has found the next offset, so the master knows it. The first
+      report is then an acknowledgement.
+    """
+
+    def __init__(
+        self, settings: SlaveSettings, log_end: int, now: float, *, proved: bool = False
+    ) -> None:
+        self._settings = settings
+        self._reader = TransferReader(log_end or None)
+        self._log = ReceivedLog(0 if log_end == _NOT_0 else log_end)
+        if log_end == _NOT_0:
+            self._log.add(b"\0")
+        self.reported = -1 if proved else log_end
+        self.last_read = self.last_write = now
+        self.came = ByteRate(now)
+        self.accepted = False
+        """True once the master has sent a frame, which shows that it serves this slave."""
+
+    def begin(self) -> bytes:
+        """Return the first report to the master. It requests the log from an offset on."""
+        return REPORT.pack(self.reported)
+
+    def received(self, data: bytes, now: float) -> None:
+        """Accept bytes from the master.
+
+        Raises ProtocolError if the bytes do not continue at the end of the log.
+        """
+        self.last_read = now
+        first = self._reader.position is None
+        pieces = self._reader.feed(data)
+        found = sum(map(len, pieces))
+        self.accepted = self.accepted or self._reader.frames > 0
+        if first and self._reader.position is not None:
+            self._log.begin_at(self._reader.position - found)
+        for piece in pieces:
+            self._log.add(piece)
+        self.came.begin(now)
+        self.came.in_this_second += found
+
+    def to_store(self) -> tuple[int, bytes] | None:
+        """Return an offset, and the bytes to append to the log there. Return None if more bytes
+        must arrive."""
+        return self._log.to_store()
+
+    def record_stored(self, end: int, wanted: int) -> None:
+        """Record that received bytes were appended to the log, as ``ReceivedLog``."""
+        self._log.record_stored(end, wanted)
 
     def next_report(self, end: int, now: float) -> bytes | None:
         """Return the next report to the master. Return None if no report is due.

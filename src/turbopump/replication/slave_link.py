@@ -1,30 +1,18 @@
-"""Connection of a slave to its master. A lost connection is renewed.
+"""Connection of a plain slave to its master: what the two say before the log is copied.
 
-This module moves bytes and measures time. ``slave.py`` decides about accepting and acknowledging;
-the store decides what readers see. Topics, requests and name servers are unknown here.
+``slave.py`` decides about accepting and acknowledging; ``copying_link.py`` moves the bytes. Topics,
+requests and name servers are unknown here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
-import ssl
 from collections.abc import Awaitable, Callable
-from typing import Final, cast
 
-from turbopump.config.addresses import host_of
 from turbopump.config.tls import ClientTls
 from turbopump.disk.disk import Disk
-from turbopump.errors import (
-    CopyError,
-    ProtocolError,
-    ReadsRefusedError,
-    RemotingError,
-    RoomInMakingError,
-    StoreError,
-)
-from turbopump.remoting.tls import ClientContext, failure_words
+from turbopump.errors import CopyError, ProtocolError
 from turbopump.remoting.turns import awaited
 from turbopump.replication.comparison import (
     Outcome,
@@ -33,7 +21,8 @@ from turbopump.replication.comparison import (
     Verdict,
     slaves_refusal,
 )
-from turbopump.replication.handshake import NONCE_SIZE, PeerRules, SlaveHandshake
+from turbopump.replication.copying_link import CopyingLink, CopyingPeer
+from turbopump.replication.handshake import PeerRules, SlaveHandshake
 from turbopump.replication.history import LogHistory
 from turbopump.replication.log_digest import start_digest
 from turbopump.replication.slave import MasterConnection, SlaveSettings
@@ -41,37 +30,11 @@ from turbopump.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
-CONNECT_S: Final = 3.0
-CHECK_S: Final = 0.5
-"""Seconds between two checks for heartbeats and for a silent master."""
-AGAIN_MIN_S: Final = 0.1
-AGAIN_MAX_S: Final = 1.0
-AGAIN_GROWTH: Final = 1.25
-"""Factor by which the pause grows between two attempts to reach a master.
 
-Short first pauses find a restarted master soon.
-"""
-REFUSED_S: Final = 5.0
-"""Seconds to wait after invalid data before the slave connects again.
+class SlaveLink(CopyingLink):
+    """Task that copies the log of the master to this slave, after a comparison of the logs.
 
-This is also the longest pause after a master closed the connection at once.
-"""
-LOG_AGAIN_S: Final = 3600.0
-"""Seconds after which a slave that does not copy logs the same reason again."""
-_DIGITS: Final = dict.fromkeys(map(ord, "0123456789"))
-
-
-class SlaveLink:
-    """Task that copies the log of the master to this slave. It renews a lost connection.
-
-    Call ``start``, then ``set_master``, and at the end ``stop``.
-
-    - ``ack_flushed``: True to acknowledge only bytes that are on the disk. False to acknowledge
-      bytes that are written.
-    - ``flushes``: True to sync the log at once (SYNC_FLUSH).
-    - ``rules``: the masters that are accepted.
-    - ``tls``: the settings for TLS, or None for plain text. Addresses in `haAllowedPeers` are
-      always connected in plain text.
+    The other arguments are those of ``CopyingLink``.
     """
 
     def __init__(
@@ -86,16 +49,10 @@ class SlaveLink:
         rules: PeerRules,
         tls: ClientTls | None,
     ) -> None:
-        assert store.copied is not None
-        self.store = store
-        self.copied = store.copied
-        self.disk = disk
-        self.settings = settings
+        super().__init__(
+            store, disk, settings, ack_flushed=ack_flushed, flushes=flushes, rules=rules, tls=tls
+        )
         self.history = history
-        self.ack_flushed = ack_flushed
-        self.flushes = flushes or ack_flushed
-        self._rules = rules
-        self._tls = None if tls is None else ClientContext(tls)
         self.begin_at: Callable[[bool, bool], Awaitable[int | None]] = self._log_end
         """Awaited before each connection. Returns the offset from which the slave wants the log.
 
@@ -107,157 +64,17 @@ class SlaveLink:
         Raises RemotingError, ProtocolError or ReadsRefusedError if the offset cannot be found,
         CopyError if this master must not be copied.
         """
-        self.address: str | None = None
-        """Address of the master's HA port, `host:port`, or None while unknown."""
-        self.peer: MasterPeer | None = None
-        self._logged: str | None = None
-        self._logged_at = 0.0
-        self.fault: str | None = None
-        """Reason why the slave does not copy now, or None while copying."""
-        self.refusal: str | None = None
-        """Reason why the last master that answered was not copied, or None if it was."""
-        self.copied_until: float | None = None
-        """Time at which the last connection that copied was last read, in seconds of the event
-        loop. None if none has copied since the start."""
-        self._has_address = asyncio.Event()
-        self._warned = False
-        self._pause = AGAIN_MIN_S
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Start a task to copy the log of the master. The task waits for ``set_master``."""
-        self._task = asyncio.create_task(self._run(), name="copying from the master")
-
-    async def stop(self) -> None:
-        """Stop copying the log of the master. This may be called twice."""
-        task = self._task
-        self._task = None
-        if self.peer is not None:
-            self.peer.close()
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-    def set_master(self, address: str | None) -> None:
-        """Set the address of the master's HA port. Reconnect if the address has changed.
-
-        - ``address``: `host:port`, None if there is no master at present, or an empty string if the
-          master takes no slaves. Without an address, a connection that works is kept.
-        """
-        if address == "" and not self._warned:
-            self._warned = True
-            log.warning("the master accepts no slaves: set its haListenPort to a free port")
-        if not address or address == self.address:
-            return
-        self._warned = False
-        log.info("master's HA address changes old=%s new=%s", self.address, address)
-        self.address = address
-        self._has_address.set()
-        if self.peer is not None:
-            self.peer.close()
 
     def reconnect(self) -> None:
         """Connect to the master again, so that ``begin_at`` learns more about the master."""
         if self.peer is not None:
             self.peer.close()
 
-    def room_made(self) -> None:
-        """Store the bytes that waited for a new file of the log. Then read from the master
-        again."""
-        if self.peer is not None:
-            self.peer.store_received()
-
-    async def _run(self) -> None:
-        while True:
-            await self._has_address.wait()
-            assert self.address is not None
-            pause = await self._copy_from(self.address)
-            await asyncio.sleep(pause)
-
-    async def _copy_from(self, address: str) -> float:
-        """Connect to the master. Copy its log until the connection ends.
-
-        Return the seconds to wait before the next attempt.
-        """
-        try:
-            peer = await self._connect(address)
-        except (RemotingError, ProtocolError, ReadsRefusedError) as error:
-            self._record_fault(f"the master's history cannot be read: {error}")
-            return self._next_pause()
-        except CopyError as error:
-            self.refusal = str(error)
-            self._record_fault(self.refusal)
-            return REFUSED_S
-        except (ssl.SSLError, ConnectionResetError) as error:
-            fault = f"no TLS connection to the master at {address}: {failure_words(error)}"
-            if not isinstance(error, ssl.SSLCertVerificationError):
-                fault += (
-                    f"; if the master uses no TLS, add {host_of(address)} to haAllowedPeers here"
-                )
-            self._record_fault(fault)
-            return self._next_pause(REFUSED_S)
-        except (OSError, TimeoutError, ValueError) as error:
-            self._record_fault(f"the master cannot be reached at {address}: {error or 'no answer'}")
-            return self._next_pause()
-        self.peer = peer
-        try:
-            cause = await peer.ended
-        finally:
-            self.peer = None
-            peer.close()
-        if peer.connection.accepted:
-            self.copied_until = peer.connection.last_read
-            self.refusal = None
-        if cause is None:
-            if peer.connection.accepted:
-                self._record_fault(f"the connection to the master at {address} has ended")
-                self._pause = AGAIN_MIN_S
-                return self._next_pause()
-            cause = (
-                f"the master at {address} stopped or refused this slave: read the reason in its log"
-            )
-            if peer.shakes_hands:
-                cause += "; both brokers need the same innerClientAuthenticationCredentials"
-            self.refusal = cause
-            self._record_fault(cause)
-            return self._next_pause(REFUSED_S)  # a master that stopped may be back at once
-        self.refusal = cause
-        self._record_fault(cause)
-        return REFUSED_S
-
-    async def _connect(self, address: str) -> MasterPeer:
-        """Connect to the HA port of the master.
-
-        Raises CopyError if this slave must not copy the master's log, and the errors of
-        ``begin_at`` and of the connection.
-        """
-        host = host_of(address)
-        port = int(address.rpartition(":")[2])
-        loop = asyncio.get_running_loop()
-        handshake = None
-        tls = None
-        is_listed = host in self._rules.allowed
-        if self._tls is not None and not is_listed:
-            tls = self._tls.context_at(loop.time())
-        if self._rules.closed and not is_listed:
-            credentials = self._rules.credentials
-            if credentials is None:
-                raise CopyError(
-                    "access control is on, but this slave has no credentials to "
-                    "authenticate its master: set innerClientAuthenticationCredentials, "
-                    f"or add {host} to haAllowedPeers"
-                )
-            handshake = SlaveHandshake(credentials, secrets.token_bytes(NONCE_SIZE))
-        wanted = await self.begin_at(handshake is not None, tls is not None)
+    async def prepare(self, handshake: SlaveHandshake | None, *, by_tls: bool) -> MasterPeer:
+        wanted = await self.begin_at(handshake is not None, by_tls)
         if wanted is not None:
             await self._record_unknown_log()
-        async with asyncio.timeout(CONNECT_S):
-            _, peer = await loop.create_connection(
-                lambda: MasterPeer(self, wanted, handshake), host, port, ssl=tls
-            )
-        if wanted is not None:
-            log.info("copying from the master address=%s from=%d by=%s", address, wanted, peer.kind)
-        return peer
+        return MasterPeer(self, wanted, handshake)
 
     async def _log_end(self, _shakes_hands: bool, _by_tls: bool) -> int | None:
         return self.store.log.end
@@ -274,38 +91,12 @@ class SlaveLink:
         if (error := await saved) is not None:
             raise CopyError(_not_saved(error))
 
-    def _next_pause(self, longest: float = AGAIN_MAX_S) -> float:
-        pause = min(self._pause, longest)
-        self._pause = min(pause * AGAIN_GROWTH, longest)
-        return pause
-
-    @property
-    def accepted(self) -> bool:
-        """True while the master accepts this slave and sends the log."""
-        return self.peer is not None and self.peer.connection.accepted
-
-    def clear_fault(self) -> None:
-        """Forget the reason for a pause in copying. Bytes were copied again."""
-        if self.fault is not None:
-            log.info("copying continues address=%s end=%d", self.address, self.store.log.end)
-            self.fault = self._logged = None
-
-    def _record_fault(self, cause: str) -> None:
-        now = asyncio.get_running_loop().time()
-        # ignore numbers: they change while the master's log grows
-        kind = cause.translate(_DIGITS)
-        if kind != self._logged or now - self._logged_at >= LOG_AGAIN_S:
-            self._logged = kind
-            self._logged_at = now
-            log.error("the slave does not copy cause=%s", cause)
-        self.fault = cause
-
 
 def _not_saved(error: OSError) -> str:
     return f"{error.filename or 'turbopump.history.json'} cannot be written: {error.strerror}"
 
 
-class MasterPeer(asyncio.Protocol):
+class MasterPeer(CopyingPeer):
     """Connection to the master, on the slave's side.
 
     - ``wanted``: the first offset that the slave wants, or None to compare the logs first.
@@ -315,69 +106,36 @@ class MasterPeer(asyncio.Protocol):
     def __init__(
         self, link: SlaveLink, wanted: int | None, handshake: SlaveHandshake | None
     ) -> None:
+        super().__init__(link, handshake)
         loop = asyncio.get_running_loop()
         self._link = link
-        self._transport: asyncio.Transport | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._syncing = False
-        self._handshake = handshake
-        self.ended: asyncio.Future[str | None] = loop.create_future()
-        """Future that is done when the connection has ended.
-
-        The result is the reason if this side closed the connection, else None.
-        """
+        self._wanted = wanted
+        self.copies = wanted is not None
         log_ = link.store.log
         self._comparison = (
             SlaveComparison(log_.start, log_.end, link.history.known) if wanted is None else None
         )
         self._reading = False
-        self.connection = MasterConnection(link.settings, wanted or 0, loop.time())
+        self.master = MasterConnection(link.settings, wanted or 0, loop.time())
+        self.connection = self.master
 
-    def _first_bytes(self) -> bytes:
-        return (self._comparison or self.connection).begin()
+    def connected(self) -> None:
+        if self._wanted is not None:
+            self._log_begin(self._wanted)
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport = cast(
-            asyncio.Transport, transport
-        )  # uvloop's class is no subclass
-        transport.write(self._handshake.begin() if self._handshake else self._first_bytes())
-        self._check_silence()
+    def _log_begin(self, offset: int) -> None:
+        address = self._link.address
+        log.info("copying from the master address=%s from=%d by=%s", address, offset, self.kind)
 
-    @property
-    def kind(self) -> str:
-        """Kind of the connection for log lines: TLS or plain text."""
-        return "TLS" if self.encrypted else "plain text"
+    def first_bytes(self) -> bytes:
+        return (self._comparison or self.master).begin()
 
-    @property
-    def encrypted(self) -> bool:
-        """True for a TLS connection."""
-        transport = self._transport
-        return transport is not None and transport.get_extra_info("sslcontext") is not None
-
-    @property
-    def shakes_hands(self) -> bool:
-        """True while the handshake with the master is not complete."""
-        return self._handshake is not None
-
-    def data_received(self, data: bytes) -> None:
-        try:
-            if self._handshake is not None:
-                step = self._handshake.received(data)
-                if step.rest is None:
-                    self._write(step.said)
-                    return
-                self._handshake, data = None, step.rest
-                self._write(step.said + self._first_bytes())
-            now = asyncio.get_running_loop().time()
-            if self._comparison is not None:
-                self.connection.last_read = now
-                self._answer_digests(self._comparison, data)
-                return
-            self.connection.received(data, now)
-        except ProtocolError as error:
-            self._refuse(str(error))
-            return
-        self.store_received()
+    def receive(self, data: bytes, now: float) -> None:
+        if self._comparison is not None:
+            self.connection.last_read = now
+            self._answer_digests(self._comparison, data)
+        else:
+            self.master.received(data, now)
 
     def _answer_digests(self, comparison: SlaveComparison, data: bytes) -> None:
         """Answer the next request of the master in a comparison of the logs.
@@ -397,9 +155,9 @@ class MasterPeer(asyncio.Protocol):
     def _has_digest(self, digest: bytes | OSError) -> None:
         self._reading = False
         if isinstance(digest, OSError):
-            self._refuse(f"the log cannot be read to compare it: {digest.strerror or digest}")
+            self.refuse(f"the log cannot be read to compare it: {digest.strerror or digest}")
         else:
-            self._write(digest)
+            self.write(digest)
 
     def _end_comparison(self, comparison: SlaveComparison, found: Outcome) -> None:
         """Record the result of a comparison in the history.
@@ -412,13 +170,13 @@ class MasterPeer(asyncio.Protocol):
             if found.verdict is Verdict.DIFFERS and found.known:
                 link.history.found_different(found.known, found.offset)
                 link.history.save(lambda _error: None)  # the next comparison is shorter
-            self._refuse(slaves_refusal(found, link.address or "?", end))
+            self.refuse(slaves_refusal(found, link.address or "?", end))
             return
 
         def saved(error: OSError | None) -> None:
             if error is not None:
-                self._refuse(_not_saved(error))
-            elif self._transport is not None:
+                self.refuse(_not_saved(error))
+            elif self.is_open:
                 self._start_copying(comparison, found.offset)
 
         link.history.follow_master(found.known)
@@ -426,89 +184,10 @@ class MasterPeer(asyncio.Protocol):
 
     def _start_copying(self, comparison: SlaveComparison, offset: int) -> None:
         """Start copying the log from ``offset`` on, after a successful comparison."""
-        address = self._link.address
-        log.info("copying from the master address=%s from=%d by=%s", address, offset, self.kind)
+        self._log_begin(offset)
         now = asyncio.get_running_loop().time()
         self._comparison = None
-        self.connection = MasterConnection(self._link.settings, offset, now, proved=True)
+        self.copies = True
+        self.master = MasterConnection(self._link.settings, offset, now, proved=True)
+        self.connection = self.master
         self.data_received(comparison.rest)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._transport = None
-        if self._timer is not None:
-            self._timer.cancel()
-        if not self.ended.done():
-            self.ended.set_result(None)
-
-    def close(self) -> None:
-        """Close the connection at once. Unsent bytes are lost."""
-        if self._transport is not None:
-            self._transport.abort()
-
-    def store_received(self) -> None:
-        """Append the received bytes to the log. Then acknowledge them to the master."""
-        if self._transport is None or self._comparison is not None:
-            return
-        store = self._link.store
-        connection = self.connection
-        try:
-            while (piece := connection.to_store()) is not None:
-                copied = self._link.copied.append(*piece)
-                connection.record_stored(copied.end, copied.wanted)
-                self._link.clear_fault()
-        except RoomInMakingError:
-            connection.record_stored(store.log.end, 1)
-            self._transport.pause_reading()
-            return
-        except (CopyError, StoreError) as error:
-            self._refuse(f"the master sent invalid data: {error}")
-        except OSError as error:
-            where = error.filename or "the store"
-            self._refuse(f"{where} cannot be written: {error.strerror or error}")
-        else:
-            self._transport.resume_reading()
-        for fault in self._link.copied.faults:
-            log.error("copied entry cannot be added to its queue cause=%s", fault)
-        self._link.copied.faults.clear()
-        if self._link.flushes:
-            self._sync_log()
-        self._acknowledge()
-
-    def _sync_log(self) -> None:
-        store = self._link.store
-        if self._syncing or store.durable.value >= store.log.end:
-            return
-        self._syncing = True
-        store.durable.when(store.log.end, self._synced)
-        store.flusher.flush_log()
-
-    def _synced(self) -> None:
-        self._syncing = False
-        if self._link.store.durable.error is None:
-            self._sync_log()
-            self._acknowledge()
-        else:
-            self._refuse(str(self._link.store.durable.error))
-
-    def _acknowledge(self) -> None:
-        store = self._link.store
-        end = store.durable.value if self._link.ack_flushed else store.log.end
-        if self._handshake is None and self._comparison is None:
-            self._write(self.connection.next_report(end, asyncio.get_running_loop().time()))
-
-    def _write(self, said: bytes | None) -> None:
-        if said and self._transport is not None:
-            self._transport.write(said)
-
-    def _check_silence(self) -> None:
-        loop = asyncio.get_running_loop()
-        if self.connection.is_silent(loop.time()):
-            self._refuse("the master sends nothing any more")
-            return
-        self._acknowledge()
-        self._timer = loop.call_later(CHECK_S, self._check_silence)
-
-    def _refuse(self, cause: str) -> None:
-        if not self.ended.done():
-            self.ended.set_result(cause)
-        self.close()

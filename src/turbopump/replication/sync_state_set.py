@@ -25,6 +25,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+EVERYTHING: Final = 1 << 62
+"""Offset beyond the end of every log."""
 _NEVER: Final = float("-inf")
 
 
@@ -167,9 +169,14 @@ class SyncStateSet:
         self._confirm()
 
     def acked_by(self, count: int) -> int:
-        """Return the offset that ``count`` members of the set have, the master among them."""
-        ends = sorted(self._acked(one) for one in self.ids)
-        if not 0 < count <= len(ends):
+        """Return the offset that ``count`` slaves of the set have acknowledged.
+
+        Return ``confirmed`` if the set has fewer slaves, and ``EVERYTHING`` for 0.
+        """
+        if not count:
+            return EVERYTHING
+        ends = sorted(self._acked(one) for one in self.ids - {self.own_id})
+        if count > len(ends):
             return self.confirmed
         return max(ends[-count], self.confirmed)
 

@@ -189,6 +189,7 @@ class Flusher:
             )
             self.queues_synced = offset
             checkpoint.safe_offset = min(offset, self.confirmed.durable.value)
+            self._note_confirmed()
             checkpoint.write()
             self.disk.start_sync([checkpoint.segment], lambda _error: None)
 
@@ -213,8 +214,15 @@ class Flusher:
                 checkpoint.safe_offset = self.queues_synced = durable.value
         checkpoint.log_end = self.log.end
         checkpoint.queue_units = self.queues.units
+        self._note_confirmed()
         checkpoint.write()
         self.disk.sync([checkpoint.segment])
+
+    def _note_confirmed(self) -> None:
+        """Set the confirmed offset of a replica in the checkpoint, where the next start needs
+        it."""
+        if self.confirmed.is_replica:
+            self.checkpoint.confirmed_offset = self.confirmed.value
 
     def _dirty_derived(self) -> list[Segment]:
         """Return the queue and index segments that were written after the last call."""

@@ -285,6 +285,10 @@ class MappedFileQueue:
             if last.start <= offset < last.end:
                 self._zero_rest(last, offset - last.start)
 
+    def remove_last(self) -> None:
+        """Delete the newest file of the row."""
+        self._drop(self.files.pop())
+
     def forget_first(self, file: MappedFile | None = None) -> None:
         """Take the oldest file out of the row, after its deletion from the disk.
 

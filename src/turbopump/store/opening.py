@@ -136,6 +136,7 @@ def open_parts(
     disk.write_file(abort, str(os.getpid()).encode() + ABORT_MARK)
     files.queues.load()
     report = _recover(config, hooks, files, writing, last, known, known_end)
+    _show_queues(config, files, writing.confirmed, report.log_end)
     unchanged = 0
     if last.ours:
         holes = [damage.start for damage in report.damages]
@@ -230,7 +231,13 @@ def _make_writing(
     log = files.log
     queues = files.queues
     index = files.index
-    confirmed = Confirmed(log, flushed_only=config.flushed_only, copied_only=config.copied_only)
+    confirmed = Confirmed(
+        log,
+        flushed_only=config.flushed_only,
+        copied_only=config.copied_only,
+        is_replica=config.is_replica,
+        shows_all=config.shows_unconfirmed,
+    )
     dispatcher = Dispatcher(index, confirmed, config.delay_levels)
     flusher = Flusher(
         disk,
@@ -279,6 +286,21 @@ def _make_reading(
     return Reading(cold_reads, rebuild, reader, lookup)
 
 
+def _show_queues(
+    config: StoreConfig, files: StoreFiles, confirmed: Confirmed, log_end: int
+) -> None:
+    """Show readers the recovered messages. At a replica, only those confirmed before."""
+    before = files.checkpoint.confirmed_offset
+    if config.is_replica and before:
+        confirmed.begin_at(min(max(before, files.log.start), log_end), files.queues)
+        return
+    # Readers have seen all messages of a store that was no replica before.
+    if config.is_replica:
+        confirmed.begin_at(log_end, files.queues)
+    for queue in files.queues:
+        queue.end.advance(queue.max_index)
+
+
 def _recover(
     config: StoreConfig,
     hooks: StoreHooks,
@@ -304,7 +326,9 @@ def _recover(
         derived_complete=index is None or index.load(),
         index_synced=files.provenance.crashed_here,
         stopped_here=last.clean and last.ours,
-        copied_again=config.is_copy and config.flushed_only and not last.clean,
+        copied_again=config.is_copy
+        and (config.flushed_only or config.is_replica)
+        and not last.clean,
         on_progress=hooks.on_progress,
         known=known,
     )

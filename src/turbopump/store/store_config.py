@@ -22,6 +22,9 @@ class StoreConfig:
     - ``flushed_only``: True if readers see a message only after it is on the disk
       (SYNC_FLUSH).
     - ``copied_only``: True if readers see a message only after enough slaves have it.
+    - ``is_replica``: True in controller mode: readers see only what the sync state set has
+      confirmed, also on a slave and after a restart.
+    - ``shows_unconfirmed``: True if readers of a replica see the other messages, too.
     - ``is_copy``: True if the log is a copy of a master's log, so that ``put`` is refused.
     - ``index_slots``, ``index_entries``: size of an index file. 0 entries if messages are not
       indexed by key.
@@ -35,6 +38,8 @@ class StoreConfig:
     queue_file_size: int = QUEUE_FILE_SIZE
     flushed_only: bool = False
     copied_only: bool = False
+    is_replica: bool = False
+    shows_unconfirmed: bool = False
     is_copy: bool = False
     with_crc: bool = False
     index_slots: int = 0
@@ -49,3 +54,8 @@ class StoreConfig:
         """True if ``put`` writes entries with a CRC. A copied entry has a CRC if the master wrote
         one."""
         return self.with_crc and not self.is_copy
+
+    @property
+    def waits_for_copies(self) -> bool:
+        """True if answers to sends wait for slaves."""
+        return self.copied_only or self.is_replica

@@ -30,7 +30,7 @@ from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.protocol.requests.topics import CreateTopic
 from turbopump.remoting.client import RemotingClient
 from turbopump.repeated_line import report_all
-from turbopump.replication import master_link
+from turbopump.replication import ha_port
 from turbopump.replication.handshake import HELLO
 from turbopump.replication.stream import REPORT
 
@@ -97,7 +97,7 @@ async def test_they_copy_by_tls_as_their_tls_settings_say(tmp_path: Path, mode: 
 async def test_a_slave_copies_by_tls_though_strangers_do_not_end_their_handshakes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: int | None
 ) -> None:
-    monkeypatch.setattr(master_link, "STRANGERS_MAX", 8)
+    monkeypatch.setattr(ha_port, "STRANGERS_MAX", 8)
     pair, hello = Pair(tmp_path), Handshake().hello[:end]
     server = {"tls_server_cert_path": pair.certificate, "tls_server_key_path": pair.key}
     tls = {**user("secret"), "tls_enable": True, "tls_client_trust_cert_path": pair.certificate}
@@ -452,7 +452,7 @@ async def test_a_slave_that_never_had_all_of_the_log_is_not_called_in_sync(tmp_p
 async def test_strangers_that_say_nothing_make_room_for_those_that_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(master_link, "SLAVES_MAX", 2)
+    monkeypatch.setattr(ha_port, "SLAVES_MAX", 2)
     async with running(tmp_path / "m", **user("secret")) as master, AsyncExitStack() as stack:
         host, _, port = master.parts.listening.ha_address.rpartition(":")
         silent = [await stack.enter_async_context(raw_peer(host, int(port))) for _ in range(4)]
@@ -465,7 +465,7 @@ async def test_strangers_that_say_nothing_make_room_for_those_that_come(
 async def test_of_many_strangers_at_once_the_newest_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(master_link, "SLAVES_MAX", 2)
+    monkeypatch.setattr(ha_port, "SLAVES_MAX", 2)
     async with running(tmp_path / "m", **user("secret")) as master:
         host, _, port = master.parts.listening.ha_address.rpartition(":")
         peers = await asyncio.gather(*(RawPeer.connect(host, int(port)) for _ in range(8)))
@@ -493,7 +493,7 @@ async def test_a_slave_that_cannot_prove_itself_takes_nothing_from_a_master_that
 async def test_who_has_not_proved_itself_in_time_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(master_link, "HANDSHAKE_S", 0.1)
+    monkeypatch.setattr(ha_port, "HANDSHAKE_S", 0.1)
     async with running(tmp_path / "m", **user("secret")) as master:
         host, _, port = master.parts.listening.ha_address.rpartition(":")
         async with raw_peer(host, int(port)) as peer:

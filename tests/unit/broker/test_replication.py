@@ -37,7 +37,7 @@ from turbopump.protocol.requests.replication import ExchangeHAInfo
 from turbopump.protocol.requests.send import EndTransaction, SendMessageV2
 from turbopump.remoting.router import Router
 from turbopump.remoting.server import RemotingServer
-from turbopump.replication.master_link import TURN_SIZE, UNSENT_MAX
+from turbopump.replication.ha_port import TURN_SIZE, UNSENT_MAX
 from turbopump.replication.stream import REPORT, TRANSFER_HEAD
 
 

@@ -141,7 +141,7 @@ class Lookup:
 
         Return None if no entry begins there.
         """
-        if not 0 <= offset < self.confirmed.value:
+        if not 0 <= offset < self.confirmed.visible:
             return None
         head = yield from self._read(offset, HEAD_SIZE)
         if isinstance(head, OSError):

@@ -352,8 +352,7 @@ class QueueEnds:
                 "firsts": _by_topic(queues, firsts),
                 "deleted": deleted,
             }
-            data = msgspec.json.encode(known)
-            return b'{"crc":%d,"ends":%s}' % (crc32(data), data)
+            return _with_crc(known)
 
         return encode
 
@@ -401,6 +400,16 @@ def decode_known(data: bytes) -> NotedQueueEnds:
         raise ValueError("its CRC is wrong")
     ends: NotedQueueEnds = decoder_of(NotedQueueEnds, strict=True).decode(file.ends)
     return ends
+
+
+def encode_known(known: NotedQueueEnds) -> bytes:
+    """Encode the content of ``turbopump.queues.json``."""
+    return _with_crc(known)
+
+
+def _with_crc(known: object) -> bytes:
+    data = msgspec.json.encode(known)
+    return b'{"crc":%d,"ends":%s}' % (crc32(data), data)
 
 
 def deletions_since(log_start: int, deleted: dict[str, int]) -> dict[str, int]:

@@ -206,7 +206,6 @@ class Recovery:
         self.dispatcher.dispatched = end
         for queue in self.queues:
             queue.raise_min(log.start)
-            queue.end.advance(queue.max_index)
         if index is not None and index.end_offset >= end:
             index.rewind(end)
             self._lower_index_time(index)
