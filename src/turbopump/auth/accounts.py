@@ -76,6 +76,16 @@ class _Content(msgspec.Struct, forbid_unknown_fields=True):
     acls: list[AclInfo] = []
 
 
+class AccountsChange(msgspec.Struct, kw_only=True):
+    """Difference between two sets of accounts: the new value of each user and policy that differs.
+
+    None stands for a deleted user, or for a user without policies. Passwords are in plain text.
+    """
+
+    users: dict[str, UserInfo | None] = {}
+    acls: dict[str, AclInfo | None] = {}
+
+
 @dataclass(frozen=True)
 class Accounts:
     """Users of a server and their policies. Both are stored by user name."""
@@ -93,6 +103,38 @@ class Accounts:
         return any(users.get(name) != user for name, user in self.users.items()) or any(
             policies.get(name) != mine for name, mine in self.policies.items()
         )
+
+    def change_to(self, later: Accounts) -> AccountsChange:
+        """Return the difference between these accounts and later ones."""
+        users = {
+            name: later.user_info(name) if name in later.users else None
+            for name in {**self.users, **later.users}
+            if self.users.get(name) != later.users.get(name)
+        }
+        acls = {
+            name: later.acl_info(name) if name in later.policies else None
+            for name in {**self.policies, **later.policies}
+            if self.policies.get(name) != later.policies.get(name)
+        }
+        return AccountsChange(users=users, acls=acls)
+
+    def with_change(self, change: AccountsChange) -> Accounts:
+        """Return a copy with the users and policies of a change, whatever they were before.
+
+        Raises ConfigError if the change has an invalid user or policy.
+        """
+        users = dict(self.users)
+        policies = dict(self.policies)
+        for name, info in change.users.items():
+            users.pop(name, None)
+            if info is not None:
+                users[name] = _new_user(info, {})
+        for name, acl in change.acls.items():
+            policies.pop(name, None)
+            if acl is not None:
+                policies[name] = _merged(None, acl)
+        kept = {name: mine for name, mine in policies.items() if name in users}
+        return Accounts(users, kept)
 
     # --- as text
 

@@ -84,6 +84,8 @@ class ServerAccess:
         self.copies_master = False
         """True if the server copies its master's accounts. A change that the copy made before its
         request arrived is then no error, and no slave copies from this server."""
+        self.on_change: Callable[[Accounts, Accounts], None] = lambda _old, _new: None
+        """Function that is called with the old and the new accounts after each change."""
         self._config = config
         self._disk = disk
         self._path = directory / FILE_NAME
@@ -208,6 +210,10 @@ class ServerAccess:
                 raise faults[0]
             self._apply_accounts(*outcome[0])
 
+    def change_now(self, change: Change, lost: Accounts | None = None) -> None:
+        """Change users and policies as ``change`` does, but in this thread."""
+        self._apply_accounts(*self._changed_file(change, lost))
+
     def _changed_file(self, change: Change, lost: Accounts | None = None) -> tuple[bytes, Accounts]:
         disk = self._disk
         if disk is None:
@@ -217,8 +223,10 @@ class ServerAccess:
 
     def _apply_accounts(self, text: bytes, accounts: Accounts) -> None:
         self._text = text
-        if accounts != self.control.accounts:
+        old = self.control.accounts
+        if accounts != old:
             self.control.accounts = accounts
+            self.on_change(old, accounts)
 
     # --- requests
 

@@ -210,6 +210,10 @@ class Broker:
             handler.add_to(parts.listening.router)
             if not isinstance(handler, PullHandler | PopHandler):  # a VIP port takes no pulls
                 handler.add_to(parts.listening.vip_router)
+        if parts.copying.table_records is not None:
+            parts.copying.table_records.hold_answers(
+                parts.listening.router, parts.listening.vip_router
+            )
         for begin, end in self._lives(parts):
             self._ends.push_async_callback(_call, end)
             await _call(begin)
@@ -243,6 +247,8 @@ class Broker:
         self.address = listening.address
         delivering = make_deliveries(stored, listening, self.access, signer)
         copying = make_copies(stored, listening, delivering, self.access, signer)
+        if copying.table_records is not None:
+            copying.table_records.open()
         announcing = make_announcing(stored, listening, copying, signer)
         if progress is not None:
             progress.pass_on(delivering)
@@ -274,6 +280,8 @@ class Broker:
         delivering = parts.delivering
         copying = parts.copying
         delivers = not self.config.is_slave  # a slave stores nothing of its own
+        if copying.table_records is not None:
+            yield _nothing, copying.table_records.stop
         if delivers:
             yield delivering.pop.start, delivering.pop.stop
             yield delivering.transactions.start, delivering.transactions.close
@@ -497,6 +505,8 @@ class Broker:
         Copied messages and the broker's own messages are appended first, because they are older
         than waiting sends.
         """
+        if parts.copying.table_records is not None:
+            parts.copying.table_records.write()
         parts.listening.replication.room_made()
         parts.delivering.forwarding.room_made()
         parts.stored.sends.backlog.release_held()
@@ -524,6 +534,8 @@ class Broker:
         every(FILES_CHECK_S, self.store.flusher.check_files)
         every(config.flush_consumer_offset_interval / 1000, self._save_offsets)
         every(SAVE_AGAIN_S, self._save_again)
+        if parts.copying.table_records is not None:
+            every(config.flush_consumer_offset_interval / 1000, parts.copying.table_records.save)
         every(
             min(max(config.register_name_server_period, 10_000), 60_000) / 1000,
             parts.announcing.registration.register_all,

@@ -23,7 +23,7 @@ from turbopump.protocol.requests.assignment import (
     SetMessageRequestModeRequestBody,
 )
 from turbopump.protocol.requests.groups import SubscriptionGroupConfig, SubscriptionGroupWrapper
-from turbopump.protocol.requests.topics import PERM_READ
+from turbopump.protocol.requests.topics import PERM_READ, DataVersion
 from turbopump.remoting.turns import Turns
 from turbopump.repeated_line import RepeatedLine
 
@@ -43,6 +43,17 @@ SYSTEM_GROUPS: Final = (
 _READ_BANNED: Final = PERM_READ
 """Bit in ``forbiddenTable`` for a group that may not read a topic. RocketMQ: ``1 <<
 PermName.INDEX_PERM_READ``."""
+
+
+class GroupChange(msgspec.Struct, kw_only=True, rename="camel"):
+    """Settings and bans of one consumer group after a change, and the version of the table.
+
+    ``config`` is None if the group does not exist.
+    """
+
+    version: DataVersion
+    config: SubscriptionGroupConfig | None = None
+    bans: dict[str, int] = {}
 
 
 class GroupTable(SavedTable[SubscriptionGroupWrapper]):
@@ -101,7 +112,23 @@ class GroupTable(SavedTable[SubscriptionGroupWrapper]):
             _group_made(config.group_name, kind=config.group_name)
         self._groups[config.group_name] = config
         self._entries.add(config.group_name)
-        self._changed()
+        self._changed(config.group_name)
+
+    def apply_change(self, name: str, change: GroupChange) -> None:
+        """Apply a change of the master's table that the log has brought."""
+        if change.config is not None:
+            self._groups[name] = change.config
+            self._entries.add(name)
+        elif self._groups.pop(name, None) is not None:
+            self._entries.remove(name)
+        if change.bans:
+            self.bans[name] = change.bans
+        else:
+            self.bans.pop(name, None)
+        self._rest.data_version = change.version
+        self.revision += 1
+        self._dirty = True
+        self.save()
 
     def copy(self, table: SubscriptionGroupWrapper, *, whole: bool) -> None:
         """Copy the groups, the bans and the version of a master's table.
@@ -132,7 +159,7 @@ class GroupTable(SavedTable[SubscriptionGroupWrapper]):
         self._entries.remove(group)
         if self.bans.pop(group, None) is not None:
             self.revision += 1
-        self._changed()
+        self._changed(group)
         return True
 
     def is_banned(self, group: str, topic: str) -> bool:
@@ -155,7 +182,7 @@ class GroupTable(SavedTable[SubscriptionGroupWrapper]):
             del topics[topic]
         if not topics:
             del self.bans[group]
-        self._changed()
+        self._changed(group)
 
     @property
     def count(self) -> int:
@@ -165,10 +192,15 @@ class GroupTable(SavedTable[SubscriptionGroupWrapper]):
     def _content(self) -> SubscriptionGroupWrapper:
         return self._rest
 
-    def _changed(self) -> None:
-        self._rest.data_version = self._rest.data_version.next(self._clock.now_ms())
+    def _changed(self, group: str) -> None:
+        version = self._rest.data_version.next(self._clock.now_ms())
+        self._rest.data_version = version
         self._dirty = True
         self.save()
+        if self.note_change is not None:
+            config = self._groups.get(group)
+            bans = self.bans.get(group, {})
+            self.note_change(group, GroupChange(version=version, config=config, bans=bans))
 
 
 class RequestModes(SavedTable[MessageRequestModeTable]):
@@ -214,6 +246,15 @@ class RequestModes(SavedTable[MessageRequestModeTable]):
     def put(self, topic: str, group: str, mode: SetMessageRequestModeRequestBody) -> None:
         """Set the request mode of a group for a topic, and save the table."""
         self._modes.setdefault(topic, {})[group] = mode
+        self._entries.add(topic)
+        self._dirty = True
+        self.save()
+        if self.note_change is not None:
+            self.note_change(topic, self._modes[topic])
+
+    def apply_change(self, topic: str, modes: dict[str, SetMessageRequestModeRequestBody]) -> None:
+        """Apply a change of the master's table that the log has brought."""
+        self._modes[topic] = modes
         self._entries.add(topic)
         self._dirty = True
         self.save()

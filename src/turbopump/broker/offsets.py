@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import NamedTuple
 
+import msgspec
+
 from turbopump.broker.saved_table import EncodedMap, SavedTable
 from turbopump.clock import Clock
 from turbopump.disk.json_table import JsonTable
@@ -28,6 +30,19 @@ class SetBack(NamedTuple):
     queue_id: int
     offset: int
     end: int
+
+
+class OffsetChange(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
+    """Offsets of one group in one topic after a change.
+
+    - ``offsets``: the changed offsets by queue id, or all offsets of the group in the topic.
+    - ``is_whole``: True if ``offsets`` has all of them, and others are deleted.
+    - ``resets``: the queues whose reset by an operator no reader knows yet.
+    """
+
+    offsets: dict[int, int] = {}
+    is_whole: bool = False
+    resets: list[int] = []
 
 
 class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
@@ -51,6 +66,12 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
         restart a commit may be older than the reset."""
         self._pending = EncodedMap(self._reset_queues)
         self._maps = {"groupTopicMap": self._names, "offsetTable": self._entries}
+        self._changes: dict[str, set[int] | None] = {}
+        """Changes that are not recorded in the log yet: the changed queue ids by ``topic@group``.
+        None stands for all queues."""
+        self.on_change: Callable[[], None] | None = None
+        """Function that is called when ``take_changes`` has something to return. Commits come by
+        the thousand, and many share a record. None unless changes are recorded."""
         self._own: dict[tuple[str, int], int] | None = None
         """Offsets that were committed at this slave and that its master does not have yet. None at
         a master."""
@@ -65,6 +86,11 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
         """Turn this table into a slave's table. It then records the commits that the master
         lacks."""
         self._own = {}
+
+    def forget_own(self) -> None:
+        """Let the next ``copy`` replace the offsets that were committed at this slave, too."""
+        if self._own is not None:
+            self._own.clear()
 
     def copy(self, table: ConsumerOffsetTable, *, whole: bool) -> None:
         """Copy the offsets of a master.
@@ -158,11 +184,46 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
         """
         if self._resets and self.is_reset(group, topic, queue_id):
             return False
-        self._queues_of(f"{topic}@{group}")[queue_id] = offset
+        key = f"{topic}@{group}"
+        queues = self._queues_of(key)
+        if self.on_change is not None and queues.get(queue_id) != offset:
+            self._note_queue(key, queue_id)
+        queues[queue_id] = offset
         self._dirty = True
         if self._own is not None:
-            self._own[f"{topic}@{group}", queue_id] = offset
+            self._own[key, queue_id] = offset
         return True
+
+    def take_changes(self) -> list[tuple[str, OffsetChange]]:
+        """Return the changes since the last call, by ``topic@group``."""
+        changes, self._changes = self._changes, {}
+        found = []
+        for key, queue_ids in changes.items():
+            queues = self._offsets.get(key, {})
+            if queue_ids is not None:
+                queues = {queue_id: queues[queue_id] for queue_id in queue_ids}
+            change = OffsetChange(
+                offsets=queues, is_whole=queue_ids is None, resets=list(self._resets.get(key, ()))
+            )
+            found.append((key, change))
+        return found
+
+    def apply_change(self, key: str, change: OffsetChange) -> None:
+        """Apply a change of the master's table that the log has brought."""
+        if change.is_whole and key in self._offsets:
+            topic, _, group = key.partition("@")
+            self._forget(group, topic)
+        if change.offsets:
+            self._queues_of(key).update(change.offsets)
+        for queue_id in [*self._resets.get(key, ())]:
+            if queue_id not in change.resets:
+                del self._resets[key][queue_id]
+                self._pending.add(key)
+        if change.resets:
+            self._note_reset(key, dict.fromkeys(change.resets))
+        elif key in self._resets:
+            self._forget_resets(key)
+        self._dirty = True
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Reset the offset of a consumer group in a queue, for an operator.
@@ -173,6 +234,7 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
         self._queues_of(key)[queue_id] = offset
         self._note_reset(key, {queue_id: None})
         self._dirty = True
+        self._note_queue(key, queue_id)
 
     def reset_for(
         self, group: str, topic: str, queue_id: int, offset: int, reader: Hashable
@@ -215,6 +277,8 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
         if not resets:
             self._forget_resets(key)
         self._dirty = True
+        if queue_id in self._offsets.get(key, ()):
+            self._note_queue(key, queue_id)
         return self.find(group, topic, queue_id)
 
     @property
@@ -284,6 +348,18 @@ class ConsumerOffsets(SavedTable[ConsumerOffsetTable]):
             self._names.remove(group)
         self._forget_resets(key)
         self._dirty = True
+        if self.on_change is not None:
+            self._changes[key] = None
+            self.on_change()
+
+    def _note_queue(self, key: str, queue_id: int) -> None:
+        """Remember a changed offset for the next record in the log."""
+        if self.on_change is None:
+            return
+        changed = self._changes.setdefault(key, set())
+        if changed is not None:
+            changed.add(queue_id)
+        self.on_change()
 
     def _note_reset(self, key: str, queues: dict[int, Hashable]) -> None:
         self._resets.setdefault(key, {}).update(queues)

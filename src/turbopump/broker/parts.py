@@ -37,6 +37,7 @@ from turbopump.broker.schedule.timers import Timers, timers_of
 from turbopump.broker.slave_accounts import SlaveAccounts
 from turbopump.broker.slave_tables import SlaveTables
 from turbopump.broker.stored import Stored
+from turbopump.broker.table_records.table_records import TableRecords
 from turbopump.broker.topic_routes import TopicRoutes
 from turbopump.broker.transactions.half_messages import HalfMessageInterceptor
 from turbopump.broker.transactions.transactions import Transactions
@@ -100,6 +101,7 @@ class Copying:
 
     - ``slave_tables`` and ``slave_accounts``: None at a master.
     - ``scrubbing``: None if the settings turn it off.
+    - ``table_records``: None unless a controller may make another replica the master.
     """
 
     records: TopicRecords
@@ -107,6 +109,7 @@ class Copying:
     slave_accounts: SlaveAccounts | None
     scrubbing: Scrubbing | None
     cleaning: Cleaning
+    table_records: TableRecords | None
 
     @property
     def lacks_master(self) -> bool:
@@ -330,11 +333,22 @@ def make_copies(
         inner = config.inner_user
         if access is not None and inner is not None:
             slave_accounts = SlaveAccounts(
-                access, Credentials(*inner), slave_tables.remoting, lambda: tables_of_master.master
+                access,
+                Credentials(*inner),
+                slave_tables.remoting,
+                lambda: tables_of_master.master,
+                tables_of_master.has_records,
             )
+            slave_tables.copy_accounts = slave_accounts.copy_once
     if config.scrub_bytes_per_second:
         scrubbing = Scrubbing(stored, delivering.log_repair)
-    return Copying(records, slave_tables, slave_accounts, scrubbing, Cleaning(stored))
+    table_records = None
+    if config.enable_controller_mode:
+        table_records = TableRecords(stored, delivering.forwarding, records, access)
+        stored.runtime_info.add_source(table_records.figures)
+    return Copying(
+        records, slave_tables, slave_accounts, scrubbing, Cleaning(stored), table_records
+    )
 
 
 def follow_master(

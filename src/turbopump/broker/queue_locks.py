@@ -131,6 +131,15 @@ class QueueLocks:
                 self._drop_lock(group, queue)
                 self.changes += 1
 
+    def put_holder(
+        self, group: str, queue: MessageQueue, client_id: str | None, now: float
+    ) -> None:
+        """Set the holder of a queue, as another broker has granted the lock. None unlocks."""
+        if client_id is not None:
+            self._set_holder(group, queue, _Lock(client_id, now + LIFE_S, 0))
+        elif queue in self._locks.get(group, {}):
+            self._drop_lock(group, queue)
+
     def any_held(self, group: str, now: float) -> bool:
         """Return True if a member of the group holds a lock.
 
@@ -230,6 +239,13 @@ class SavedLocks(SavedTable[HeldLocks]):
         self._complete = self._dirty = True
         super().save()
 
+    def apply_change(self, key: str, client_id: str | None) -> None:
+        """Apply a change of the master's locks that the log has brought. None unlocks."""
+        self.locks.put_holder(*_queue_of(key), client_id, self._clock.monotonic())
+        self._dirty = True
+        if self._complete:
+            super().save()
+
     def load(self) -> None:
         """Read the lock holders from the file, or create the file in a new store.
 
@@ -275,6 +291,8 @@ class SavedLocks(SavedTable[HeldLocks]):
             self._entries.add(key)
         else:
             self._entries.remove(key)
+        if self.note_change is not None:
+            self.note_change(key, self.locks.holder(group, queue) if held else None)
 
     def _content(self) -> HeldLocks:
         return HeldLocks()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -28,6 +28,17 @@ SAVE_WAIT_S: Final = 2.0
 answer."""
 
 ContentT = TypeVar("ContentT", bound=msgspec.Struct)
+
+
+class NoteChange(Protocol):
+    """Function that records a change of a table in the log (``broker/table_records/``)."""
+
+    def __call__(self, key: str, value: Any, /, *, at_once: bool = False) -> bool:
+        """Record that the entry ``key`` of the table has this value now.
+
+        With ``at_once`` the record is in the log before the call returns. Return False if the
+        record waits for a new file of the log.
+        """
 
 
 class TableText(NamedTuple):
@@ -73,6 +84,9 @@ class SavedTable(ABC, Generic[ContentT]):
         self.begun_ms = 0
         """Start time of this process, in ms. It is part of each version, so that versions of two
         processes differ."""
+        self.note_change: NoteChange | None = None
+        """Function that records each change in the log. None unless a controller may make another
+        replica the master."""
         file.on_settled = self._settled
 
     def _load(self) -> ContentT:

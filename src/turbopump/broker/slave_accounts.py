@@ -39,6 +39,8 @@ class SlaveAccounts:
     - ``credentials``: the account that all brokers of the cluster share.
     - ``master``: a function that returns the address of the master, or None while it is
       unknown.
+    - ``by_records``: a function that returns True while the log of the master brings the
+      changes of its accounts.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class SlaveAccounts:
         credentials: Credentials,
         remoting: RemotingClient,
         master: Callable[[], str | None],
+        by_records: Callable[[], bool] = lambda: False,
     ) -> None:
         access.copies_master = True
         self.rounds = 0
@@ -55,6 +58,7 @@ class SlaveAccounts:
         self._secret = credentials.secret_key
         self._remoting = remoting
         self._master = master
+        self._by_records = by_records
         self._fault: str | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -70,7 +74,8 @@ class SlaveAccounts:
         while True:
             master = self._master()
             pause = EVERY_S
-            if master is not None:
+            is_copied = self._fault is None and self._by_records()
+            if master is not None and not is_copied:
                 try:
                     await self._copy_accounts(master)
                     self._log_change(master, None)
@@ -93,6 +98,17 @@ class SlaveAccounts:
         elif fault is None and self._fault is not None:
             log.info("users and policies are copied again master=%s", master)
         self._fault = fault
+
+    async def copy_once(self, master: str) -> None:
+        """Copy the accounts of the master once. A failure is logged and no error.
+
+        The accounts are then copied in the background.
+        """
+        try:
+            await self._copy_accounts(master)
+            self._log_change(master, None)
+        except (TurbopumpError, OSError) as error:
+            self._log_change(master, str(error))
 
     async def _copy_accounts(self, master: str) -> None:
         """Copy the accounts of the master once, if they differ from the accounts of this slave.

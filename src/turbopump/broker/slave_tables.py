@@ -9,6 +9,10 @@ topic is served as soon as the log has a message of it that is newer than the ta
 answers with the changes: at once for topics, groups, request modes and holders, twice a second for
 offsets. Apache's master is asked every three seconds, and answers with whole tables. Source:
 apache/rocketmq ``SlaveSynchronize``.
+
+If the log of the master has the changes of its tables (``table_records/``), they are copied once,
+whole, before each connection that copies the log. Later copies could be older than a record that
+the log has brought. Only what is not recorded is then copied repeatedly.
 """
 
 from __future__ import annotations
@@ -49,6 +53,7 @@ from turbopump.protocol.requests.replication import (
     LOG_END,
     LOG_START,
     PARTIAL,
+    RECORDS,
     SLAVES,
     TABLE_VERSION,
     GetAllConsumerOffset,
@@ -116,6 +121,10 @@ class SlaveTables:
     acts: bool = False
     """True while this slave acts as the master. It then has progress of its own, and copies no
     positions."""
+    copy_accounts: Callable[[str], Awaitable[None]] | None = None
+    """Function that copies the users and policies of a master once. None without access control."""
+    by_records: bool = False
+    """True while the log of the master brings the changes of its tables."""
     rounds: int = 0
     """Number of times that the offsets were copied."""
     _known: dict[type[msgspec.Struct], str] = field(default_factory=dict)
@@ -130,6 +139,10 @@ class SlaveTables:
         The slave keeps its log from there as well. Return None while the offset is unknown.
         """
         return self._needed_from
+
+    def has_records(self) -> bool:
+        """Return True while the log of the master brings the changes of its tables."""
+        return self.by_records and self.link.accepted
 
     def __post_init__(self) -> None:
         assert self.stored.store.copied is not None
@@ -164,6 +177,51 @@ class SlaveTables:
         await asyncio.gather(*map(stop_task, self._tasks))
         await self.remoting.close()
 
+    async def copy_first(self) -> None:
+        """Do what comes before each connection that copies the log of a replica's master.
+
+        Raises RemotingError if the master does not answer.
+        """
+        if self.master is not None:
+            figures = await self.remoting.call(
+                self.master, GetBrokerRuntimeInfo(), timeout=ANSWER_S
+            )
+            await self.prepare(self.master, is_recorded=RECORDS in figures.table)
+
+    async def prepare(self, master: str, *, is_recorded: bool) -> None:
+        """Copy all tables of a master whose log has their changes, before its log is copied.
+
+        ``is_recorded`` is True for such a master. From any other master only the topics are
+        requested. Raises RemotingError if the master does not answer.
+        """
+        # Every record before the end of the log here is in the copies, because the master has this
+        # log, or will have it cut first: then it is copied from again. Records behind the end are
+        # applied on top, in the order of the log, so it does no harm that the copies have some.
+        self.by_records = False
+        if not is_recorded:
+            await self._check_topics(master)
+            return
+        self._known.clear()
+        topics, end, had = await self._ask_topics(master)
+        groups = await self._request(master, GetAllGroups())
+        modes = await self._request(master, GetAllMessageRequestMode())
+        locks = await self._request(master, GetAllConsumerOffset(locks=True))
+        offsets = await self._request(master, GetAllConsumerOffset())
+        if self.copy_accounts is not None:
+            await self.copy_accounts(master)
+        table = self._judge_by(topics, end, had)
+        if self._has_less:
+            return  # the log here is cut before it is continued
+        await self._take_topics(table, end, whole=True)
+        self._take_groups(groups)
+        tables = self.stored.tables
+        self._copy_table(modes, MessageRequestModeTable, self.stored.request_modes)
+        self._copy_table(locks, HeldLocks, tables.locks)
+        tables.offsets.forget_own()
+        self._copy_table(offsets, ConsumerOffsetTable, tables.offsets)
+        self.by_records = True
+        log.info("tables of the master copied, its log brings later changes master=%s", master)
+
     async def _check_topics(self, master: str) -> None:
         """Request the topics of a master before the slave connects to copy its log.
 
@@ -193,8 +251,8 @@ class SlaveTables:
             if shakes_hands:
                 return None
             return end
-        await self._check_topics(self.master)
         figures = await self.remoting.call(self.master, GetBrokerRuntimeInfo(), timeout=ANSWER_S)
+        await self.prepare(self.master, is_recorded=RECORDS in figures.table)
         if by_tls and SLAVES not in figures.table:
             # It would take the first bytes of TLS for an offset, and a send for copied that is not.
             address = self.link.address or self.master
@@ -236,6 +294,8 @@ class SlaveTables:
             is_safe = copy == self._copy_topics or not self._has_less
             if self.acts and copy == self._copy_positions:
                 is_safe = False
+            if self.by_records and copy != self._copy_positions:
+                is_safe = False
             if self.master is not None and self.link.accepted and is_safe:
                 try:
                     pause = await copy(self.master)
@@ -253,17 +313,22 @@ class SlaveTables:
 
     async def _copy_groups(self, master: str) -> float:
         answer = await self._request(master, GetAllGroups(held=True), SubscriptionGroupWrapper)
+        if not self.by_records:
+            self._take_groups(answer)
+        return _pause_after(answer)
+
+    def _take_groups(self, answer: Command) -> None:
         groups = self.stored.tables.groups
         before = groups.names()
         self._copy_table(answer, SubscriptionGroupWrapper, groups)
         for name in set(before).difference(groups.names()):
             self.stored.statistics.forget_group(name)
-        return _pause_after(answer)
 
     async def _copy_modes(self, master: str) -> float:
         request = GetAllMessageRequestMode(held=True)
         answer = await self._request(master, request, MessageRequestModeTable, optional=True)
-        self._copy_table(answer, MessageRequestModeTable, self.stored.request_modes)
+        if not self.by_records:
+            self._copy_table(answer, MessageRequestModeTable, self.stored.request_modes)
         return _pause_after(answer)
 
     async def _copy_locks(self, master: str) -> float:
@@ -271,7 +336,9 @@ class SlaveTables:
             return AT_ONCE_S  # it is no master of ours, or its topics come first
         request = GetAllConsumerOffset(locks=True, held=True)
         answer = await self._request(master, request, HeldLocks)
-        if HELD in (answer.ext or {}):  # else it is older, and has answered with offsets
+        if (
+            HELD in (answer.ext or {}) and not self.by_records
+        ):  # else it is older, and has answered with offsets
             self._copy_table(answer, HeldLocks, self.stored.tables.locks)
         return _pause_after(answer)
 
@@ -287,7 +354,8 @@ class SlaveTables:
         delays = await self._request(master, GetAllDelayOffset())
         timers = await self._request(master, GetTimerCheckpoint(), optional=True)
         if await self._has_log(await self._log_end(master, delays)) and not self.acts:
-            self._copy_table(offsets, ConsumerOffsetTable, self.records.offsets)
+            if not self.by_records:
+                self._copy_table(offsets, ConsumerOffsetTable, self.records.offsets)
             if order is not None:
                 self._copy_table(order, OrderInfoTable, self.order)
             if delays.body:
@@ -377,16 +445,28 @@ class SlaveTables:
         deleted then.
         """
         connection = self.link.peer
-        topics = self.records.topics
         answer, end, had = await self._ask_topics(master, held=True)
-        if self.link.peer is not connection:
-            return AT_ONCE_S  # ``_check_topics`` has a newer answer
+        if self.link.peer is not connection or self.by_records:
+            return AT_ONCE_S  # ``begin_at`` has a newer answer
         table = self._judge_by(answer, end, had)
         ext = answer.ext or {}
         if self._has_less:
             raise StoreError(f"the master's log ends at {end}, and the slave's at {had}")
+        await self._take_topics(table, end, whole=bool(answer.body) and PARTIAL not in ext)
+        if TABLE_VERSION in ext:
+            self._known[TopicConfigSerializeWrapper] = ext[TABLE_VERSION]
+        return _pause_after(answer)
+
+    async def _take_topics(
+        self, table: TopicConfigSerializeWrapper, end: int, *, whole: bool
+    ) -> None:
+        """Copy topics of the master, whose log ended at ``end``.
+
+        If ``whole`` is True, ``table`` has all of them, and others are deleted here.
+        """
+        topics = self.records.topics
         given = table.topic_config_table
-        if answer.body and PARTIAL not in ext:
+        if whole:
             await self._delete_missing(given, end)
         topics.copy(given, table.data_version)
         if any(map(is_batch_cq, given.values())):
@@ -400,9 +480,6 @@ class SlaveTables:
             elif name in given:  # as it was before that message
                 del self._made[name]
                 self._serve_newer(name)
-        if TABLE_VERSION in ext:
-            self._known[TopicConfigSerializeWrapper] = ext[TABLE_VERSION]
-        return _pause_after(answer)
 
     async def _ask_topics(self, master: str, *, held: bool = False) -> tuple[Command, int, int]:
         """Request the topics of the master that have changed.
@@ -475,7 +552,7 @@ class SlaveTables:
 
     def _first_message(self, name: str, queue_id: int, offset: int) -> None:
         """Create or extend a topic, so that a queue with a message at ``offset`` is served."""
-        if is_system_topic(name) or name.startswith(LMQ_PREFIX):
+        if self.by_records or is_system_topic(name) or name.startswith(LMQ_PREFIX):
             return
         topics = self.records.topics
         queue = self.stored.store.queues.find(name, queue_id)

@@ -111,13 +111,16 @@ class Tables:
         self.locks = SavedLocks(file("queueLocks"), clock, turns, used=used)
         if config.is_slave:
             self.offsets.follow_master()
-            self.locks.follow_master()
+            # A controller elects no replica that has nothing of a master. So a new store has no
+            # holders, until it has copied them.
+            if used or not config.enable_controller_mode:
+                self.locks.follow_master()
         self.begun_ms = clock.now_ms()
         for table in (self.topics, self.groups, self.offsets, self.locks):
             table.begun_ms = self.begun_ms
             table.load()
         self._saved: list[SavedAtStop] = [self.topics, self.groups, self.offsets, self.locks]
-        self._set_back_offsets(store)
+        self.set_back_offsets(store)
         self._check_names(config)
         self.topics.add_system_topics(config)
         make_lost_topics(store, self.topics, config.default_topic_queue_nums)
@@ -150,7 +153,7 @@ class Tables:
         for table in self._saved:
             table.save_now()
 
-    def _set_back_offsets(self, store: MessageStore) -> None:
+    def set_back_offsets(self, store: MessageStore) -> None:
         """Set each offset beyond the end of its recovered queue back to that end.
 
         Otherwise the group would miss the messages that reuse the lost offsets.

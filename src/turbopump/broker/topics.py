@@ -50,6 +50,16 @@ DELAY_LEVELS: Final = 18
 BENCHMARK_QUEUES: Final = 1024
 
 
+class TopicChange(msgspec.Struct, kw_only=True, rename="camel"):
+    """Settings of one topic after a change, and the version of the table.
+
+    ``config`` is None if the topic was deleted.
+    """
+
+    version: DataVersion
+    config: TopicConfig | None = None
+
+
 class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
     """Table of the settings of topics, by name.
 
@@ -73,6 +83,9 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         self.watched: set[str] = set()
         """Topics for which each send must pass the checks of ``send_checks.py``: new topics, topics
         of the broker itself, and topics with certain attributes."""
+        self.unrecorded: set[str] = set()
+        """New topics whose records wait for a new file of the log. No message of them may stand in
+        the log before the record."""
         self.deleted: set[str] = set()
         """Topics that were deleted since the start and not created again."""
         self.loaded_ms = 0
@@ -124,7 +137,7 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         for name, queues, perm in missing:
             self._topics[name] = plain_topic(name, queues, perm)
             self._watch(name)
-            self._changed(name)
+            self._changed(name, at_once=False)
 
     def find(self, topic: str) -> TopicConfig | None:
         return self._topics.get(topic)
@@ -147,11 +160,15 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         if config is None:
             config = plain_topic(name, min(queues, QUEUES_MAX))
             config.topic_sys_flag = sys_flag
-            self.put(config)
+            self.put(config, at_once=True)
         return config
 
-    def put(self, config: TopicConfig) -> None:
-        """Create a topic or replace its settings, and save the table."""
+    def put(self, config: TopicConfig, *, at_once: bool = False) -> None:
+        """Create a topic or replace its settings, and save the table.
+
+        With ``at_once`` the record of the change stands in the log before the messages that the
+        caller stores next.
+        """
         assert config.topic_name is not None
         if config.topic_name not in self._topics:
             self.unsaved.add(config.topic_name)
@@ -162,7 +179,15 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
             _topic_made(name, read, write, kind=name)
         self._topics[config.topic_name] = config
         self._watch(config.topic_name)
-        self._changed(config.topic_name)
+        self._changed(config.topic_name, at_once=at_once)
+
+    def apply_change(self, name: str, change: TopicChange) -> None:
+        """Apply a change of the master's table that the log has brought."""
+        if change.config is not None:
+            self.copy({name: change.config}, change.version)
+        else:
+            self.restore(name, None)
+            self.copy({}, change.version)
 
     def copy(self, topics: Mapping[str, TopicConfig], version: DataVersion) -> None:
         """Copy topics of a master, and the version of its table.
@@ -205,7 +230,7 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         self.unsaved.discard(topic)
         self.watched.discard(topic)
         self.deleted.add(topic)
-        self._changed(topic)
+        self._changed(topic, at_once=False)
         return True
 
     def next_version(self, state_version: int | None = None) -> None:
@@ -234,7 +259,7 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         config = plain_topic(topic, count, model.perm & ~PERM_INHERIT)
         config.topic_sys_flag = sys_flag
         config.topic_filter_type = model.topic_filter_type
-        self.put(config)
+        self.put(config, at_once=True)
         return config
 
     def new_saving(self) -> asyncio.Future[bool]:
@@ -245,6 +270,12 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         if self.unsaved:
             return self.saving()
         return settled(good=True)
+
+    def note_recorded(self) -> None:
+        """Note that the records of all changes are in the log."""
+        recorded, self.unrecorded = self.unrecorded, set()
+        for name in recorded.intersection(self._topics):
+            self._watch(name)
 
     def _content(self) -> TopicConfigSerializeWrapper:
         return TopicConfigSerializeWrapper(data_version=self.version)
@@ -263,6 +294,7 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
     def _watch(self, name: str) -> None:
         if (
             name in self.unsaved
+            or name in self.unrecorded
             or name in NOT_SENDABLE_TOPICS
             or name[0] == "%"
             or needs_send_checks(self._topics[name])
@@ -271,12 +303,17 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         else:
             self.watched.discard(name)
 
-    def _changed(self, name: str) -> None:
+    def _changed(self, name: str, *, at_once: bool) -> None:
         if name in self._topics:
             self.entries.add(name)
         else:
             self.entries.remove(name)
         self.next_version()
+        if self.note_change is not None:
+            change = TopicChange(version=self.version, config=self._topics.get(name))
+            if not self.note_change(name, change, at_once=at_once) and at_once:
+                self.unrecorded.add(name)
+                self._watch(name)
         self.on_change(name)
 
 

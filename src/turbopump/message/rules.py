@@ -19,6 +19,8 @@ DEFAULT_TOPIC: Final = "TBW102"
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 GIVEN_UP_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 """Topic of half messages whose outcome the broker has given up to ask for."""
+TABLE_RECORDS_TOPIC: Final = "rmq_sys_turbopump_table_records"
+"""Topic of ours for records of changes to a broker's tables (``broker/table_records/``)."""
 LMQ_PREFIX: Final = "%LMQ%"
 """Prefix of Apache's light queues, whose units point to messages of other topics."""
 
@@ -29,7 +31,7 @@ _BROKERS_OWN: Final = """
     SCHEDULE_TOPIC_XXXX RMQ_SYS_TRANS_HALF_TOPIC RMQ_SYS_TRANS_OP_HALF_TOPIC
     TRANS_CHECK_MAX_TIME_TOPIC SELF_TEST_TOPIC OFFSET_MOVED_EVENT
 """
-NOT_SENDABLE_TOPICS: Final = frozenset(_BROKERS_OWN.split())
+NOT_SENDABLE_TOPICS: Final = frozenset((*_BROKERS_OWN.split(), TABLE_RECORDS_TOPIC))
 """Topics that only the broker writes to."""
 SYSTEM_TOPICS: Final = NOT_SENDABLE_TOPICS | {
     DEFAULT_TOPIC,

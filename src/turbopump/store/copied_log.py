@@ -64,6 +64,8 @@ class CopiedLog:
         self._topics: dict[bytes, str] = {}
         self.deleted: dict[str, int] = {}
         self.on_first: Callable[[str, int, int], None] = lambda _topic, _queue_id, _offset: None
+        self._watched: str | None = None
+        self._on_watched: Callable[[int, int], None] = lambda _offset, _size: None
         self._replay = LogReplay(
             log,
             queues,
@@ -75,6 +77,15 @@ class CopiedLog:
             queues_agree=True,
         )
         self.faults: list[str] = []
+
+    def watch(self, topic: str, on_entry: Callable[[int, int], None]) -> None:
+        """Call ``on_entry`` for each copied message of a topic, with log offset and size.
+
+        The message is in the log then. The calls come in the order of the log, before ``on_first``
+        is called for messages behind it.
+        """
+        self._watched = topic
+        self._on_watched = on_entry
 
     def append(self, start: int, data: bytes) -> Copied:
         """Append to this log the complete entries in ``data``, a piece of the master's log.
@@ -169,6 +180,10 @@ class CopiedLog:
         log.written(run.size)
         flags = 0  # none of them is prepared
         self._dispatcher.dispatch_many(queues, run.keys, log.end, flags, run.stored_ms)
+        for queue, units in queues:
+            if queue.topic == self._watched:
+                for unit_at in range(0, len(units), UNIT_SIZE):
+                    self._on_watched(*unpack_unit(units, unit_at)[:2])
         for one in first:
             self.on_first(*one)
         return run.size
@@ -191,6 +206,8 @@ class CopiedLog:
             self.faults.append(f"entry at offset {parsed.offset}: {fault}")
         else:
             self._dispatcher.dispatch_copied(parsed, queue)
+            if parsed.topic == self._watched:
+                self._on_watched(parsed.offset, parsed.size)
             if is_first:
                 self.on_first(parsed.topic, parsed.queue_id, parsed.offset)
 

@@ -145,6 +145,8 @@ class SendHandler:
             checked = self.check(request, topic)
             if isinstance(checked, Response):
                 return checked
+            if request.topic in self._topics.unrecorded:
+                return NO_ROOM
             if not fresh and (topic is None or request.topic in self._unsaved):
                 return self._to_new_topic(request, context)
             queue_id = checked

@@ -43,6 +43,8 @@ NOT_PROVED: Final = "not proved"
 COMPARING: Final = "comparing"
 SLAVES: Final = "haSlaves"
 """Key of the runtime table that only a Turbopump master has."""
+RECORDS: Final = "tableRecords"
+"""Key of the runtime table of a master whose log has the changes of its tables."""
 COMPARES: Final = "haCompares"
 """Key of the runtime table of a master that can compare its log with a slave's. Older Turbopump
 masters lack this key. Slaves compare with them as with Apache's."""

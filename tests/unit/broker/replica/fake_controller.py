@@ -2,8 +2,10 @@
 connection ends, and tells the others. It keeps nothing on a disk."""
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, field
 
+from turbopump.errors import RemotingError
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.controller import (
@@ -142,7 +144,8 @@ class FakeController:
             master_epoch=self.epoch,
             sync_state_set_epoch=self.set_epoch,
         )
-        await self._remoting.send_oneway(address, notice, fastjson.encode(self.body))
+        with suppress(RemotingError):  # it has gone
+            await self._remoting.send_oneway(address, notice, fastjson.encode(self.body))
 
     @property
     def body(self) -> SyncStateSet:
