@@ -218,8 +218,9 @@ class ReplicaMasterLink:
     def _ask_for_wanted(self, now: float) -> None:
         """Ask the controller for the wanted set, if it is another one and no request is open."""
         self._note_own_end()
-        if (wanted := self.members.next_request(now)) is not None:
-            self._publish()  # from now on, the wanted members count
+        wanted = self.members.next_request(now)
+        self._publish()  # other members may count from now on
+        if wanted is not None:
             log.info(
                 "another sync state set is wanted present=%s wanted=%s",
                 sorted(self.members.ids),

@@ -150,15 +150,23 @@ class ReplicaMasterPeer(CopyingPeer):
         link = self._link
         store = link.store
         end = store.log.end
-        if link.ack_flushed and store.durable.value < end:
-            store.durable.when(end, self._begin_when_durable)
-            store.flusher.flush_log()
+        if self.copies or self._saving or not self.is_open:
             return
-        if self.copies or not self.is_open:
+        if link.ack_flushed and store.durable.value < end:
+            self._saving = True
+            store.durable.when(end, self._is_durable)
+            store.flusher.flush_log()
             return
         log.info("copying from the master address=%s from=%d by=%s", link.address, end, self.kind)
         self.copies = True
         self.store_received()
+
+    def _is_durable(self) -> None:
+        self._saving = False
+        if (error := self._link.store.durable.error) is not None:
+            self.refuse(str(error))
+        else:
+            self._begin_when_durable()
 
 
 def _ignore(_offset: int) -> None:

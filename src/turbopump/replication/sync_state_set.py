@@ -10,6 +10,8 @@ change it (request 1001), and confirms messages. These rules hold together:
 3. A slave is wanted in the set when it has all that is confirmed and the start of this epoch. It is
    not wanted any more when its connection has ended, when it has not caught up for a while, or when
    it came back with less than is confirmed.
+4. While producers send, a slave is always a little behind. If only that keeps it out, it counts for
+   a moment before it is asked for, so that the confirmed offset waits for it.
 
 So whatever set the controller elects from, each of its members has what was confirmed.
 
@@ -27,6 +29,10 @@ from typing import Final
 
 EVERYTHING: Final = 1 << 62
 """Offset beyond the end of every log."""
+JOIN_S: Final = 1.0
+"""Seconds for which the confirmed offset waits for a slave that is about to join."""
+JOIN_AGAIN_S: Final = 10.0
+"""Seconds after which a slave may try to join again."""
 _NEVER: Final = float("-inf")
 
 
@@ -36,6 +42,8 @@ class _Slave:
 
     - ``acked``: offset up to which it has the log, or -1 if unknown since it connected.
     - ``caught_up``: time at which it last had the whole log.
+    - ``joins_until``, ``joins_from``: the time until which it counts because it is about to join,
+      and the time before which that does not begin again.
     """
 
     acked: int = -1
@@ -44,6 +52,8 @@ class _Slave:
     caught_up: float = _NEVER
     report: float = 0.0
     end_at_report: int = 0
+    joins_until: float = _NEVER
+    joins_from: float = _NEVER
 
 
 class SyncStateSet:
@@ -70,6 +80,7 @@ class SyncStateSet:
         self._size_min = size_min
         self._own_end = 0
         self._open: frozenset[int] = frozenset()
+        self._joining: frozenset[int] = frozenset()
         self._asked = False
         self._slaves: dict[int, _Slave] = {}
 
@@ -80,8 +91,9 @@ class SyncStateSet:
 
     @property
     def counted(self) -> frozenset[int]:
-        """Replicas whose acknowledgements count: the set, and those in open requests."""
-        return self.ids | self._open
+        """Replicas whose acknowledgements count: the set, those in open requests, and those that
+        are about to join."""
+        return self.ids | self._open | self._joining
 
     def set_members(self, ids: frozenset[int], set_epoch: int, now: float) -> None:
         """Set the members, as the controller says. A set older than the known one is ignored.
@@ -119,11 +131,13 @@ class SyncStateSet:
         if self._asked or self.set_epoch < 0:
             return None
         wanted = self._wanted(now)
-        if wanted == self.ids and not self._open:
-            return None
-        self._asked = True
-        self._open |= wanted
-        return wanted
+        is_due = wanted != self.ids or bool(self._open)
+        if is_due:
+            self._asked = True
+            self._open |= wanted
+        self._joining = self._about_to_join(now)
+        self._confirm()
+        return wanted if is_due else None
 
     def repeat_request(self) -> None:
         """Allow the next request, because the last one got no answer. That one stays open."""
@@ -160,7 +174,7 @@ class SyncStateSet:
         slave.acked = max(slave.acked, acked)
         slave.report = now
         slave.end_at_report = end
-        if replica_id in self.ids or replica_id in self._open:
+        if replica_id in self.counted:
             self._confirm()
 
     def note_own_end(self, end: int) -> None:
@@ -197,6 +211,21 @@ class SyncStateSet:
         if self.ids:
             least = min(map(self._acked, self.counted))
             self.confirmed = max(self.confirmed, least)
+
+    def _about_to_join(self, now: float) -> frozenset[int]:
+        """Return the slaves that are only as far behind as the last messages."""
+        found = set[int]()
+        for one, slave in self._slaves.items():
+            behind = slave.connected and self._epoch_start <= slave.acked < self.confirmed
+            fresh = now - slave.caught_up <= self._catch_up and not slave.learner
+            if one in self.ids or one in self._open or not (behind and fresh):
+                continue
+            if now >= slave.joins_from:
+                slave.joins_until = now + JOIN_S
+                slave.joins_from = now + JOIN_AGAIN_S
+            if now <= slave.joins_until:
+                found.add(one)
+        return frozenset(found)
 
     def _wanted(self, now: float) -> frozenset[int]:
         found = {self.own_id}

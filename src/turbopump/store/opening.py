@@ -326,8 +326,7 @@ def _recover(
         derived_complete=index is None or index.load(),
         index_synced=files.provenance.crashed_here,
         stopped_here=last.clean and last.ours,
-        copied_again=config.is_copy
-        and (config.flushed_only or config.is_replica)
+        copied_again=(config.is_replica or (config.is_copy and config.flushed_only))
         and not last.clean,
         on_progress=hooks.on_progress,
         known=known,

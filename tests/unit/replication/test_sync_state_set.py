@@ -55,6 +55,33 @@ def test_a_slave_is_asked_for_when_it_has_all_that_is_confirmed_and_the_start_of
     assert one.next_request(1.0) is None, "it waits for the answer"
 
 
+def test_under_load_the_confirmed_offset_waits_for_a_slave_that_joins() -> None:
+    """Without that, the slave of a master alone in its set would never have all confirmed."""
+    one = alone()
+    one.connect(B, 0.0, learner=False)
+    one.acknowledge(B, 100, 200, 0.0)
+    one.note_own_end(300)
+    assert one.confirmed == 300
+    one.acknowledge(B, 200, 300, 0.1)
+    assert one.next_request(0.1) is None
+    one.note_own_end(400)
+    assert one.confirmed == 300
+    one.acknowledge(B, 300, 400, 0.2)
+    assert one.next_request(0.2) == of(A, B)
+
+
+def test_a_slave_that_does_not_join_in_time_does_not_count_any_more() -> None:
+    one = alone()
+    one.connect(B, 0.0, learner=False)
+    one.acknowledge(B, 100, 200, 0.0)
+    one.note_own_end(300)
+    one.acknowledge(B, 200, 300, 0.1)
+    one.next_request(0.1)
+    one.next_request(1.2)
+    one.note_own_end(400)
+    assert one.confirmed == 400
+
+
 def test_a_learner_is_never_asked_for() -> None:
     one = alone()
     one.connect(B, 0.0, learner=True)

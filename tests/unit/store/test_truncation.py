@@ -1,6 +1,7 @@
 """A log that is cut: what the next start finds, also after a crash at each step of the cut."""
 
 import random
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from tests.unit.store.directory import HOST, Directory, bodies, put
 from tests.unit.store.looked_up import find_by_key
 
 from turbopump.disk.system_disk import SystemDisk
-from turbopump.errors import StoreDamagedError
+from turbopump.errors import StoreDamagedError, StoreLockedError
 from turbopump.store.files import StorePaths
 from turbopump.store.log.scanner import EntryWalk
 from turbopump.store.message_store import MessageStore, NewMessage
@@ -132,7 +133,7 @@ def kill_at(disk: SimulatedDisk, nth: int) -> None:
     disk.perform = counted  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize("messages", [3, 12, 29])
+@pytest.mark.parametrize("messages", [3, 28])
 @pytest.mark.parametrize("power", [False, True])
 def test_a_crash_at_any_step_leaves_a_prefix_and_the_repeated_cut_is_as_without(
     messages: int, *, power: bool
@@ -160,6 +161,43 @@ def test_a_crash_at_any_step_leaves_a_prefix_and_the_repeated_cut_is_as_without(
         machine.check(messages)
     assert step > 10
     assert len(ends) > 1
+
+
+def test_a_deletion_of_a_topic_behind_the_cut_has_not_happened(tmp_path: Path) -> None:
+    """The new master has the topic: the record of its deletion was not confirmed."""
+    directory = Directory(tmp_path)
+    store = directory.open()
+    put(store, b"kept", topic="gone")
+    end = put(store, b"one").log_end
+    put(store, b"two")
+    store.delete_queues("gone", does_nothing)
+    store.close()
+    cut_store(directory.config, SystemDisk(), end)
+    again = directory.open()
+    assert again.log.end == end
+    assert (bodies(again, "gone"), bodies(again)) == ([b"kept"], [b"one"])
+
+
+@pytest.mark.parametrize("messages", [1, 5, 9])
+def test_segments_in_several_directories_are_cut(tmp_path: Path, messages: int) -> None:
+    roots = (tmp_path / "one", tmp_path / "two")
+    directory = Directory(tmp_path / "store")
+    paths = replace(directory.paths, commit_log_directories=roots)
+    directory.config = replace(directory.config, paths=paths)
+    store = directory.open()
+    ends = [put(store, b"x" * 2000).log_end for _ in range(10)]
+    store.close()
+    cut_store(directory.config, SystemDisk(), ends[messages - 1])
+    again = directory.open()
+    assert again.log.end == ends[messages - 1]
+    assert len(bodies(again)) == messages
+
+
+def test_a_store_in_use_is_not_cut(tmp_path: Path) -> None:
+    directory = Directory(tmp_path)
+    put(directory.open(), b"one")
+    with pytest.raises(StoreLockedError):
+        cut_store(directory.config, SystemDisk(), 0)
 
 
 def test_a_log_that_is_shorter_stays(tmp_path: Path) -> None:

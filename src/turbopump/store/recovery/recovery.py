@@ -99,8 +99,9 @@ class Recovery:
     - ``index_synced``: False if the crashed program does not sync its index with the
       checkpoint (Apache's only syncs full files).
     - ``stopped_here``: the clean stop was ours.
-    - ``copied_again``: the log is a slave's, which acknowledges messages only after they are
-      on the disk. If a power cut has torn it, it ends there, and the rest is copied again.
+    - ``copied_again``: the log is a replica's, or that of a slave which acknowledges messages only
+      after they are on the disk. If a power cut has torn it, it ends there, and the rest is copied
+      again.
     - ``on_progress``: gets (offset reached, approximate end of the log) at the start, every
       few MiB, and at the end.
     - ``known``: recorded ends of the queues.
