@@ -61,7 +61,7 @@ LOGBACK = """<configuration>
       <pattern>%d %p %t %c - %m%n</pattern>
     </encoder>
   </appender>
-  <root level="WARN"><appender-ref ref="file"/></root>
+  <root level="{level}"><appender-ref ref="file"/></root>
 </configuration>
 """
 
@@ -330,15 +330,8 @@ class ApacheCluster:
     def write_configuration(self) -> None:
         """Write conf/broker.conf and the log settings; `start` does it too."""
         conf = self.directory / "conf"
-        conf.mkdir(parents=True, exist_ok=True)
-        old = self.version.startswith("4.")
-        package = "ch.qos.logback" if old else "org.apache.rocketmq.logging.ch.qos.logback"
         for role in ("namesrv", "broker"):
-            text = LOGBACK.format(package=package, file=self.directory / f"{role}.log")
-            # 4.9 opens the first by path; 5.x finds the second on its class path.
-            (conf / f"logback_{role}.xml").write_text(text)
-            (conf / role).mkdir(exist_ok=True)
-            (conf / role / "rmq.logback.xml").write_text(text)
+            write_log_settings(self.version, self.directory, role)
         settings: dict[str, str | int | bool] = {
             "brokerClusterName": "DefaultCluster",
             "brokerName": self.broker_name,
@@ -372,36 +365,59 @@ class ApacheCluster:
         )
 
     def _java_options(self, role: str) -> list[str]:
-        classpath = f"{self.directory / 'conf' / role}:{fetch_jars(self.version)}/*"
-        # user.home: whatever Apache writes outside its configured paths lands in our directory too
-        home = f"-Duser.home={self.directory}"
-        # a registration that is late must not close the broker's connection: the name server would
-        # forget it
-        patient = "-Dcom.rocketmq.remoting.client.closeSocketIfTimeout=false"
-        return [
-            *(self.jvm_options if role == "broker" else self.namesrv_options),
-            *OPENS,
-            home,
-            patient,
-            *(f"-D{name}={value}" for name, value in self.properties.items()),
-            "-cp",
-            classpath,
-        ]
+        options = self.jvm_options if role == "broker" else self.namesrv_options
+        return java_options(self.version, self.directory, role, options, self.properties)
 
     def _spawn(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
-        environment = {
-            k: v for k, v in os.environ.items() if k not in {"NAMESRV_ADDR", "JAVA_TOOL_OPTIONS"}
-        }
-        environment["ROCKETMQ_HOME"] = str(self.directory)
-        with (self.directory / f"{name}.out").open("ab") as out:
-            return subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                cwd=self.directory,
-                env=environment,
-            )
+        return spawn_java(self.directory, name, command)
+
+
+def java_options(
+    version: str,
+    directory: Path,
+    role: str,
+    options: Sequence[str] = QUICK_START,
+    properties: Mapping[str, str] | None = None,
+) -> list[str]:
+    """What goes between `java` and the main class of a server that lives in `directory`. The log
+    settings of `role` are those of `write_log_settings`. Errors as `fetch_jars`."""
+    classpath = f"{directory / 'conf' / role}:{fetch_jars(version)}/*"
+    # user.home: whatever Apache writes outside its configured paths lands in our directory too
+    home = f"-Duser.home={directory}"
+    # a registration that is late must not close the broker's connection: the name server would
+    # forget it
+    patient = "-Dcom.rocketmq.remoting.client.closeSocketIfTimeout=false"
+    own = (f"-D{name}={value}" for name, value in (properties or {}).items())
+    return [*options, *OPENS, home, patient, *own, "-cp", classpath]
+
+
+def write_log_settings(version: str, directory: Path, role: str, level: str = "WARN") -> None:
+    """Have a server of this role log this level and worse to ROLE.log in `directory`."""
+    old = version.startswith("4.")
+    package = "ch.qos.logback" if old else "org.apache.rocketmq.logging.ch.qos.logback"
+    text = LOGBACK.format(package=package, file=directory / f"{role}.log", level=level)
+    # 4.9 opens the first by path; 5.x finds the second on its class path.
+    conf = directory / "conf"
+    (conf / role).mkdir(parents=True, exist_ok=True)
+    (conf / f"logback_{role}.xml").write_text(text)
+    (conf / role / "rmq.logback.xml").write_text(text)
+
+
+def spawn_java(directory: Path, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Start a server that lives in `directory`. What it prints goes to NAME.out there."""
+    environment = {
+        k: v for k, v in os.environ.items() if k not in {"NAMESRV_ADDR", "JAVA_TOOL_OPTIONS"}
+    }
+    environment["ROCKETMQ_HOME"] = str(directory)
+    with (directory / f"{name}.out").open("ab") as out:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            cwd=directory,
+            env=environment,
+        )
 
 
 def end(
