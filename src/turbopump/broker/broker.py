@@ -67,7 +67,10 @@ from turbopump.broker.parts import (
 )
 from turbopump.broker.readiness import Readiness
 from turbopump.broker.recovery_progress import RecoveryProgress
+from turbopump.broker.replica.group_replication import GroupReplication
+from turbopump.broker.replica.send_gate import NOT_IN_SYNC
 from turbopump.broker.replica.served_role import ServedRole
+from turbopump.broker.replication import Replication
 from turbopump.broker.saved_table import in_time
 from turbopump.broker.statistics import SAMPLE_S
 from turbopump.broker.store_settings import store_config
@@ -214,6 +217,10 @@ class Broker:
             parts.copying.table_records.hold_answers(
                 parts.listening.router, parts.listening.vip_router
             )
+        if self._served_role is not None:
+            for router in (parts.listening.router, parts.listening.vip_router):
+                self._served_role.gate.add_router(router)
+            self.follow_role()  # before anything is served
         for begin, end in self._lives(parts):
             self._ends.push_async_callback(_call, end)
             await _call(begin)
@@ -350,36 +357,34 @@ class Broker:
     # --- a broker in controller mode
 
     @property
-    def ha_port(self) -> int | None:
-        """Port of the open replication port, or None."""
-        return self.parts.listening.replication.ha_port
-
-    def log_report(self) -> tuple[int, int, int]:
-        """Return what a heartbeat tells a controller: the epoch of the last byte of the log, the
-        end of the log, and the confirmed offset."""
-        return self.parts.listening.replication.log_report()
-
-    def follow_master(self, address: str, ha_address: str, _master_epoch: int) -> None:
-        """Let this slave copy from the master at these addresses."""
-        follow_master(self.parts.listening, self.parts.copying, address, ha_address)
+    def group_replication(self) -> GroupReplication:
+        """Replication of this broker, which a controller manages."""
+        replication = self.parts.listening.replication
+        assert not isinstance(replication, Replication)
+        return replication
 
     def follow_role(self) -> None:
-        """Take over what has changed in the role without another part to play, such as the sync
-        state set."""
+        """Take over what has changed in the role without another part to play: the sync state set,
+        or the master to which sends are passed on."""
+        served = self._served_role
+        assert served is not None
+        self.group_replication.follow_role()
+        master = self.group_replication.master
+        if master is None:
+            served.gate.pass_on(None)  # until the master serves as such
+        elif master.is_writable:
+            served.gate.open()
+        else:
+            served.gate.hold(
+                f"{NOT_IN_SYNC}: the sync state set is {sorted(master.sync_state)}, and "
+                f"minInSyncReplicas={self.config.min_in_sync_replicas}; start the other replicas"
+            )
 
-    @property
-    def takes_sends(self) -> bool:
-        """True for a master with enough replicas in sync."""
-        return not self.config.is_slave and not self.store.confirmed.alone
-
-    @property
-    def copies(self) -> bool:
-        """True for a slave that is copying the log of its master."""
-        link = self.parts.listening.replication.slave
-        return link is not None and link.accepted
-
-    def stop_acknowledging(self) -> None:
-        """Acknowledge no sends any more, because another master may have been elected."""
+    def follow_master(self, address: str, ha_address: str) -> None:
+        """Let this slave copy from the master at these addresses, and pass sends on to it."""
+        assert self._served_role is not None
+        self._served_role.gate.pass_on(address)
+        follow_master(self.parts.listening, self.parts.copying, address, ha_address)
 
     def _close_stored(self, stored: Stored) -> None:
         self._parts = None
@@ -442,7 +447,7 @@ class Broker:
         yield ColdFlowHandler(cold, stored.store.log)
         yield ReplicationHandler(stored, listening, delivering, copying, self.acting)
         if self._served_role is not None:
-            yield ReplicaHandler(self._served_role, stored, listening.replication)
+            yield ReplicaHandler(self._served_role, stored, self.group_replication)
         yield ConfigurationHandler(
             RunningConfiguration.from_file(config, BROKER_KEYS, self._file, check=check_together),
             stored.disk,

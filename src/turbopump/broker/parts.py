@@ -29,6 +29,7 @@ from turbopump.broker.lost_topics import make_topic_of_waiting
 from turbopump.broker.membership import Membership
 from turbopump.broker.pop.pop import Pop
 from turbopump.broker.registration import Announcement, NameServerRegistration
+from turbopump.broker.replica.group_replication import GroupReplication
 from turbopump.broker.replica.served_role import ServedRole
 from turbopump.broker.replication import Replication
 from turbopump.broker.schedule.delays import Delays
@@ -50,6 +51,7 @@ from turbopump.remoting.router import Authorise, Router
 from turbopump.remoting.server import RemotingServer
 from turbopump.remoting.wire import Wire
 from turbopump.replication.history import LogHistory, new_id
+from turbopump.replication.slave_link import SlaveLink
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +75,7 @@ class Listening:
     port: int
     address: str
     store_host: tuple[str, int]
-    replication: Replication
+    replication: Replication | GroupReplication
     ha_address: str
 
 
@@ -148,7 +150,6 @@ async def listen(
     request would be refused as unknown. Raises ConfigError if a port cannot be opened.
     """
     config = stored.config
-    store = stored.store
     numeric = await _numeric(config.advertised_host)
     membership = Membership(stored)
     router = Router(authorise)
@@ -173,14 +174,7 @@ async def listen(
             config.advertised_host,
             host,
         )
-    history = LogHistory(
-        stored.disk,
-        stored.settings.paths.history,
-        new_id(stored.clock.now_ms(), stored.random),
-        store.log.end,
-        unchanged=store.unchanged,
-    )
-    replication = Replication(config, store, stored.disk, stored.clock, history, served_role)
+    replication = _replication(stored, served_role)
     ends.push_async_callback(replication.stop)
     ha_port = await replication.listen(port)
     ha_address = ""
@@ -200,6 +194,22 @@ async def listen(
         replication,
         ha_address,
     )
+
+
+def _replication(stored: Stored, served_role: ServedRole | None) -> Replication | GroupReplication:
+    config = stored.config
+    store = stored.store
+    paths = stored.settings.paths
+    if served_role is not None:
+        return GroupReplication(config, store, stored.disk, stored.clock, paths, served_role)
+    history = LogHistory(
+        stored.disk,
+        paths.history,
+        new_id(stored.clock.now_ms(), stored.random),
+        store.log.end,
+        unchanged=store.unchanged,
+    )
+    return Replication(config, store, stored.disk, stored.clock, history)
 
 
 async def _take_ports(
@@ -329,7 +339,10 @@ def make_copies(
             delivering.timers,
             RemotingClient(tls=config.client_tls, signer=signer),
         )
-        link.begin_at = slave_tables.begin_at
+        if isinstance(link, SlaveLink):
+            link.begin_at = slave_tables.begin_at
+        else:
+            link.before_copying = slave_tables.copy_first
         inner = config.inner_user
         if access is not None and inner is not None:
             slave_accounts = SlaveAccounts(
@@ -371,6 +384,8 @@ def make_announcing(
 
     # a new broker has no slave that is about to come back
     awaits_slaves = config.slave_acks > 0 and stored.store.log.end > 0
+    if config.enable_controller_mode:  # sends wait here, until the sync state set is large enough
+        awaits_slaves = False
     announcement = Announcement(
         config,
         stored.tables.topics,
@@ -379,7 +394,7 @@ def make_announcing(
         takes_sends=not awaits_slaves,
     )
     registration = NameServerRegistration(config, announcement, registered, signer)
-    if listening.replication.master is not None:
+    if isinstance(listening.replication, Replication) and listening.replication.master is not None:
         listening.replication.master.on_in_sync = registration.allow_sends
     return Announcing(registration, TopicRoutes(config, stored.tables.topics, stored.clock, signer))
 

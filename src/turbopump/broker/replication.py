@@ -13,13 +13,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from turbopump.auth.signatures import Credentials
-from turbopump.broker.replica.served_role import ServedRole
 from turbopump.clock import Clock
 from turbopump.config.broker_config import CLOSE_HA_PORT, BrokerConfig, BrokerRole, FlushDiskType
 from turbopump.config.tls import TlsMode
 from turbopump.disk.disk import Disk
 from turbopump.errors import ConfigError
-from turbopump.protocol.requests.controller import EpochEntry
 from turbopump.protocol.requests.replication import (
     COMPARES,
     COMPARING,
@@ -57,20 +55,16 @@ class Replication:
         disk: Disk,
         clock: Clock,
         history: LogHistory,
-        served_role: ServedRole | None = None,
     ) -> None:
         self._config = config
         self._store = store
-        self._served_role = served_role
-        self.ha_port: int | None = None
-        """Number of the open HA port, or None."""
         self._clock = clock
         self.master: MasterLink | None = None
         self.slave: SlaveLink | None = None
         heartbeat = config.ha_send_heartbeat_interval / 1000
         housekeeping = config.ha_housekeeping_interval / 1000
         synchronous = config.flush_disk_type == FlushDiskType.SYNC_FLUSH
-        rules = _rules(config)
+        rules = peer_rules(config)
         if config.is_slave:
             self.slave = SlaveLink(
                 store,
@@ -116,8 +110,6 @@ class Replication:
         wanted = config.ha_listen_port or min(broker_port + 1, PORT_MAX)
         # a broker on a free port gets a free one
         port = wanted if config.ha_listen_port or config.listen_port else 0
-        if self._served_role is not None and self._served_role.ha_port and not port:
-            port = self._served_role.ha_port
         try:
             _, bound = await self.master.listen(config.bind_address, port)
         except ConfigError as error:
@@ -125,22 +117,7 @@ class Replication:
                 raise
             log.warning("no slave can connect, set haListenPort to a free one cause=%s", error)
             return None
-        self.ha_port = bound
         return bound
-
-    def epochs(self) -> list[EpochEntry]:
-        """Return the epochs of the log, for request 1007."""
-        return []
-
-    def log_report(self) -> tuple[int, int, int]:
-        """Return the epoch of the last byte of the log, the end of the log that survives what the
-        settings promise, and the confirmed offset."""
-        store = self._store
-        end = store.log.end
-        if self._config.flush_disk_type == FlushDiskType.SYNC_FLUSH:
-            end = min(end, store.durable.value)
-        epoch = 0 if self._served_role is None else self._served_role.role.master_epoch
-        return epoch, end, min(store.confirmed.value, end)
 
     def start(self) -> None:
         """Start to copy the log if this broker is a slave.
@@ -254,7 +231,7 @@ def _proof(peer: SlavePeer) -> str:
     return NOT_PROVED
 
 
-def _rules(config: BrokerConfig) -> PeerRules:
+def peer_rules(config: BrokerConfig) -> PeerRules:
     """Return the rules for peers at the HA port.
 
     They are those of the main port, because the HA port gives access to every message.
@@ -295,7 +272,7 @@ def weak_promises(config: BrokerConfig) -> list[str]:
             "without sends, a slave reports its offset only at that interval, and sends "
             "do not wait for it in between"
         )
-    rules = _rules(config)
+    rules = peer_rules(config)
     if rules.closed and rules.credentials is None and not rules.allowed:
         found.append(
             "authenticationEnabled=true without innerClientAuthenticationCredentials: "

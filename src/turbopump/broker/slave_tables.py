@@ -68,6 +68,7 @@ from turbopump.protocol.requests.topics import (
     TopicConfigSerializeWrapper,
 )
 from turbopump.remoting.client import RemotingClient
+from turbopump.replication.copying_link import CopyingLink
 from turbopump.replication.slave import first_wanted
 from turbopump.replication.slave_link import SlaveLink
 from turbopump.store.timers.timer_checkpoint import TimerCheckpoint
@@ -110,7 +111,7 @@ class SlaveTables:
     """
 
     stored: Stored
-    link: SlaveLink
+    link: CopyingLink
     records: TopicRecords
     order: OrderInfo
     delays: Delays
@@ -282,7 +283,7 @@ class SlaveTables:
             log.info("master's address changes old=%s new=%s", self.master, address)
             was_unknown = self.master is None
             self.master = address
-            if was_unknown:
+            if was_unknown and isinstance(self.link, SlaveLink):
                 self.link.reconnect()
             self._known.clear()
 

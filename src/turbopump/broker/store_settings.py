@@ -30,6 +30,8 @@ def store_config(config: BrokerConfig) -> StoreConfig:
         queue_file_size=config.mapped_file_size_consume_queue,
         flushed_only=config.flush_disk_type == FlushDiskType.SYNC_FLUSH,
         copied_only=config.slave_acks > 0,
+        is_replica=config.enable_controller_mode,
+        shows_unconfirmed=config.unconfirmed_read_enable,
         is_copy=config.is_slave,
         with_crc=config.enabled_append_prop_crc,
         index_slots=config.max_hash_slot_num,

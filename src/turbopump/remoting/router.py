@@ -333,6 +333,17 @@ class Router:
             self._patient.add(code)
             self._patient_begins.add(begin)
 
+    def redirect(self, code: int, handler: RequestHandler) -> RequestHandler:
+        """Replace the handler of a request code, and return the one before.
+
+        Requests that have reached the former handler stay with it.
+        """
+        request_type, before = self.routes[code]
+        self.routes[code] = (request_type, handler)
+        for begin in [begin for begin, found in self.decoders.items() if found[2] == code]:
+            del self.decoders[begin]
+        return before
+
     def add_with_body(
         self,
         request_type: RequestWithBodyType[RequestT, BodyT, ReplyT],

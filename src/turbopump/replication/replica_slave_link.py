@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from turbopump.config.tls import ClientTls
 from turbopump.disk.disk import Disk
@@ -58,6 +58,8 @@ class ReplicaSlaveLink(CopyingLink):
         This link copies nothing any more then. Close the store, call ``cut_store``, and open it
         again.
         """
+        self.before_copying: Callable[[], Awaitable[None]] = _nothing
+        """Awaited before each connection. Raises RemotingError or ProtocolError if that fails."""
         self.cut_to: int | None = None
         """Offset to which the log must be cut, or None."""
 
@@ -75,6 +77,7 @@ class ReplicaSlaveLink(CopyingLink):
     async def prepare(self, handshake: SlaveHandshake | None, *, by_tls: bool) -> ReplicaMasterPeer:
         while self.cut_to is not None:
             await asyncio.get_running_loop().create_future()  # the supervisor stops this task
+        await self.before_copying()
         return ReplicaMasterPeer(self, handshake)
 
     def need_cut(self, offset: int) -> None:
@@ -171,3 +174,7 @@ class ReplicaMasterPeer(CopyingPeer):
 
 def _ignore(_offset: int) -> None:
     """Ignore the need for a cut before the supervisor is there."""
+
+
+async def _nothing() -> None:
+    """Do nothing before a connection. Only a broker has tables to copy first."""

@@ -32,7 +32,7 @@ from turbopump.broker.stored import Stored
 from turbopump.errors import RemotingError
 from turbopump.message.handles import PopHandle, queue_kind_of
 from turbopump.protocol.requests.pop import AckMessage
-from turbopump.replication.slave_link import SlaveLink
+from turbopump.replication.copying_link import CopyingLink
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class Acting:
         self.active = False
         self.acted = False
         self._config = stored.config
-        self._link: SlaveLink = listening.replication.slave
+        self._link: CopyingLink = listening.replication.slave
         self._tables: SlaveTables = copying.slave_tables
         self._delays = delivering.delays
         self._timers = delivering.timers

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from turbopump.broker.replica.group_replication import GroupReplication
 from turbopump.broker.replica.role import news_of
 from turbopump.broker.replica.served_role import ServedRole
-from turbopump.broker.replication import Replication
 from turbopump.broker.stored import Stored
 from turbopump.protocol.requests.controller import (
     EpochCache,
@@ -29,7 +29,7 @@ class ReplicaHandler:
 
     served_role: ServedRole
     stored: Stored
-    replication: Replication
+    replication: GroupReplication
 
     def add_to(self, router: Router) -> None:
         """Register the methods of this handler with a router."""

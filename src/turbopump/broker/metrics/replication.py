@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import Final
 
+from turbopump.broker.replica.group_replication import GroupReplication
 from turbopump.broker.replication import Replication
 from turbopump.metrics.family import Family, Kind, Metrics, Sample
 
@@ -39,7 +40,7 @@ COPIES: Final = Family(
 )
 
 
-def add_replication(metrics: Metrics, replication: Replication) -> None:
+def add_replication(metrics: Metrics, replication: Replication | GroupReplication) -> None:
     """Add the metrics of a master or a slave."""
     slave = replication.slave
     if slave is not None:

@@ -18,18 +18,20 @@ from pathlib import Path
 from typing import Any, Final
 
 from turbopump.auth.server_access import inner_signer
-from turbopump.broker.background import stop_task
+from turbopump.broker.background import stop_task, wait_for
 from turbopump.broker.broker import Broker
 from turbopump.broker.replica.controllers import Controllers
 from turbopump.broker.replica.identity import Claim, Identity
 from turbopump.broker.replica.role import News, Part, Role, news_of
+from turbopump.broker.replica.send_gate import SendGate
 from turbopump.broker.replica.served_role import ServedRole
+from turbopump.broker.store_settings import store_config
 from turbopump.clock import Clock, SystemClock
 from turbopump.config.addresses import join_address
 from turbopump.config.broker_config import BrokerConfig, BrokerRole
 from turbopump.disk.disk import Disk
 from turbopump.disk.system_disk import SystemDisk
-from turbopump.errors import ProtocolError, RemotingError, ResponseError
+from turbopump.errors import ProtocolError, RemotingError, ResponseError, StoreError
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Command
@@ -52,12 +54,22 @@ from turbopump.protocol.requests.controller import (
 from turbopump.protocol.requests.namesrv import BrokerHeartbeat
 from turbopump.protocol.requests.replication import ExchangeHAInfo
 from turbopump.remoting.client import RemotingClient
+from turbopump.store.truncation import cut_store
 
 log = logging.getLogger(__name__)
 
 AGAIN_S: Final = 0.3
 """Mean seconds between two attempts to reach a controller, or to open a broker again."""
 ASK_S: Final = 1.0
+MASTER_AGAIN_S: Final = 0.03
+"""Seconds between two questions to a new master that does not serve yet."""
+HAND_OVER_S: Final = 2.0
+"""Maximum seconds that a master waits for its slaves before it hands its mastership over. Requests
+wait meanwhile."""
+PASSING_S: Final = 5.0
+"""Maximum seconds for which a replaced master passes requests on before it stops."""
+QUIET_S: Final = 1.0
+"""Seconds without such a request after which it stops sooner."""
 START_S: Final = 3.0
 """Maximum seconds that ``start`` waits for the controller. After that the replica goes on trying in
 the background."""
@@ -110,9 +122,12 @@ class Replica:
         self._silent = False
         """True while no heartbeat is sent, so that a controller of Apache's elects again."""
         self._last_report = (0, 0, 0)
+        self._cut_to: tuple[int, int] | None = None
+        """Offset to which the log must be cut, and the epoch of the master who needs that."""
         self._port: int | None = None
         self._ha_port: int | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._switching: asyncio.Task[None] | None = None
         self._following: asyncio.Task[None] | None = None
         self._altering: asyncio.Task[None] | None = None
         self._fault = ""
@@ -150,14 +165,19 @@ class Replica:
         path = Path(config.store_path_root_dir) / "brokerIdentity"
         if config.store_path_broker_identity:
             path = Path(config.store_path_broker_identity)
-        disk = self._open_disk() if self._open_disk else SystemDisk()
+        disk = self._open_disk() if self._open_disk else _system_disk()
         try:
             yield Identity(disk, path, config.broker_cluster_name, config.broker_name)
         finally:
             disk.close()
 
     async def close(self) -> None:
-        """Stop following the controller, and close the broker. The method may be called twice."""
+        """Hand the mastership over, stop following the controller, and close the broker.
+
+        A master passes requests on to the new master for some seconds. The method may be called
+        twice.
+        """
+        await self._hand_over()
         await asyncio.gather(*map(stop_task, self._tasks))
         await stop_task(self._following)
         await stop_task(self._altering)
@@ -175,7 +195,8 @@ class Replica:
         self._controllers.start_heartbeats(
             self.config.broker_heartbeat_interval / 1000, self._heartbeat
         )
-        self._tasks.append(asyncio.create_task(self._switch(), name="roles of the replica"))
+        self._switching = asyncio.create_task(self._switch(), name="roles of the replica")
+        self._tasks.append(self._switching)
         await self._report()
         await self._follow_controller()
 
@@ -312,16 +333,19 @@ class Replica:
         _check(answer, GetReplicaInfo(broker_name=self.config.broker_name))
         return news_of(answer.header(MasterReply), _set_in(answer))
 
-    async def _elect(self) -> None:
-        """Ask the controller to elect a master, because there is none."""
+    async def _elect(self, successor: int | None = None) -> None:
+        """Ask the controller to elect a master, because there is none.
+
+        ``successor`` is the only replica that may be elected, in place of this master.
+        """
         assert self.role is not None
         if self.config.async_learner:
             return
         request = ElectMaster(
             cluster_name=self.config.broker_cluster_name,
             broker_name=self.config.broker_name,
-            broker_id=self.role.id,
-            designate_elect=False,
+            broker_id=self.role.id if successor is None else successor,
+            designate_elect=successor is not None,
             invoke_time=self._clock.now_ms(),
         )
         answer = await self._controllers.ask(request)
@@ -341,7 +365,7 @@ class Replica:
             return None
         config = self.config
         if self.broker is not None:
-            self._last_report = self.broker.log_report()
+            self._last_report = self.broker.group_replication.log_report()
         epoch, log_end, confirmed = self._last_report
         return BrokerHeartbeat(
             cluster_name=config.broker_cluster_name,
@@ -387,8 +411,6 @@ class Replica:
                 role.master_address,
                 role.id,
             )
-        if before.is_master and role.begins_again(before) and self.broker is not None:
-            self.broker.stop_acknowledging()
         self._changed.set()
 
     async def _switch(self) -> None:
@@ -399,7 +421,8 @@ class Replica:
             assert self.role is not None
             assert self._open_role is not None
             role = self.role
-            if self.broker is None or role.begins_again(self._open_role):
+            needs_cut = self._cut_to is not None
+            if self.broker is None or needs_cut or role.begins_again(self._open_role):
                 await self._open_again(role)
             elif self._served is not None:
                 self._served.role = role
@@ -411,14 +434,36 @@ class Replica:
         """Close the broker, and open it in another role. A failure is tried again."""
         await stop_task(self._following)
         if self.broker is not None:
+            await self._let_requests_end()
             broker, self.broker = self.broker, None
             await broker.close(stays=True)
         try:
+            if self._cut_to is not None:
+                offset, master_epoch = self._cut_to
+                if role.master_epoch == master_epoch:  # else another master decides again
+                    await self._cut(offset)
+                self._cut_to = None
             await self._open(role)
         except Exception as error:
             self._note_fault(f"the broker cannot be opened as {role.part.value}: {error}")
             await self._pause()
             self._changed.set()
+
+    async def _let_requests_end(self) -> None:
+        """Pass the requests that wait here on to the new master, before their connections end."""
+        assert self.role is not None
+        if self._served is None or self.role.is_master or not self._served.role.is_master:
+            return
+        if self.role.master_address is None:
+            return
+        self._served.gate.pass_on(None)
+        try:
+            async with asyncio.timeout(QUIET_S):
+                await self._ha_address_of(self.role.master_address)
+                self._served.gate.pass_on(self.role.master_address)
+                await self._served.gate.until_quiet(0.0, QUIET_S)
+        except TimeoutError:
+            return
 
     async def _open_first(self, replica_id: int) -> None:
         self.role = self._open_role = Role(id=replica_id)
@@ -427,11 +472,12 @@ class Replica:
     async def _open(self, role: Role) -> None:
         served = ServedRole(
             role=role,
+            gate=SendGate(self._remoting, inner_signer(self.config)),
             port=self._port,
             ha_port=self._ha_port,
             note_role=self.note_role,
             on_wanted_set=self._alter_set,
-            on_cut_needed=self._cut,
+            on_cut_needed=self._note_cut,
         )
         broker = Broker(
             self._config_for(role),
@@ -444,10 +490,10 @@ class Replica:
         broker.readiness.recovery.on_progress = self.on_progress
         await broker.start()
         self._port = broker.port
-        self._ha_port = broker.ha_port or self._ha_port
+        self._ha_port = broker.group_replication.ha_port or self._ha_port
         self._served = served
         self.broker = broker
-        self._last_report = broker.log_report()
+        self._last_report = broker.group_replication.log_report()
         if not self._opened.is_set():
             self._opened.set()
             self.on_first_open(broker.address)
@@ -463,40 +509,98 @@ class Replica:
         if role.part is Part.SLAVE:
             assert role.master_address is not None
             self._following = asyncio.create_task(
-                self._find_ha_address(role.master_address, role.master_epoch),
+                self._find_ha_address(role.master_address),
                 name=f"search for the HA port of {role.master_address}",
             )
 
-    async def _find_ha_address(self, master: str, master_epoch: int) -> None:
-        """Ask the master for the address of its replication port, and let the slave copy there.
+    async def _find_ha_address(self, master: str) -> None:
+        """Find the replication port of the master, and let the slave copy there."""
+        ha_address = await self._ha_address_of(master)
+        if self.broker is not None:
+            self.broker.follow_master(master, ha_address)
 
-        The master may still be opening its store.
+    async def _ha_address_of(self, master: str) -> str:
+        """Ask the master for the address of its replication port, until it answers.
+
+        It names one only once it serves as the master. Before that it may still be a slave, or be
+        opening its store.
         """
         fault = ""
         while True:
             try:
                 reply = await self._remoting.call(master, ExchangeHAInfo(), timeout=ASK_S)
-                if reply.master_ha_address and self.broker is not None:
-                    self.broker.follow_master(master, reply.master_ha_address, master_epoch)
-                    return
+                if reply.master_ha_address:
+                    return reply.master_ha_address
             except (RemotingError, ProtocolError) as error:
                 if not fault:
                     log.info("master does not answer yet master=%s cause=%s", master, error)
                 fault = str(error)
-            await asyncio.sleep(AGAIN_S / 6)
+            await asyncio.sleep(MASTER_AGAIN_S)
+
+    # --- a planned stop
+
+    async def _hand_over(self) -> None:
+        """Make another replica the master before this one stops, so that no send fails.
+
+        Sends wait until all that was stored here is confirmed and the other replica is elected.
+        Then they are passed on to it, until none has come for a while. Without another replica in
+        the sync state set the stop is as sudden as a kill.
+        """
+        broker = self.broker
+        served = self._served
+        if broker is None or served is None or not self._is_master():
+            return
+        await stop_task(self._switching)  # this broker stays open as it is
+        replication = broker.group_replication
+        gate = served.gate
+        gate.hold("this broker stops, and its mastership is being handed over")
+        try:
+            end = broker.store.log.end
+            await wait_for((broker.store.confirmed, end), seconds=HAND_OVER_S)
+            successor = replication.best_member()
+            if successor is None:
+                log.warning("no other replica is in sync, so the mastership is not handed over")
+                return
+            log.info("mastership is handed over successor=%d", successor)
+            await self._elect(successor)
+        except (RemotingError, ProtocolError) as error:
+            log.warning("mastership is not handed over cause=%s", error)
+        if self._is_master():
+            gate.open()  # as a stop without a controller
+            return
+        assert self.role is not None
+        assert self.role.master_address is not None
+        master = self.role.master_address
+        gate.pass_on(None)
+        try:
+            async with asyncio.timeout(PASSING_S):
+                await self._ha_address_of(master)
+        except TimeoutError:
+            log.warning("the new master does not answer yet master=%s", master)
+        gate.pass_on(master)
+        await gate.until_quiet(QUIET_S, PASSING_S)
+        log.info("requests passed on to the new master count=%d", gate.passed_on)
+
+    def _is_master(self) -> bool:
+        return self.role is not None and self.role.is_master
 
     # --- the sync state set
 
-    def _alter_set(self, ids: frozenset[int]) -> None:
+    def _alter_set(self, ids: frozenset[int], set_epoch: int) -> None:
         """Ask the controller for another sync state set, the wish of the master's link."""
-        served = self._served
-        if served is None or not served.role.is_master:
-            return
         self._altering = asyncio.create_task(
-            self._ask_for_set(served, ids), name="change of the sync state set"
+            self._ask_for_set(ids, set_epoch), name="change of the sync state set"
         )
 
-    async def _ask_for_set(self, served: ServedRole, ids: frozenset[int]) -> None:
+    async def _ask_for_set(self, ids: frozenset[int], set_epoch: int) -> None:
+        """Ask for a set until the controller has answered, and tell the link the answer.
+
+        Without an answer the request may take effect at any moment, so the link counts both sets.
+        """
+        served = self._served
+        link = None if self.broker is None else self.broker.group_replication.master
+        if served is None or link is None:
+            return
         role = served.role
         request = AlterSyncStateSet(
             broker_name=self.config.broker_name,
@@ -504,18 +608,26 @@ class Replica:
             master_epoch=role.master_epoch,
             invoke_time=self._clock.now_ms(),
         )
-        body = SyncStateSet(sync_state_set=sorted(ids), sync_state_set_epoch=role.set_epoch)
+        body = SyncStateSet(sync_state_set=sorted(ids), sync_state_set_epoch=set_epoch)
         try:
             answer = await self._controllers.ask(request, fastjson.encode(body))
-            if answer.code != ResponseCode.SUCCESS:
-                raise ResponseError(
-                    answer.code, answer.remark, request="AlterSyncStateSet", address="controller"
-                )
-            reply = _set_in(answer) or SyncStateSet()
-        except (RemotingError, ProtocolError) as error:
+        except RemotingError as error:
             log.warning("sync state set not changed wanted=%s cause=%s", sorted(ids), error)
             self._ask_now.set()  # the set may have changed, or the master
+            await self._pause()
+            link.request_unanswered()
             return
+        if answer.code != ResponseCode.SUCCESS:
+            log.warning(
+                "sync state set refused wanted=%s code=%d cause=%s",
+                sorted(ids),
+                answer.code,
+                answer.remark,
+            )
+            self._ask_now.set()
+            link.request_refused()
+            return
+        reply = _set_in(answer) or SyncStateSet()
         self._take_news(
             News(
                 master_id=role.id,
@@ -526,10 +638,36 @@ class Replica:
             )
         )
 
-    def _cut(self, offset: int) -> None:
-        """Close the slave, cut its log to ``offset``, and open it again."""
-        self._cut_to = offset
+    # --- a log that must be cut
+
+    def _note_cut(self, offset: int) -> None:
+        assert self.role is not None
+        self._cut_to = (offset, self.role.master_epoch)
         self._changed.set()
+
+    async def _cut(self, offset: int) -> None:
+        """Cut the log of the closed store to ``offset``, in a thread.
+
+        Raises the errors of ``cut_store``.
+        """
+        disk = self._open_disk() if self._open_disk else _system_disk()
+        finished = asyncio.Event()
+        failures = list[Exception]()
+
+        def run() -> None:
+            try:
+                cut_store(store_config(self.config), disk, offset)
+            except (StoreError, OSError) as error:
+                failures.append(error)
+
+        disk.start(run, lambda _error: finished.set())
+        try:
+            await finished.wait()
+        finally:
+            disk.close()
+        if failures:
+            raise failures[0]
+        log.info("log cut end=%d", offset)
 
     # --- faults
 
@@ -549,6 +687,10 @@ class Replica:
 
     async def _pause(self) -> None:
         await asyncio.sleep(AGAIN_S * (0.5 + self._random.random()))
+
+
+def _system_disk() -> Disk:
+    return SystemDisk(asyncio.get_running_loop().call_soon_threadsafe)
 
 
 def _set_in(answer: Command) -> SyncStateSet | None:

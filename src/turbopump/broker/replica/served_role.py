@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from turbopump.broker.replica.role import News, Role
+from turbopump.broker.replica.send_gate import SendGate
 
 
 @dataclass(eq=False)
@@ -17,17 +18,20 @@ class ServedRole:
     """Role of a broker that a controller manages.
 
     - ``role``: the role. It changes while the broker runs, but its part stays.
+    - ``gate``: the gate before requests that store messages.
     - ``port``: the port on which an earlier broker of this process listened, or None.
     - ``ha_port``: the same of the replication port.
-    - ``on_wanted_set``: called with the replicas that a master wants in the sync state set.
+    - ``on_wanted_set``: called with the replicas that a master wants in the sync state set, and
+      the epoch of the present set.
     - ``on_cut_needed``: called with the offset to which the log must be cut, before it can be
       copied.
     - ``note_role``: called with a notice of a controller (1008).
     """
 
     role: Role
+    gate: SendGate
     port: int | None = None
     ha_port: int | None = None
     note_role: Callable[[News], None] = lambda _news: None
-    on_wanted_set: Callable[[frozenset[int]], None] = lambda _ids: None
+    on_wanted_set: Callable[[frozenset[int], int], None] = lambda _ids, _set_epoch: None
     on_cut_needed: Callable[[int], None] = lambda _offset: None

@@ -46,8 +46,8 @@ class FakeController:
     members: set[int] = field(default_factory=set)
     set_epoch: int = 0
     address: str = ""
-    elects: bool = True
-    """False to leave the group without a new master."""
+    elects_at_death: bool = True
+    """False if nobody notices that the connection of the master has ended."""
     registers_as: MasterReply | None = None
     """The master that answers to registrations name, instead of the real one."""
     heartbeats: int = 0
@@ -102,18 +102,18 @@ class FakeController:
 
     def _closed(self, wire: Wire) -> None:
         gone = self._wires.pop(wire, None)
-        if gone is None or gone in self._wires.values():
+        if gone is None or gone in self._wires.values() or not self.elects_at_death:
             return
         self.live.pop(gone, None)
         if gone == self.master_id:
             self.elect()
 
     def elect(self) -> None:
-        """Elect the live replica that has the longest log, and tell all of them."""
+        """Elect the live replica in the set that has the longest log, and tell all of them."""
         self.master_id = None
         self.epoch += 1
-        able = [self.live[one] for one in sorted(self.live)]
-        if able and self.elects:
+        able = [self.live[one] for one in sorted(self.members & self.live.keys())]
+        if able:
             best = max(able, key=lambda one: (one.epoch or 0, one.max_offset or 0))
             assert best.broker_id is not None
             self.make_master(best.broker_id)
@@ -184,6 +184,9 @@ class FakeController:
     ) -> Response[ElectMasterReply]:
         if self.epoch == 0:
             self.epoch = 1
+            self.make_master(request.broker_id)
+        elif request.designate_elect and request.broker_id in self.members & self.live.keys():
+            self.epoch += 1
             self.make_master(request.broker_id)
         elif self.master_id is None:
             self.elect()

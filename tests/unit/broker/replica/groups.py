@@ -68,6 +68,10 @@ class Group(Replicas):
         self.replicas[host] = replica
         return replica
 
+    async def stop(self, host: str) -> None:
+        await super().stop(host)
+        self.replicas.pop(host, None)
+
     def kill(self, host: str, *, power_cut: bool = False) -> None:
         super().kill(host, power_cut=power_cut)
         self.replicas.pop(host, None)
@@ -89,7 +93,7 @@ class Group(Replicas):
 
         def found() -> bool:
             master = self.master
-            return master is not None and master.host != host and master.takes_sends
+            return master is not None and master.host != host and _takes_sends(master)
 
         await eventually(found)
         assert self.master is not None
@@ -101,13 +105,17 @@ class Group(Replicas):
         assert role is not None
         return role.id
 
+    async def until_in_sync(self, count: int) -> None:
+        """Wait until so many replicas are in the sync state set."""
+        await eventually(lambda: len(self.controller.members) == count)
+
     async def until_slave(self, host: str) -> None:
         """Wait until the replica of a host serves as a slave that knows its master."""
 
         def serves() -> bool:
             replica = self.replicas[host]
             broker = replica.broker
-            return broker is not None and broker.config.is_slave and broker.copies
+            return broker is not None and broker.config.is_slave and _copies(broker)
 
         await eventually(serves, seconds=60.0)
 
@@ -147,6 +155,16 @@ def with_empty_group(story: Any, *, seed: int = 1) -> None:
         await group.close()
 
     on_a_client_s_host(run, seed=seed)
+
+
+def _takes_sends(broker: Broker) -> bool:
+    link = broker.group_replication.master
+    return link is not None and link.is_writable
+
+
+def _copies(broker: Broker) -> bool:
+    link = broker.group_replication.slave
+    return link is not None and link.accepted
 
 
 async def eventually_routed(group: Group, broker_id: int, address: str) -> None:

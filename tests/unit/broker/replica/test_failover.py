@@ -1,7 +1,9 @@
 """A controller elects another master when the master dies, and nothing acknowledged is lost."""
 
+import asyncio
+
 from tests.loops import in_loop
-from tests.unit.broker.replica.groups import Group, eventually_routed, with_group
+from tests.unit.broker.replica.groups import HOSTS, Group, eventually_routed, with_group
 
 
 @in_loop(with_group)
@@ -34,3 +36,59 @@ async def test_a_master_that_was_cut_off_does_not_get_its_old_place_at_name_serv
     own_id = group.id_of(first.host)
     await eventually_routed(group, own_id, first.address)
     await eventually_routed(group, 0, second.address)
+
+
+@in_loop(with_group)
+async def test_a_slave_passes_a_send_on_to_the_master(group: Group, /) -> None:
+    master = await group.master_other_than()
+    await group.client(master).create("T")
+    slave = next(host for host in HOSTS if host != master.host)
+    await group.until_slave(slave)
+    reply = await group.client_of(slave).send(b"by way of a slave")
+    assert reply.queue_offset == 0
+    assert await group.client(master).all_bodies() == [b"by way of a slave"]
+
+
+@in_loop(with_group)
+async def test_a_send_that_finds_no_master_waits_for_the_next_one(group: Group, /) -> None:
+    master = await group.master_other_than()
+    await group.client(master).create("T")
+    for host in HOSTS:
+        if host != master.host:
+            await group.until_slave(host)
+    last = [host for host in HOSTS if host != master.host][-1]
+    group.kill(master.host)
+    reply = await group.client_of(last).send(b"meanwhile")
+    assert reply.queue_offset == 0
+
+
+@in_loop(with_group)
+async def test_no_send_fails_while_the_master_is_stopped(group: Group, /) -> None:
+    master = await group.master_other_than()
+    talk = group.client(master)
+    await talk.create("T")
+    await group.until_in_sync(3)
+    stopping = asyncio.ensure_future(group.stop(master.host))
+    sent = [b"%d" % number for number in range(40)]
+    for body in sent:
+        await talk.send(body)
+        await asyncio.sleep(0.02)
+    await stopping
+    second = await group.master_other_than(master.host)
+    assert await group.client(second).all_bodies() == sent
+
+
+@in_loop(with_group)
+async def test_a_restarted_master_is_a_slave_until_it_is_elected_anew(group: Group, /) -> None:
+    first = await group.master_other_than()
+    await group.client(first).create("T")
+    await group.client(first).send(b"before")
+    await group.until_in_sync(3)
+    group.controller.elects_at_death = False  # nobody notices
+    group.kill(first.host)
+    await group.replica(first.host)
+    second = await group.master_other_than()
+    role = group.replicas[second.host].role
+    assert role is not None
+    assert (role.master_epoch, role.floor) == (2, 1 if second.host == first.host else 0)
+    assert await group.client(second).all_bodies() == [b"before"]

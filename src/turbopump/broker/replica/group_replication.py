@@ -1,0 +1,273 @@
+"""Replication of a broker in controller mode: the part that its role gives it in the group.
+
+A master has an HA port and a sync state set, a slave has a connection to that port. The object has
+the methods of ``broker/replication.py``, which serves brokers without a controller. Who is master
+is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from turbopump.broker.replica.served_role import ServedRole
+from turbopump.broker.replication import PORT_MAX, peer_rules, weak_promises
+from turbopump.clock import Clock
+from turbopump.config.broker_config import BrokerConfig, FlushDiskType
+from turbopump.disk.disk import Disk
+from turbopump.errors import ConfigError
+from turbopump.protocol.requests.controller import EpochEntry
+from turbopump.protocol.requests.replication import (
+    COMPARES,
+    PROVED,
+    SLAVES,
+    HAClientRuntimeInfo,
+    HAConnectionRuntimeInfo,
+    HARuntimeInfo,
+)
+from turbopump.replication.auto_switch import SlaveHandshake
+from turbopump.replication.epochs import EpochFile
+from turbopump.replication.master import MasterSettings
+from turbopump.replication.replica_master_link import Mastership, ReplicaMasterLink
+from turbopump.replication.replica_slave_link import ReplicaSlaveLink
+from turbopump.replication.slave import SlaveSettings
+from turbopump.store.files import StorePaths
+from turbopump.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_S: Final = 1.0
+"""Maximum seconds between two reports of a slave to its master, and between two heartbeats back.
+Without sends, the master notices by them alone that a replica is frozen."""
+
+
+class GroupReplication:
+    """Replication of one broker in controller mode, as a master or as a slave.
+
+    Call ``listen`` before the broker registers, ``start`` when it serves clients, and ``stop`` at
+    the end. Raises OSError if the epoch of a new master cannot be saved.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        disk: Disk,
+        clock: Clock,
+        paths: StorePaths,
+        served_role: ServedRole,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._clock = clock
+        self._served_role = served_role
+        self.ha_port: int | None = None
+        """Number of the open HA port, or None."""
+        self.master: ReplicaMasterLink | None = None
+        self.slave: ReplicaSlaveLink | None = None
+        self._synchronous = config.flush_disk_type == FlushDiskType.SYNC_FLUSH
+        self._epochs = EpochFile(disk, paths.epochs, store.log.start, store.log.end)
+        heartbeat = min(config.ha_send_heartbeat_interval / 1000, HEARTBEAT_S)
+        housekeeping = config.ha_housekeeping_interval / 1000
+        rules = peer_rules(config)
+        role = served_role.role
+        if not role.is_master:
+            self.slave = ReplicaSlaveLink(
+                store,
+                disk,
+                SlaveSettings(heartbeat, housekeeping),
+                self._epochs,
+                SlaveHandshake(
+                    from_last_file=False, async_learner=config.async_learner, replica_id=role.id
+                ),
+                ack_flushed=config.slave_ack_after_flush or self._synchronous,
+                flushes=self._synchronous,
+                rules=rules,
+                tls=config.client_tls,
+            )
+            self.slave.on_cut_needed = served_role.on_cut_needed
+            return
+        self.master = ReplicaMasterLink(
+            store,
+            disk,
+            MasterSettings(
+                heartbeat=heartbeat,
+                housekeeping=housekeeping,
+                batch=config.ha_transfer_batch_size,
+                rate_max=config.max_ha_transfer_byte_in_second
+                if config.ha_flow_control_enable
+                else 0,
+                acks=config.slave_acks,
+                catch_up=config.ha_max_time_slave_not_catchup / 1000,
+            ),
+            self._epochs,
+            Mastership(
+                role.id,
+                role.master_epoch,
+                size_min=config.min_in_sync_replicas,
+                acks=None if config.all_ack_in_sync_state_set else config.in_sync_replicas,
+            ),
+            durable_only=self._synchronous,
+            rules=rules,
+            tls=config.server_tls,
+        )
+        self.master.on_wanted_set = served_role.on_wanted_set
+
+    async def listen(self, broker_port: int) -> int | None:
+        """Open the HA port of a master, and return its number.
+
+        Return None at a slave. Raises ConfigError if the port cannot be opened.
+        """
+        if self.master is None:
+            return None
+        config = self._config
+        port = config.ha_listen_port or self._served_role.ha_port or 0
+        if not port and config.listen_port:
+            port = min(broker_port + 1, PORT_MAX)
+        try:
+            _, self.ha_port = await self.master.listen(config.bind_address, port)
+        except ConfigError as error:
+            raise ConfigError(f"{error}; set haListenPort to a free port") from None
+        return self.ha_port
+
+    def start(self) -> None:
+        """Start to copy the log if this broker is a slave. A master takes its sync state set.
+
+        Settings with weaker guarantees than expected are logged.
+        """
+        for text in weak_promises(self._config):
+            log.warning("%s", text)
+        if self.slave is not None:
+            self.slave.start()
+        self.follow_role()
+
+    def follow_role(self) -> None:
+        """Take over a changed sync state set from the role."""
+        role = self._served_role.role
+        if self.master is not None and role.sync_state_set:
+            self.master.set_sync_state(role.sync_state_set, role.set_epoch)
+
+    async def stop(self) -> None:
+        """Stop the replication. The method may be called twice."""
+        if self.slave is not None:
+            await self.slave.stop()
+        if self.master is not None:
+            await self.master.close()
+
+    def master_is_at(self, ha_address: str | None) -> None:
+        """Set the HA address of the master, and the epoch of the role."""
+        if self.slave is not None:
+            self.slave.follow(ha_address, self._served_role.role.master_epoch)
+
+    def room_made(self) -> None:
+        """Continue to copy, now that the log has a new file."""
+        if self.slave is not None:
+            self.slave.room_made()
+
+    # --- the state, for operators and for the controller
+
+    def epochs(self) -> list[EpochEntry]:
+        """Return the epochs of the log, for request 1007."""
+        epochs = self._epochs.epochs
+        return [
+            EpochEntry(
+                epoch=one.epoch,
+                start_offset=one.start,
+                end_offset=epochs.end_of(one.epoch, self._store.log.end),
+            )
+            for one in epochs.epochs
+        ]
+
+    def log_report(self) -> tuple[int, int, int]:
+        """Return what a heartbeat tells a controller: the epoch of the last byte of the log, the
+        end of the log that survives a power cut as the settings promise, and the confirmed
+        offset."""
+        store = self._store
+        end = min(store.log.end, store.durable.value) if self._synchronous else store.log.end
+        return max(self._epochs.epochs.last_epoch, 0), end, min(store.confirmed.value, end)
+
+    def best_member(self) -> int | None:
+        """Return the id of the slave in the sync state set that has most of the log, or None."""
+        if self.master is None:
+            return None
+        ends = {
+            peer.replica_id: peer.connection.acked
+            for peer in self.master.slaves
+            if peer.replica_id in self.master.sync_state
+        }
+        return max(ends, key=lambda one: ends[one], default=None)
+
+    def status(self, now: float) -> HARuntimeInfo:
+        """Return the state of the replication for request 907.
+
+        ``now`` is the time of the event loop, in seconds.
+        """
+        log_end = self._store.log.end
+        if self.master is None:
+            return HARuntimeInfo(master=False, ha_client_runtime_info=self._as_slave(now))
+        slaves = [
+            HAConnectionRuntimeInfo(
+                addr=peer.address,
+                slave_ack_offset=peer.connection.acked,
+                diff=log_end - max(peer.connection.acked, 0),
+                in_sync=peer.replica_id in self.master.sync_state,
+                transferred_byte_in_second=peer.connection.sent.per_second(now),
+                transfer_from_where=_or_none(peer.connection.next),
+                proof=PROVED,  # by the epochs of both logs
+            )
+            for peer in self.master.slaves
+        ]
+        return HARuntimeInfo(
+            master=True,
+            master_commit_log_max_offset=log_end,
+            in_sync_slave_nums=sum(one.in_sync for one in slaves),
+            ha_connection_info=slaves,
+        )
+
+    def figures(self) -> dict[str, str]:
+        """Return figures about replication for the runtime information of the broker.
+
+        They are those of a broker without a controller, and the sync state set.
+        """
+        role = self._served_role.role
+        figures = {"masterEpoch": str(role.master_epoch), "replicaId": str(role.id)}
+        if self.master is None:
+            copies = self.slave is not None and self.slave.accepted
+            return {**figures, "haCopies": "true" if copies else "false"}
+        status = self.status(asyncio.get_running_loop().time())
+        slaves = status.ha_connection_info
+        return {
+            **figures,
+            SLAVES: str(len(slaves)),
+            COMPARES: "true",
+            "syncStateSet": ",".join(map(str, sorted(self.master.sync_state))),
+            "haSlavesInSync": str(status.in_sync_slave_nums),
+            "haBehindBytesMax": str(max((one.diff for one in slaves), default=0)),
+            "haBytesPerSecond": str(sum(one.transferred_byte_in_second for one in slaves)),
+        }
+
+    def _as_slave(self, now: float) -> HAClientRuntimeInfo:
+        slave = self.slave
+        assert slave is not None
+        info = HAClientRuntimeInfo(
+            master_addr=slave.address,
+            max_offset=self._store.log.end,
+            fault=None if slave.accepted else slave.fault,
+            refusal=None if slave.accepted else slave.refusal,
+        )
+        wall = self._clock.now_ms()
+        if slave.copied_until is not None:
+            info.copied_until = wall - int((now - slave.copied_until) * 1000)
+        if slave.peer is not None:
+            connection = slave.peer.connection
+            info.last_read_timestamp = wall - int((now - connection.last_read) * 1000)
+            info.last_write_timestamp = wall - int((now - connection.last_write) * 1000)
+            info.transferred_byte_in_second = connection.came.per_second(now)
+            if slave.accepted:
+                info.copied_until = info.last_read_timestamp
+        return info
+
+
+def _or_none(offset: int | None) -> int:
+    return -1 if offset is None else offset
