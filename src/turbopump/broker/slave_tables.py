@@ -32,6 +32,7 @@ from turbopump.broker.handlers.topics import TopicRecords
 from turbopump.broker.lost_topics import lost_topic
 from turbopump.broker.pop.order_info import OrderInfo, OrderInfoTable
 from turbopump.broker.queue_locks import HeldLocks
+from turbopump.broker.saved_table import SavedTable, in_time
 from turbopump.broker.schedule.delays import Delays
 from turbopump.broker.schedule.timers import Timers
 from turbopump.broker.stored import Stored
@@ -91,6 +92,8 @@ LOG_WAIT_S: Final = 2.0
 """Maximum seconds to wait until the log here has reached the end of the master's log. After that
 the received offsets are ignored."""
 LOG_CHECK_S: Final = 0.02
+SAVE_S: Final = 10.0
+"""Maximum seconds to wait until the tables of a master are saved here."""
 
 
 class CopiedTable(Protocol[CopiedT]):
@@ -193,7 +196,8 @@ class SlaveTables:
         """Copy all tables of a master whose log has their changes, before its log is copied.
 
         ``is_recorded`` is True for such a master. From any other master only the topics are
-        requested. Raises RemotingError if the master does not answer.
+        requested. Raises RemotingError if the master does not answer, and CopyError if its tables
+        cannot be saved.
         """
         # Every record before the end of the log here is in the copies, because the master has this
         # log, or will have it cut first: then it is copied from again. Records behind the end are
@@ -220,8 +224,29 @@ class SlaveTables:
         self._copy_table(locks, HeldLocks, tables.locks)
         tables.offsets.forget_own()
         self._copy_table(offsets, ConsumerOffsetTable, tables.offsets)
+        await self._save_copies()
         self.by_records = True
         log.info("tables of the master copied, its log brings later changes master=%s", master)
+
+    async def _save_copies(self) -> None:
+        """Save the copied tables. Raises CopyError if they cannot be saved now."""
+        # A crash must not leave a log that was confirmed without the tables that belong to it. The
+        # log brings later changes only, and older records may be deleted already.
+        tables = self.stored.tables
+        copies: tuple[SavedTable[Any], ...] = (
+            tables.topics,
+            tables.groups,
+            tables.offsets,
+            tables.locks,
+            self.stored.request_modes,
+        )
+        saving = [each.saving() for each in copies]
+        await in_time(SAVE_S, *saving)
+        if not all(each.done() and each.result() for each in saving):
+            raise CopyError(
+                "the tables of the master cannot be saved here: the disk is full, slow or broken "
+                "(see the log of this broker)"
+            )
 
     async def _check_topics(self, master: str) -> None:
         """Request the topics of a master before the slave connects to copy its log.
