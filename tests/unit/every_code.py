@@ -1,5 +1,5 @@
-"""A good request of every code that a broker or a name server answers, for servers that have what
-it names; how it is spoiled; and what is answered to each.
+"""A good request of every code that a server answers, for servers that have what it names; how it
+is spoiled; and what is answered to each.
 
 One rule: whatever a request needs (a message, a receipt, a member that answers) is made here, so
 that a good one is answered with success.
@@ -25,7 +25,9 @@ from tests.unit.namesrv.world import registered
 from tests.waits import until
 
 from turbopump.broker.broker import Broker
+from turbopump.config.controller_config import ControllerConfig
 from turbopump.config.namesrv_config import NamesrvConfig
+from turbopump.controller import Controller
 from turbopump.disk.system_disk import SystemDisk
 from turbopump.message.ids import decode_offset_msg_id
 from turbopump.message.message import MessageQueue
@@ -40,6 +42,7 @@ from turbopump.protocol.requests import (
     clients,
     configuration,
     consumers,
+    controller,
     groups,
     namesrv,
     offsets,
@@ -454,6 +457,97 @@ def _namesrv_trials() -> dict[int, Trial]:
     )
 
 
+CONTROLLER_TABLES: Final = (
+    controller.GetReplicaInfo(broker_name="broker-a"),
+    controller.GetControllerConfig(),
+)
+
+
+@asynccontextmanager
+async def prepared_controller(directory: Path) -> AsyncIterator[Prepared]:
+    """A controller with two replicas, of which the first is the master."""
+    server = Controller(
+        ControllerConfig(
+            bind_address="127.0.0.1",
+            listen_port=0,
+            controller_store_path=str(directory / "store"),
+            config_store_path=str(directory / "controller.properties"),
+        ),
+        disk=SystemDisk(asyncio.get_running_loop().call_soon_threadsafe),
+    )
+    host, port = await server.start()
+    peer = Peer(f"{host}:{port}")
+    good = _controller_trials()
+    second = {**_APPLIED, "applied_broker_id": 2, "register_check_code": "127.0.0.1:10921;1"}
+    try:
+        for trial in (
+            good[RequestCode.CONTROLLER_APPLY_BROKER_ID],
+            Trial.of(controller.ApplyBrokerId(**second)),
+            good[RequestCode.BROKER_HEARTBEAT],
+            Trial.of(namesrv.BrokerHeartbeat(**{**_BEATING, "broker_id": 2})),
+            Trial.of(controller.ElectMaster(**{**_ELECTING, "broker_id": 1})),
+        ):
+            answer = await peer.ask(trial)
+            assert answer.code == 0, answer
+        yield Prepared(peer, server.router.codes, good, CONTROLLER_TABLES)
+    finally:
+        await peer.remoting.close()
+        await server.close()
+
+
+_BEATING: Final[dict[str, Any]] = {
+    "cluster_name": "c",
+    "broker_name": "broker-a",
+    "broker_addr": "127.0.0.1:10911",
+    "broker_id": 1,
+}
+_APPLIED: Final[dict[str, Any]] = {
+    "cluster_name": "c",
+    "broker_name": "broker-a",
+    "applied_broker_id": 1,
+    "register_check_code": "127.0.0.1:10911;1",
+}
+_ELECTING: Final[dict[str, Any]] = {
+    "cluster_name": "c",
+    "broker_name": "broker-a",
+    "broker_id": 2,
+    "designate_elect": True,
+}
+
+
+def _controller_trials() -> dict[int, Trial]:
+    name = {"broker_name": "broker-a"}
+    t = Trial.of
+    return by_code(
+        t(namesrv.BrokerHeartbeat(**_BEATING)),
+        t(
+            controller.AlterSyncStateSet(**name, master_broker_id=1, master_epoch=1),
+            controller.SyncStateSet(sync_state_set=[1, 2], sync_state_set_epoch=1),
+        ),
+        t(controller.ElectMaster(**_ELECTING)),
+        t(
+            controller.RegisterReplica(
+                cluster_name="c", **name, broker_id=2, broker_address="127.0.0.1:10921"
+            )
+        ),
+        t(controller.GetReplicaInfo(**name)),
+        t(controller.GetControllerMetadata()),
+        t(controller.GetSyncStateData(), b'["broker-a"]'),
+        t(controller.UpdateControllerConfig(), b"enableElectUncleanMaster=false\n"),
+        t(controller.GetControllerConfig()),
+        t(
+            controller.CleanBrokerData(
+                cluster_name="c",
+                **name,
+                broker_controller_ids_to_clean="2",
+                is_clean_living_broker=True,
+            )
+        ),
+        t(controller.GetNextBrokerId(cluster_name="c", **name)),
+        t(controller.ApplyBrokerId(**_APPLIED)),
+    )
+
+
 # --- How a request is spoiled.
 
 
@@ -685,5 +779,21 @@ NAMESRV_ANSWERS: Final = answers(
     327 0 1 - 0 - - -
     901 0 1 - 0 - - -
     904 0 1 - 0 - - -
+"""
+)
+CONTROLLER_ANSWERS: Final = answers(
+    """\
+    904 0 1 2005 0 0 0 -
+    1001 0 1 1 2013 2002 2002 1
+    1002 0 1 1 2010 2012 2012 -
+    1003 0 1 1 2010 2010 2010 -
+    1004 0 1 - 2008 - - -
+    1005 0 - - - - - -
+    1006 0 - - - - - 1
+    1009 0 - - - - - 1
+    1010 0 - - - - - -
+    1011 0 1 - 2009 - - -
+    1012 0 1 - 0 - - -
+    1013 0 1 1 2005 2014 2014 -
 """
 )

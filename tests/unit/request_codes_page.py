@@ -12,7 +12,14 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 import msgspec
-from tests.unit.every_code import BROKER_ANSWERS, DECLARED, NAMESRV_ANSWERS, SPOILT, Answers
+from tests.unit.every_code import (
+    BROKER_ANSWERS,
+    CONTROLLER_ANSWERS,
+    DECLARED,
+    NAMESRV_ANSWERS,
+    SPOILT,
+    Answers,
+)
 
 from turbopump.auth.rules import RULES
 from turbopump.broker.handlers.unserved import UNSERVED
@@ -36,11 +43,11 @@ OF_ACCESS_CONTROL: Final = range(RequestCode.AUTH_CREATE_USER, RequestCode.AUTH_
 
 _UNUSED: Final = "nothing of Apache's 5.3.3 answers it"
 _CONTAINER: Final = "only a broker container answers it"
-_CONTROLLER: Final = "only a controller answers it"
+_JRAFT: Final = "an entry in the log of Apache's controllers, which is never sent"
 NOWHERE: Final[Mapping[int, str]] = {
     **dict.fromkeys((13, 22, 23, 27, 47, *range(209, 215), 301, 302), _UNUSED),
     **dict.fromkeys((902, 903), _CONTAINER),
-    **dict.fromkeys((*range(1001, 1007), *range(1009, 1019)), _CONTROLLER),
+    **dict.fromkeys(range(1014, 1019), _JRAFT),
 }
 """Request code to why it is refused with 3, as by Apache's broker and name server."""
 
@@ -73,6 +80,7 @@ def page() -> str:
     lines = [_PREFACE.replace("CODES", str(len(RequestCode)))]
     lines += _answered("A broker answers", BROKER_ANSWERS)
     lines += _answered("A name server answers", NAMESRV_ANSWERS)
+    lines += _answered("A controller answers", CONTROLLER_ANSWERS)
     lines += [
         "## A broker answers where access control is on",
         "",

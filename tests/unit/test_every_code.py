@@ -16,6 +16,7 @@ from tests.loops import in_loop
 from tests.unit.broker.talking import watched
 from tests.unit.every_code import (
     BROKER_ANSWERS,
+    CONTROLLER_ANSWERS,
     NAMESRV_ANSWERS,
     SPOILT,
     Answers,
@@ -23,6 +24,7 @@ from tests.unit.every_code import (
     bodies_with,
     of_no_server,
     prepared_broker,
+    prepared_controller,
     prepared_namesrv,
     with_extremes,
 )
@@ -34,8 +36,12 @@ from turbopump.protocol.codes import RequestCode
 Prepare = Callable[[Path], AbstractAsyncContextManager[Prepared]]
 SERVERS = pytest.mark.parametrize(
     ("prepare", "expected"),
-    [(prepared_broker, BROKER_ANSWERS), (prepared_namesrv, NAMESRV_ANSWERS)],
-    ids=["broker", "name server"],
+    [
+        (prepared_broker, BROKER_ANSWERS),
+        (prepared_namesrv, NAMESRV_ANSWERS),
+        (prepared_controller, CONTROLLER_ANSWERS),
+    ],
+    ids=["broker", "name server", "controller"],
 )
 LAST = [
     RequestCode.POP_MESSAGE,
@@ -49,6 +55,8 @@ LAST = [
     RequestCode.DELETE_TOPIC_IN_NAMESRV,
     RequestCode.DELETE_TOPIC_IN_BROKER,
     RequestCode.UNREGISTER_BROKER,
+    RequestCode.CONTROLLER_ELECT_MASTER,
+    RequestCode.CLEAN_BROKER_DATA,
 ]
 """They take away what others need."""
 
@@ -175,7 +183,8 @@ def test_extremes_reach_every_level_of_a_body() -> None:
 
 
 def test_every_code_of_apaches_is_answered_or_refused_somewhere() -> None:
-    answered = {*BROKER_ANSWERS, *NAMESRV_ANSWERS, *TO_CLIENTS, *OF_ACCESS_CONTROL}
+    servers = {*BROKER_ANSWERS, *NAMESRV_ANSWERS, *CONTROLLER_ANSWERS}
+    answered = {*servers, *TO_CLIENTS, *OF_ACCESS_CONTROL}
     assert answered | UNSERVED.keys() | NOWHERE.keys() == set(RequestCode)
     assert not answered & (UNSERVED.keys() | NOWHERE.keys())
 

@@ -41,6 +41,7 @@ COMMANDS: Final = {
     "dev": "A name server and a broker in one process, for development.",
     "namesrv": "A name server.",
     "broker": "A broker.",
+    "controller": "A controller, which makes a replica the master.",
     "exporter": "Metrics of a whole cluster for Prometheus.",
     "produce": "Send messages from JSON lines on standard input.",
     "consume": "Write messages as JSON lines to standard output.",

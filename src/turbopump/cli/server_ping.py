@@ -1,4 +1,4 @@
-"""`turbopump broker ping` and `turbopump namesrv ping`: probes of one server, without HTTP.
+"""Probes of one server, without HTTP: `turbopump broker ping`, `namesrv ping`, `controller ping`.
 
 A container runs such a command every few seconds, so its start is cheap: one blocking connection,
 and no event loop. Any answer counts, also a refusal.
@@ -19,6 +19,7 @@ from turbopump.cli.values import NumberOption, checked_address
 from turbopump.message.rules import DEFAULT_TOPIC
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.request import Request
+from turbopump.protocol.requests.controller import GetControllerMetadata
 from turbopump.protocol.requests.namesrv import GetRouteInfo
 from turbopump.protocol.requests.offsets import GetMaxOffset
 from turbopump.remoting.blocking_connection import BlockingConnection
@@ -65,6 +66,17 @@ def namesrv(address: str, timeout: float, output: str) -> None:
     server from logging a refusal each time.
     """
     _ping("name server", address, GetRouteInfo(topic=DEFAULT_TOPIC), timeout, output)
+
+
+@click.command("ping", short_help="Check that a controller answers.")
+@_options(9878)
+def controller(address: str, timeout: float, output: str) -> None:
+    """Check that a controller answers. HOST:PORT is its address, by default 127.0.0.1:9878.
+
+    Exit code 0: it answers. 1: it does not. With access control, a user's credentials keep the
+    controller from logging a refusal each time.
+    """
+    _ping("controller", address, GetControllerMetadata(), timeout, output)
 
 
 def _ping(kind: str, address: str, request: Request[Any], timeout: float, output: str) -> None:

@@ -27,7 +27,8 @@ class AccessConfig(TlsConfig):
     auth_config_path: str = setting(
         "",
         "directory of `accounts.json` with users and policies; empty: `config/auth` in "
-        "storePathRootDir of a broker, `auth` beside kvConfigPath of a name server",
+        "storePathRootDir of a broker, `auth` beside kvConfigPath of a name server or in "
+        "controllerStorePath of a controller",
     )
     init_authentication_user: str = setting(
         "",

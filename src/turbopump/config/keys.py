@@ -105,12 +105,12 @@ def key_table(config: type[SettingsClass], *parts: str, only_5: str = "") -> Key
 
     It contains the keys of some parts of `apache_keys.txt`, and the configuration's own keys. Own
     keys are declared as such, or are in none of the parts because Apache's server lacks them. The
-    4.9.8 server does not read the part `only_5`.
+    4.9.8 server does not read the parts in `only_5`, a list separated by blanks.
     """
     table: dict[str, Key] = {}
     for part, line, reason in _lines():
         if part in parts:
-            key = _read_line(line, reason, old=part != only_5)
+            key = _read_line(line, reason, old=part not in only_5.split())
             assert key.name not in table, f"key={key.name} stands in two parts"
             table[key.name] = key
     types = get_type_hints(config)

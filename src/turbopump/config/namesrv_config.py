@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from turbopump.config.addresses import LOOPBACK, check_host
+from turbopump.config.controller_config import CONTROLLER_KEYS
 from turbopump.config.keys import key_table
 from turbopump.config.metrics import MetricsConfig
 from turbopump.config.properties import read_properties
-from turbopump.config.setting import LONG_MAX, below_home, build, setting, unserved
+from turbopump.config.setting import LONG_MAX, below_home, build, setting
 from turbopump.config.tls import with_tls_file
 
 
@@ -91,8 +92,8 @@ class NamesrvConfig(MetricsConfig):
         "file that stores settings changed by request, if there is no -c file; a start does not "
         "read it",
     )
-    enable_controller_in_namesrv: bool = unserved(
-        False, "run a controller too", "the controller comes with a later release"
+    enable_controller_in_namesrv: bool = setting(
+        False, "run a controller too; its keys are those of `controller.conf`, in the same file"
     )
 
 
@@ -110,7 +111,8 @@ def load_namesrv_config(
     """
     texts: dict[str, str] = {}
     if path is not None:
-        texts = read_properties(path, NAMESRV_KEYS)
+        # Keys of a controller in this name server are known, and read elsewhere.
+        texts = read_properties(path, {**CONTROLLER_KEYS, **NAMESRV_KEYS})
     config = build(NamesrvConfig, with_tls_file(texts), overrides or {})
     config.check_access()
     config.check_metrics()

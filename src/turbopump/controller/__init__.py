@@ -1,1 +1,5 @@
-"""Controller: it decides which replica of a broker name is the master."""
+"""Controller. It decides which replica of a broker name is the master."""
+
+from turbopump.controller.server import Controller
+
+__all__ = ["Controller"]

@@ -31,6 +31,8 @@ from turbopump.protocol.requests.namesrv import BrokerMemberGroup
 
 REPLICAS_MAX: Final = 64
 """Maximum number of replicas of a broker name."""
+TEXT_MAX: Final = 255
+"""Maximum length of a name or an address."""
 EPOCH_MAX: Final = 2**31 - 1
 ANYBODY: Final = -1
 """Broker id in an election that lets the controller choose."""
@@ -153,6 +155,9 @@ def apply_id(group: Group | None, request: requests.ApplyBrokerId) -> Decision:
     RocketMQ: any free id is accepted, also a cleaned one, and one that leaves a gap.
     """
     id_, check_code = request.applied_broker_id, request.register_check_code
+    fault = _text_fault(request.cluster_name, request.broker_name, check_code)
+    if fault is not None:
+        return _refused(group, ResponseCode.CONTROLLER_INVALID_REQUEST, fault)
     reply = requests.ApplyBrokerIdReply(
         cluster_name=request.cluster_name, broker_name=request.broker_name
     )
@@ -187,14 +192,23 @@ def apply_id(group: Group | None, request: requests.ApplyBrokerId) -> Decision:
     )
 
 
+def _text_fault(*texts: str) -> str | None:
+    """Return the reason why names or addresses cannot be stored, or None."""
+    for text in texts:
+        if not text or len(text) > TEXT_MAX or not text.isprintable():
+            return f"{text[:80]!r} is neither a name nor an address"
+    return None
+
+
 # --- Registration.
 
 
 def register(group: Group | None, request: requests.RegisterReplica, view: View) -> Decision:
     """Register the address of a replica that has just started (1003), and name the master.
 
-    ``view`` has no longer what the replica reported before. If the replica is the recorded master,
-    its mastership ends, and another member of the set is elected if one is alive.
+    ``view`` has no longer what an earlier process of the replica reported. If the replica is the
+    recorded master, its mastership ends, and a live member of the set is elected. That may be the
+    same replica, by its true offset and in a new epoch.
     """
     if group is None:
         return _refused(
@@ -209,6 +223,9 @@ def register(group: Group | None, request: requests.RegisterReplica, view: View)
             f"id {request.broker_id} of {request.broker_name} was not given by this controller, "
             "or was cleaned",
         )
+    fault = _text_fault(request.broker_address)
+    if fault is not None:
+        return _refused(group, ResponseCode.CONTROLLER_INVALID_REQUEST, fault)
     if group.address(request.broker_id) != request.broker_address:
         moved = tuple(
             msgspec.structs.replace(one, address=request.broker_address)
@@ -359,8 +376,6 @@ def elect_after_death(group: Group, view: View) -> Decision:
     If nobody can be elected, the recorded master is removed, so that it can change nothing after it
     returns. The next heartbeat of a member of the set may allow an election.
     """
-    without = {id_: one for id_, one in view.live.items() if id_ != group.master}
-    view = view._replace(live=without)
     election = _election(group, view, None)
     if election.elected is not None:
         return _elected(group, view, election)

@@ -72,8 +72,12 @@ class Liveness:
         return True
 
     def note_registration(self, key: ReplicaKey, connection: int) -> None:
-        """Forget what a replica reported before it registered: it may be another process."""
-        if self._use(key, connection):
+        """Forget what a replica reported over other connections before it registered.
+
+        That was perhaps another process.
+        """
+        live = self._live.get(key.broker_name, {}).get(key.id)
+        if self._use(key, connection) and live is not None and live.connection != connection:
             self._remove(key)
 
     def end_connection(self, connection: int) -> list[ReplicaKey]:

@@ -1,4 +1,4 @@
-"""`namesrv` and `broker`: effective configuration, ready line, signals, logs."""
+"""`namesrv`, `broker` and `controller`: effective configuration, ready line, signals, logs."""
 
 import json
 import re
@@ -14,6 +14,7 @@ import pytest
 from tests.ports import free_ports
 
 from turbopump.config.broker_config import BrokerConfig, load_broker_config
+from turbopump.config.controller_config import ControllerConfig, load_controller_config
 from turbopump.config.namesrv_config import NamesrvConfig, load_namesrv_config
 from turbopump.config.setting import settings_of
 from turbopump.documentation import page_url
@@ -30,7 +31,11 @@ READY = r"^ready namesrv=(127\.0\.0\.1):(\d+)$"
 
 @pytest.mark.parametrize(
     ("command", "config", "load"),
-    [("namesrv", NamesrvConfig, load_namesrv_config), ("broker", BrokerConfig, load_broker_config)],
+    [
+        ("namesrv", NamesrvConfig, load_namesrv_config),
+        ("broker", BrokerConfig, load_broker_config),
+        ("controller", ControllerConfig, load_controller_config),
+    ],
 )
 def test_p_prints_a_file_that_says_the_same(
     run: Run, tmp_path: Path, command: str, config: Any, load: Any
@@ -50,7 +55,11 @@ def test_p_prints_a_file_that_says_the_same(
 
 @pytest.mark.parametrize(
     ("command", "config", "load"),
-    [("namesrv", NamesrvConfig, load_namesrv_config), ("broker", BrokerConfig, load_broker_config)],
+    [
+        ("namesrv", NamesrvConfig, load_namesrv_config),
+        ("broker", BrokerConfig, load_broker_config),
+        ("controller", ControllerConfig, load_controller_config),
+    ],
 )
 def test_p_leaves_out_secrets_so_that_its_output_can_be_given_with_c(
     run_here: Run, tmp_path: Path, command: str, config: Any, load: Any
@@ -107,7 +116,7 @@ def test_the_file_that_apaches_broker_prints_starts_this_one_if_others_may_reach
     assert code == 0
 
 
-@pytest.mark.parametrize("server", ["broker", "namesrv"])
+@pytest.mark.parametrize("server", ["broker", "namesrv", "controller"])
 def test_metrics_that_strangers_could_read_are_refused(
     run: Run, start: Start, tmp_path: Path, server: str
 ) -> None:
@@ -115,6 +124,7 @@ def test_metrics_that_strangers_could_read_are_refused(
     conf.write_text(
         f"metricsExporterType=PROM\nmetricsPromExporterHost=0.0.0.0\nkvConfigPath={tmp_path}/kv\n"
         f"metricsPromExporterPort=0\nnamesrvMetricsPort=0\nstorePathRootDir={tmp_path}/store\n"
+        f"controllerStorePath={tmp_path}/controller\n"
     )
     command = (server, "-c", str(conf), "--port", "0")
     refused = run(*command)
@@ -180,6 +190,54 @@ def test_a_name_server_says_that_it_is_ready_and_stops_cleanly(
     assert f"stopping signal={number.name}" in log
     assert " bindAddress=127.0.0.1 listenPort=0 " in log
     assert "Traceback" not in log
+
+
+def test_a_controller_says_that_it_is_ready_and_keeps_its_file_to_itself(
+    start: Start, run: Run, tmp_path: Path
+) -> None:
+    conf = tmp_path / "controller.conf"
+    port = free_ports(0)
+    conf.write_text(
+        f"controllerDLegerGroup = group1\ncontrollerDLegerPeers = n0-127.0.0.1:{port}\n"
+        f"controllerDLegerSelfId = n0\ncontrollerStorePath = {tmp_path}/controller\n"
+    )
+    controller = start("controller", "-c", str(conf), "--log-level", "info")
+    controller.wait_for(f"^ready controller=127.0.0.1:{port}$")
+    assert run("controller", "ping", f"127.0.0.1:{port}").returncode == 0
+    second = run("controller", "--port", "0", "--data", f"{tmp_path}/controller")
+    assert second.returncode == 1
+    assert "decisions.json is in use by another controller" in second.stderr
+    code, log = controller.stop()
+    assert (code, "Traceback" in log) == (0, False)
+    assert f"INFO turbopump.controller.server controller ready address=127.0.0.1:{port}" in log
+
+
+def test_several_controllers_in_a_file_are_refused(run: Run, tmp_path: Path) -> None:
+    conf = tmp_path / "controller.conf"
+    conf.write_text("controllerDLegerPeers = n0-127.0.0.1:9878;n1-127.0.0.1:9868\n")
+    done = run("controller", "-c", str(conf))
+    assert done.returncode == 2
+    assert "several controllers need a place for decisions" in done.stderr
+    conf.write_text("controllerDLegerPeers = n0-127.0.0.1:9878\ncontrollerDLegerSelfId = n1\n")
+    done = run("controller", "-c", str(conf))
+    assert "controllerDLegerSelfId=n1 is not in controllerDLegerPeers" in done.stderr
+
+
+def test_a_controller_runs_in_a_name_server(start: Start, run: Run, tmp_path: Path) -> None:
+    conf = tmp_path / "namesrv.conf"
+    port = free_ports(0)
+    conf.write_text(
+        "listenPort=0\nenableControllerInNamesrv=true\ncontrollerDLegerGroup=group1\n"
+        f"controllerDLegerPeers=n0-127.0.0.1:{port}\ncontrollerDLegerSelfId=n0\n"
+        f"controllerStorePath={tmp_path}/controller\nkvConfigPath={tmp_path}/kv.json\n"
+    )
+    server = start("namesrv", "-c", str(conf), "--log-level", "warning")
+    found = server.wait_for(rf"^ready namesrv=(127.0.0.1:\d+) controller=127.0.0.1:{port}$")
+    assert run("namesrv", "ping", found[1]).returncode == 0
+    assert run("controller", "ping", f"127.0.0.1:{port}").returncode == 0
+    code, log = server.stop()
+    assert code == 0
+    assert "unknown key" not in log
 
 
 def test_a_server_may_open_as_many_files_as_the_system_grants(start: Start) -> None:

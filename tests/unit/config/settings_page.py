@@ -4,6 +4,7 @@
 from collections.abc import Iterator
 
 from turbopump.config.broker_config import BROKER_KEYS, BrokerConfig
+from turbopump.config.controller_config import CONTROLLER_KEYS, ControllerConfig
 from turbopump.config.keys import Key, KeyTable
 from turbopump.config.namesrv_config import NAMESRV_KEYS, NamesrvConfig
 from turbopump.config.setting import Setting, SettingsClass, render, settings_of
@@ -13,10 +14,10 @@ _PREFACE = """# Configuration
 Written by `python -m tests.unit.config.settings_page > docs/reference/configuration.md`; a test
 checks that it is up to date.
 
-`turbopump broker -c broker.conf` and `turbopump namesrv -c namesrv.conf` read files with Apache's
-keys, in the grammar of Java properties. Files are UTF-8; any other file is read as ISO-8859-1, as
-Java does. `-p` prints the effective configuration. Each key that Apache's 5.3.3 or 4.9.8 reads from
-these files is in one of three classes:
+`turbopump broker -c broker.conf`, `turbopump namesrv -c namesrv.conf` and `turbopump controller -c
+controller.conf` read files with Apache's keys, in the grammar of Java properties. Files are UTF-8;
+any other file is read as ISO-8859-1, as Java does. `-p` prints the effective configuration. Each
+key that Apache's 5.3.3 or 4.9.8 reads from these files is in one of three classes:
 
 * **honoured**: the key does what Apache's documentation says. Some honoured keys allow only one
   value, where ignoring another would do harm. Any other value stops the start with an error.
@@ -36,6 +37,7 @@ def page() -> str:
     lines = [_PREFACE]
     lines += _section("`broker.conf`", BROKER_KEYS, BrokerConfig)
     lines += _section("`namesrv.conf`", NAMESRV_KEYS, NamesrvConfig)
+    lines += _section("`controller.conf`", CONTROLLER_KEYS, ControllerConfig)
     return "\n".join(lines)
 
 
@@ -76,6 +78,7 @@ def _shown_default(name: str, value: object) -> str:
         "in_sync_replicas": "SYNC_MASTER: 2",
         "store_path_root_dir": "~/store",
         "kv_config_path": "~/namesrv/kvConfig.json",
+        "controller_store_path": "~/controller",
     }
     return machine.get(name, render(value))
 

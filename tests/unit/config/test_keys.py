@@ -7,6 +7,7 @@ import pytest
 from tests.unit.config.settings_page import page
 
 from turbopump.config.broker_config import BROKER_KEYS, BrokerConfig
+from turbopump.config.controller_config import CONTROLLER_KEYS, ControllerConfig
 from turbopump.config.keys import KeyClass, KeyTable, classify
 from turbopump.config.namesrv_config import NAMESRV_KEYS, NamesrvConfig
 from turbopump.config.running import RunningConfiguration
@@ -19,12 +20,17 @@ DOC = Path(__file__).parents[3] / "docs" / "reference" / "configuration.md"
 # counts once. And five fields that are printed and have no setter.
 APACHE_BROKER_KEYS = 451 + 5
 APACHE_NAMESRV_KEYS = 58
+APACHE_CONTROLLER_KEYS = 70
 TLS_PROPERTIES = 15
 """Of `TlsSystemConfig`: Apache reads them from the JVM and from the file of `tls.config.file`."""
 
 
 def test_every_key_of_apaches_is_in_the_tables() -> None:
-    for keys, count in ((BROKER_KEYS, APACHE_BROKER_KEYS), (NAMESRV_KEYS, APACHE_NAMESRV_KEYS)):
+    for keys, count in (
+        (BROKER_KEYS, APACHE_BROKER_KEYS),
+        (NAMESRV_KEYS, APACHE_NAMESRV_KEYS),
+        (CONTROLLER_KEYS, APACHE_CONTROLLER_KEYS),
+    ):
         theirs = [key for key in keys.values() if not key.own]
         assert len(theirs) == count + TLS_PROPERTIES
 
@@ -45,7 +51,12 @@ def test_no_page_line_or_text_of_a_configuration_shows_a_secret() -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "config"), [(BROKER_KEYS, BrokerConfig), (NAMESRV_KEYS, NamesrvConfig)]
+    ("table", "config"),
+    [
+        (BROKER_KEYS, BrokerConfig),
+        (NAMESRV_KEYS, NamesrvConfig),
+        (CONTROLLER_KEYS, ControllerConfig),
+    ],
 )
 def test_a_key_is_honoured_exactly_if_a_field_has_it(
     table: KeyTable, config: type[SettingsClass]
@@ -55,7 +66,7 @@ def test_a_key_is_honoured_exactly_if_a_field_has_it(
     }
 
 
-@pytest.mark.parametrize("config", [BrokerConfig, NamesrvConfig])
+@pytest.mark.parametrize("config", [BrokerConfig, NamesrvConfig, ControllerConfig])
 def test_what_is_called_honoured_is_read_by_something(config: type[SettingsClass]) -> None:
     sources = (DOC.parents[2] / "src" / "turbopump").rglob("*.py")
     read = {
@@ -108,10 +119,9 @@ def test_the_page_has_one_row_per_key_and_counts_them() -> None:
     rows = re.findall(
         r"^\| `([\w.]+)` \| (\*\*honoured\*\*|accepted) \|", page(), flags=re.MULTILINE
     )
-    assert [name for name, _ in rows if name in BROKER_KEYS or name in NAMESRV_KEYS] == [
-        name for name, _ in rows
-    ]
-    assert len(rows) == len(BROKER_KEYS) + len(NAMESRV_KEYS)
+    tables = (BROKER_KEYS, NAMESRV_KEYS, CONTROLLER_KEYS)
+    assert all(any(name in table for table in tables) for name, _ in rows)
+    assert len(rows) == sum(map(len, tables))
     honoured = sum(1 for _, kind in rows if kind == "**honoured**")
     counts = re.findall(r"(\d+) keys, (\d+) honoured, (\d+) accepted without effect", page())
     assert len(rows) == sum(int(count[0]) for count in counts)

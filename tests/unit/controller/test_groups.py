@@ -164,6 +164,9 @@ def test_a_process_that_registers_as_the_master_is_master_no_longer() -> None:
     assert isinstance(found.answer.reply, requests.RegisterReplicaReply)
     assert found.answer.reply.master_broker_id == 2
     assert found.election is not None
+    again = registered(led(), 1, alive(1, 2, 3)).group
+    assert again is not None
+    assert (again.master, again.master_epoch) == (1, 5)
 
 
 def test_a_master_that_registers_alone_is_elected_again_by_its_true_offset() -> None:

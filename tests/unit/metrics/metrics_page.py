@@ -10,6 +10,7 @@ from typing import Final
 import turbopump.admin.exporter.collector
 import turbopump.broker.counters
 import turbopump.broker.metrics
+import turbopump.controller.metrics
 import turbopump.metrics.process
 import turbopump.namesrv.metrics
 import turbopump.remoting.server_metrics
@@ -19,6 +20,7 @@ from turbopump.metrics.family import Family
 
 BROKER: Final[tuple[ModuleType, ...]] = (turbopump.broker.counters, turbopump.broker.metrics)
 NAMESRV: Final[tuple[ModuleType, ...]] = (turbopump.namesrv.metrics,)
+CONTROLLER: Final[tuple[ModuleType, ...]] = (turbopump.controller.metrics,)
 EVERY_SERVER: Final[tuple[ModuleType, ...]] = (
     turbopump.remoting.server_metrics,
     turbopump.metrics.process,
@@ -43,7 +45,9 @@ topic or group leave with the next scrape.
 
 Each metric of a broker also has the labels `cluster`, `node_type` (`broker`), `node_id` (the name
 of the broker), `otel_scope_name` (`broker-meter`), and those of the setting `metricsLabel`. A
-metric of a name server has `node_type` (`namesrv`) and those of `metricsLabel`.
+metric of a name server has `node_type` (`namesrv`) and those of `metricsLabel`. A metric of a
+controller has Apache's name, `node_type` (`controller`), `group`, `peer_id` and those of
+`metricsLabel`.
 """
 
 _LABELS = {
@@ -98,7 +102,8 @@ def page() -> str:
     for title, modules in (
         ("A broker", BROKER),
         ("A name server", NAMESRV),
-        ("A broker or a name server", EVERY_SERVER),
+        ("A controller", CONTROLLER),
+        ("A broker, a name server or a controller", EVERY_SERVER),
         ("A pipeline or a streaming query", JOB),
     ):
         lines += [f"## {title}\n", *_table(families_of(modules)), ""]
