@@ -548,6 +548,11 @@ class Broker:
         if self.access is not None:
             self.access.control.on_permissions_reduced = self._revoke_held
             every(ACCESS_CHECK_S, self.access.check_file)
+        if config.enable_slave_acting_master:
+            every(
+                config.broker_heartbeat_interval / 1000,
+                parts.announcing.registration.begin_heartbeats,
+            )
         if config.is_slave and not config.enable_controller_mode:
             every(MASTER_CHECK_S, self._look_for_master)
         every(STALL_CHECK_S, StallWatch(loop.time, parts.stored.sends.stood_still).check_delay)

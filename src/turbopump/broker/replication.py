@@ -289,6 +289,7 @@ def weak_promises(config: BrokerConfig) -> list[str]:
             "its log with the master's. The logs may differ if this broker was a master "
             "before; set namesrvAddr, or empty this store to copy it again"
         )
+    found += _weak_acting(config)
     if config.ha_port_is_open and not config.is_slave:
         found.append(f"haListenPort lets anyone who can connect read all messages: {CLOSE_HA_PORT}")
     return found
@@ -312,3 +313,27 @@ def _weak_with_controller(config: BrokerConfig) -> Iterator[str]:
             "unconfirmedReadEnable=true: consumers get messages that may vanish with the master; "
             "leave the key out"
         )
+
+
+def _weak_acting(config: BrokerConfig) -> list[str]:
+    """Return warnings about a slave that cannot deliver while its master is away."""
+    if config.enable_controller_mode and config.enable_slave_acting_master:
+        return [
+            "enableSlaveActingMaster has no effect with enableControllerMode: another replica is "
+            "elected instead"
+        ]
+    if config.enable_remote_escape and not config.enable_slave_acting_master:
+        return ["enableRemoteEscape has no effect without enableSlaveActingMaster=true"]
+    found = []
+    if config.may_act and not config.enable_remote_escape:
+        found.append(
+            "enableSlaveActingMaster=true without enableRemoteEscape: while the master is away, "
+            "this slave delivers nothing; set enableRemoteEscape=true, and have another master in "
+            "the cluster"
+        )
+    if config.enable_slave_acting_master and not config.namesrv_addresses:
+        found.append(
+            "enableSlaveActingMaster=true without namesrvAddr: this broker cannot learn whether "
+            "its master is away, or who acted for it"
+        )
+    return found

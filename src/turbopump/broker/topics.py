@@ -22,7 +22,12 @@ from turbopump.config.broker_config import BrokerConfig
 from turbopump.disk.disk import Disk
 from turbopump.disk.json_table import JsonTable
 from turbopump.errors import TurbopumpError
-from turbopump.message.rules import DEFAULT_TOPIC, NOT_SENDABLE_TOPICS, REPLY_TOPIC_END
+from turbopump.message.rules import (
+    DEFAULT_TOPIC,
+    MEMBERS_PREFIX,
+    NOT_SENDABLE_TOPICS,
+    REPLY_TOPIC_END,
+)
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.topics import (
@@ -127,6 +132,8 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
             ("RMQ_SYS_TRANS_OP_HALF_TOPIC", 1, READ_WRITE),
             ("rmq_sys_wheel_timer", 1, READ_WRITE),
         ]
+        if config.enable_slave_acting_master:
+            wanted.append((f"{MEMBERS_PREFIX}{broker}", 1, PERM_INHERIT))
         if config.trace_topic_enable:
             wanted.append((config.msg_trace_topic_name, 1, READ_WRITE))
         if self.auto_create:

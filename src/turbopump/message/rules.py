@@ -40,6 +40,9 @@ SYSTEM_TOPICS: Final = NOT_SENDABLE_TOPICS | {
     "CHECKPOINT_TOPIC",
 }
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
+MEMBERS_PREFIX: Final = f"{SYSTEM_TOPIC_PREFIX}SYNC_BROKER_MEMBER_"
+"""Prefix of a broker's topic without messages, before the name of the broker. From the route of
+this topic Apache's slaves learn which brokers of the name live (``compatibleWithOldNameSrv``)."""
 
 
 def topic_fault(topic: str) -> str | None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from turbopump.log_keys import LogKeys
+from turbopump.message.rules import MEMBERS_PREFIX
 from turbopump.protocol.requests.namesrv import (
     MASTER_ID,
     BrokerData,
@@ -176,7 +177,8 @@ class RouteTable:
         brokers = [_copied(self._brokers[name]) for name in queues if name in self._brokers]
         if not brokers:
             return None
-        if self._support_acting_master:
+        # by the routes of these topics Apache's brokers notice that a master is away
+        if self._support_acting_master and not topic.startswith(MEMBERS_PREFIX):
             _show_acting_masters(brokers, queues)
         return TopicRouteData(
             queue_datas=list(queues.values()),

@@ -37,7 +37,7 @@ class Replicas:
         config = NamesrvConfig(
             bind_address=NAMESRV, support_acting_master=True, notify_min_broker_id_changed=True
         )
-        server = NameServer(config)
+        server = NameServer(config, clock=self.simulation.clock(NAMESRV))
         await self._run(NAMESRV, server.start, server.close)
 
     async def broker(self, host: str, role: BrokerRole, **config: Any) -> Broker:

@@ -500,6 +500,27 @@ def test_a_slave_that_says_too_rarely_that_it_has_everything_is_warned_of() -> N
     assert weak_promises(BrokerConfig(**SYNC)) == []
 
 
+@pytest.mark.parametrize(
+    ("settings", "warning"),
+    [
+        ({"enable_remote_escape": True}, "enableRemoteEscape has no effect"),
+        ({"enable_slave_acting_master": True}, "this slave delivers nothing"),
+        (
+            {"enable_slave_acting_master": True, "enable_remote_escape": True, "namesrv_addr": ""},
+            "without namesrvAddr",
+        ),
+    ],
+)
+def test_a_slave_that_cannot_deliver_while_its_master_is_away_is_warned_of(
+    settings: dict[str, Any], warning: str
+) -> None:
+    slave = {"broker_role": BrokerRole.SLAVE, "broker_id": 1, "namesrv_addr": "10.0.0.9:9876"}
+    acts = {"enable_slave_acting_master": True, "enable_remote_escape": True}
+    assert weak_promises(BrokerConfig(**slave, **acts)) == []
+    said = weak_promises(BrokerConfig(**{**slave, "ha_master_address": "10.0.1.1:1", **settings}))
+    assert warning in "\n".join(said)
+
+
 def test_a_slave_copies_on_the_loop_that_servers_run_on(tmp_path: Path) -> None:
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(copies(tmp_path))

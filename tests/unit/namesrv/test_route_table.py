@@ -258,6 +258,14 @@ def test_an_acting_master_is_shown_under_id_zero_without_write_permission() -> N
     assert table.member_group("c", "broker-a").broker_addrs == {1: SLAVE.address}
 
 
+def test_the_route_by_which_apache_s_brokers_look_for_their_master_shows_no_acting_one() -> None:
+    table = RouteTable(support_acting_master=True)
+    topic = "rmq_sys_SYNC_BROKER_MEMBER_broker-a"
+    table.register(registration(SLAVE, {topic: 1, "T": 1}, acting_master=True), "c1", 0.0)
+    assert addresses_of(table, topic) == {1: SLAVE.address}
+    assert addresses_of(table, "T") == {0: SLAVE.address}
+
+
 def test_the_brokers_of_a_name_are_told_which_of_them_has_the_smallest_id() -> None:
     table = RouteTable(support_acting_master=True)
     said: list[SmallestIdChange] = []

@@ -91,6 +91,7 @@ class EscapingHalves:
             await self._send(offset)
             self._task.works()
         self._save_offsets()
+        self._offsets.save()  # else a kill in the next seconds would send all of them again
         queue = self._store.queues.find_or_make(HALF_TOPIC, QUEUE)
         await wait_for((queue.end, queue.end.value + 1))
 

@@ -114,6 +114,8 @@ class ReplicationHandler:
             acted = self.acting is not None and await self.acting.hand_back()
             return Response(ExchangeHAInfoReply(), ext={ACTED: "true"} if acted else None)
         if request.master_ha_address is not None:
+            if self.acting is not None:  # Apache's master asks for tables next
+                await self.acting.hand_back()
             follow_master(
                 self.listening, self.copying, request.master_address, request.master_ha_address
             )

@@ -2,109 +2,35 @@
 master, once, and the master that comes back does not deliver them again."""
 
 import asyncio
-from typing import Any
 
+import pytest
 from tests.loops import in_loop
+from tests.unit.broker.acting_cluster import ACTS, OTHER, ActingCluster, at
 from tests.unit.broker.popping import Popper
-from tests.unit.broker.replicas import (
-    MASTER,
-    SLAVE,
-    Replicas,
-    a_round_later,
-    eventually,
-    same_logs,
-    with_replicas,
-)
-from tests.unit.broker.talking import Client
+from tests.unit.broker.replicas import MASTER, NAMESRV, SLAVE, Replicas, eventually, with_replicas
 from tests.unit.broker.transacting import Transactor
 
-from turbopump.broker.broker import Broker
-from turbopump.config.broker_config import BrokerRole
-from turbopump.message.codec import decode_entries
-from turbopump.message.properties import encode_properties
 from turbopump.protocol.requests.send import TransactionOutcome
 
-OTHER = "10.0.1.8"
-ACTS: dict[str, Any] = {
-    "enable_slave_acting_master": True,
-    "enable_remote_escape": True,
-    "message_delay_level": "5s 20s",
-    "transaction_time_out": 6000,
-    "transaction_check_interval": 3000,
-}
 
-
-class Cluster:
-    """Master broker-a with its slave, and the master broker-b, which has the same topics."""
-
-    def __init__(self, replicas: Replicas) -> None:
-        self.replicas = replicas
-        self.master = replicas.client_of(MASTER)
-        self.slave = replicas.client_of(SLAVE)
-        self.other = replicas.client_of(OTHER)
-
-    async def start(self, **config: Any) -> None:
-        settings = {**ACTS, **config}
-        await self.start_master(**config)
-        await self.replicas.slave(**settings)
-        await self.replicas.broker(
-            OTHER, BrokerRole.ASYNC_MASTER, broker_name="broker-b", **settings
-        )
-        for client in (self.master, self.other):
-            await client.create()
-            await client.join("c1")
-
-    async def start_master(self, **config: Any) -> Broker:
-        return await self.replicas.master(**{**ACTS, **config})
-
-    def broker(self, host: str) -> Broker:
-        return self.replicas.brokers[host]
-
-    async def copied(self) -> None:
-        """Wait until the slave has the log and the tables."""
-        await same_logs(self.broker(MASTER), self.broker(SLAVE))
-        await a_round_later(self.broker(SLAVE))
-
-    async def until_acting(self) -> None:
-        acting = self.broker(SLAVE).acting
-        assert acting is not None
-        await eventually(lambda: acting.active)
-
-    async def until_following(self) -> None:
-        """Wait until the slave copies from its master again."""
-        acting = self.broker(SLAVE).acting
-        link = self.broker(SLAVE).parts.listening.replication.slave
-        assert acting is not None
-        assert link is not None
-        await eventually(lambda: link.accepted and not acting.active)
-
-    def stored(self, host: str, topic: str = "T") -> list[bytes]:
-        """Bodies in all queues of the topic at a broker."""
-        store = self.broker(host).store
-        found = []
-        for queue in [queue for queue in store.queues if queue.topic == topic]:
-            offset = queue.min_index
-            while offset < queue.max_index:
-                result = store.get(topic, queue.queue_id, offset, 32)
-                found += [message.body for message in decode_entries(result.data)]
-                offset = result.next_offset
-        return found
-
-    def now_ms(self, host: str = MASTER) -> int:
-        return self.replicas.simulation.clock(host).now_ms()
-
-
-def props(**fields: Any) -> str:
-    return encode_properties({"UNIQ_KEY": "U1", **{name: str(fields[name]) for name in fields}})
-
-
-async def at(client: Client, body: bytes, **fields: Any) -> None:
-    await client.send(body, properties=props(**fields))
+@in_loop(with_replicas)
+async def test_brokers_that_send_nothing_stay_registered_by_their_heartbeats(
+    replicas: Replicas, /, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = ActingCluster(replicas)
+    await cluster.start(broker_not_active_timeout_millis=2000)
+    await asyncio.sleep(60)
+    assert "broker expired" not in caplog.text
+    assert not cluster.acting.acted
+    replicas.simulation.network.cut(MASTER, NAMESRV)
+    await asyncio.sleep(10)
+    assert "broker expired broker=broker-a id=0" in caplog.text
+    assert not cluster.acting.acted, "the slave still copies from its master"
 
 
 @in_loop(with_replicas)
 async def test_delayed_messages_come_to_another_master_once(replicas: Replicas, /) -> None:
-    cluster = Cluster(replicas)
+    cluster = ActingCluster(replicas)
     await cluster.start()
     await at(cluster.master, b"soon", DELAY=1)
     await at(cluster.master, b"late", DELAY=2)
@@ -121,7 +47,7 @@ async def test_delayed_messages_come_to_another_master_once(replicas: Replicas, 
 
 @in_loop(with_replicas)
 async def test_timers_fire_at_another_master_once(replicas: Replicas, /) -> None:
-    cluster = Cluster(replicas)
+    cluster = ActingCluster(replicas)
     await cluster.start()
     due = cluster.now_ms()
     await at(cluster.master, b"past", TIMER_DELIVER_MS=due + 1500)
@@ -143,7 +69,7 @@ async def test_timers_fire_at_another_master_once(replicas: Replicas, /) -> None
 
 @in_loop(with_replicas)
 async def test_an_open_transaction_is_asked_about_by_another_master(replicas: Replicas, /) -> None:
-    cluster = Cluster(replicas)
+    cluster = ActingCluster(replicas)
     await cluster.start()
     producer = Transactor(cluster.master, cluster.now_ms)
     await producer.announce()
@@ -173,7 +99,7 @@ async def test_an_open_transaction_is_asked_about_by_another_master(replicas: Re
 async def test_popped_messages_without_acknowledgement_come_to_another_master(
     replicas: Replicas, /
 ) -> None:
-    cluster = Cluster(replicas)
+    cluster = ActingCluster(replicas)
     await cluster.start()
     for number in range(4):
         await cluster.master.send(b"%d" % number)
@@ -200,7 +126,7 @@ async def test_popped_messages_without_acknowledgement_come_to_another_master(
 async def test_an_acknowledgement_at_the_slave_reaches_the_master_that_is_back(
     replicas: Replicas, /
 ) -> None:
-    cluster = Cluster(replicas)
+    cluster = ActingCluster(replicas)
     await cluster.start()
     for number in range(2):
         await cluster.master.send(b"%d" % number)
@@ -221,7 +147,7 @@ async def test_an_acknowledgement_at_the_slave_reaches_the_master_that_is_back(
 async def test_without_another_master_everything_waits_for_the_master(
     replicas: Replicas, /
 ) -> None:
-    cluster = Cluster(replicas)
+    cluster = ActingCluster(replicas)
     await cluster.start(enable_remote_escape=False)
     await at(cluster.master, b"delayed", DELAY=1)
     await at(cluster.master, b"timed", TIMER_DELIVER_MS=cluster.now_ms() + 5000)
@@ -236,7 +162,7 @@ async def test_without_another_master_everything_waits_for_the_master(
 
 @in_loop(with_replicas)
 async def test_the_work_goes_on_after_a_restart_of_the_slave(replicas: Replicas, /) -> None:
-    cluster = Cluster(replicas)
+    cluster = ActingCluster(replicas)
     await cluster.start()
     due = cluster.now_ms()
     for seconds in (5, 30):
