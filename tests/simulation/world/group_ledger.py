@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import enum
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 from tests.simulation.world.ledger import Ledger, Queue, Send, Violation
@@ -92,6 +93,11 @@ class Facts:
         """The operator found this value."""
         self.reads.append(Read(key, value, begun, ended, source))
 
+    @property
+    def answered(self) -> int:
+        """How many changes were answered."""
+        return sum(write.is_answered for writes in self.writes.values() for write in writes)
+
     def allowed(self, read: Read) -> list[object]:
         """Values that a read may find: the last that was answered before it, and those whose
         outcome was open then."""
@@ -145,21 +151,45 @@ class GroupLedger:
         *,
         healed: float | None = None,
         clients: Iterable[str] = (),
-        groups: Iterable[str] = (),
-        ordered: Iterable[str] = (),
+        groups: Mapping[str, str] = MappingProxyType({}),
+        ordered: Collection[str] = (),
     ) -> list[Violation]:
         """Everything that must not have happened.
 
         - ``final``: the messages in the final master's log, by queue and offset.
         - ``healed``: when all faults had ended. ``clients`` had to succeed soon after that.
-        - ``groups``, ``ordered``: as in ``Ledger.violations``. They had time to consume everything.
+        - ``groups``: consumer groups, each with its topic. They had time to consume everything.
+          ``ordered`` are those that take one message of a queue at a time.
         """
         found = [*self._lost(final), *self._unstable(final), *self._masters(), *self._forks()]
-        found += self.messages.violations(groups, ordered=ordered)
+        found += self.messages.violations()
+        for group in groups:
+            found += self._of_group(group, groups[group], is_ordered=group in ordered)
         found += self.facts.violations()
         if healed is not None:
             found += self._stalled(clients, healed)
         return found
+
+    def missing(self, group: str, topic: str) -> list[Send]:
+        """Acknowledged sends of a topic that a group was not given yet."""
+        return self._of_topic(group, topic).missing(group)
+
+    def _of_topic(self, group: str, topic: str) -> Ledger:
+        """The part of the ledger that one group sees."""
+        messages = self.messages
+        return Ledger(
+            messages.in_flight_max,
+            [send for send in messages.sends if send.topic == topic],
+            messages.disturbances,
+            [event for event in messages.consumed if event.group == group],
+        )
+
+    def _of_group(self, group: str, topic: str, *, is_ordered: bool) -> list[Violation]:
+        part = self._of_topic(group, topic)
+        ordered = [group] if is_ordered else []
+        found = part.violations([group], ordered=ordered)
+        known = set(map(str, self.messages.violations()))
+        return [violation for violation in found if str(violation) not in known]
 
     def _lost(self, final: Mapping[tuple[Queue, int], bytes]) -> Iterator[Violation]:
         for send in self.messages.acknowledged:

@@ -1,6 +1,7 @@
 """The checker of a group's history on histories made by hand: it passes the good one and names what
 is wrong with each bad one."""
 
+import enum
 from collections.abc import Callable
 
 import pytest
@@ -11,7 +12,7 @@ from tests.simulation.world.group_ledger import (
     GroupLedger,
     GroupRule,
 )
-from tests.simulation.world.ledger import Queue
+from tests.simulation.world.ledger import Queue, Rule
 
 Q = Queue("orders", "broker-a", 0)
 HEALED = 200.0
@@ -50,14 +51,24 @@ def good() -> tuple[GroupLedger, Final]:
     return ledger, {(Q, offset): b"m%d" % offset for offset in range(4)}
 
 
-def broken(ledger: GroupLedger, final: Final) -> set[GroupRule]:
-    found = ledger.violations(final, healed=HEALED, clients=["c"], groups=["g"])
-    return {violation.rule for violation in found}  # type: ignore[misc]
+def broken(ledger: GroupLedger, final: Final) -> set[enum.Enum]:
+    found = ledger.violations(final, healed=HEALED, clients=["c"], groups={"g": "orders"})
+    return {violation.rule for violation in found}
+
+
+def test_a_group_is_given_only_its_own_topic() -> None:
+    ledger, final = good()
+    payments = Queue("payments", "broker-a", 0)
+    send = ledger.messages.send("p", "payments", b"paid", 30)
+    ledger.acknowledged(send, payments, 0, 31, Acknowledged("A", 3, 500))
+    final[payments, 0] = b"paid"
+    assert broken(ledger, final) == set()
+    assert [one.body for one in ledger.missing("g", "payments")] == [b"paid"]
 
 
 def test_a_good_history_is_accepted() -> None:
     ledger, final = good()
-    assert ledger.violations(final, healed=HEALED, clients=["c"], groups=["g"]) == []
+    assert ledger.violations(final, healed=HEALED, clients=["c"], groups={"g": "orders"}) == []
 
 
 def seen_and_cut_away(ledger: GroupLedger, _final: Final) -> None:
@@ -105,7 +116,12 @@ def client_waits(ledger: GroupLedger, _final: Final) -> None:
     ledger.successes["c"] = [HEALED - 1, HEALED + PROGRESS_S + 1]
 
 
-BAD: list[tuple[Callable[[GroupLedger, Final], None], GroupRule]] = [
+def never_consumed(ledger: GroupLedger, final: Final) -> None:
+    sent(ledger, b"m4", 4, 30, 31, Acknowledged("A", 3, 500))
+    final[Q, 4] = b"m4"
+
+
+BAD: list[tuple[Callable[[GroupLedger, Final], None], enum.Enum]] = [
     (seen_and_cut_away, GroupRule.UNSTABLE_READ),
     (old_master_goes_on, GroupRule.TWO_MASTERS),
     (two_masters_of_an_epoch, GroupRule.TWO_MASTERS),
@@ -115,12 +131,13 @@ BAD: list[tuple[Callable[[GroupLedger, Final], None], GroupRule]] = [
     (much_too_late, GroupRule.FORGOTTEN),
     (offset_goes_back, GroupRule.OFFSET_BACK),
     (client_waits, GroupRule.STALLED),
+    (never_consumed, Rule.LOST),
 ]
 
 
 @pytest.mark.parametrize(("spoil", "rule"), BAD, ids=[spoil.__name__ for spoil, _ in BAD])
 def test_what_is_wrong_is_named_and_nothing_else(
-    spoil: Callable[[GroupLedger, Final], None], rule: GroupRule
+    spoil: Callable[[GroupLedger, Final], None], rule: enum.Enum
 ) -> None:
     ledger, final = good()
     spoil(ledger, final)

@@ -1,0 +1,300 @@
+"""What goes wrong with a group of replicas, drawn from the scenario's random source.
+
+One rule keeps it fair: at most one replica at a time has lost something that it had acknowledged,
+by damage, or by a power cut with ASYNC_FLUSH. It counts as damaged until it has its master's log
+again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.simulation.failover import CONTROLLER, HOSTS, NAMESRV, REPLICAS, SERVERS, STORE, Group
+from tests.simulation.world.damage import cut_file, flip_bit, remove_file
+from tests.simulation.world.disk import DiskCopy
+from tests.simulation.world.pipe import Link
+
+from turbopump.config.broker_config import FlushDiskType
+
+LONGEST_S = 25.0
+"""Longest time of a cut, a pause, or a slow disk."""
+SLOW_DISK_S = (0.05, 1.5)
+
+
+class Faults:
+    """Breaks things for a while."""
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self.simulation = group.simulation
+        self.rng: random.Random = group.simulation.random
+        self._copies: dict[str, DiskCopy] = {}
+        self._usual_disk_s: dict[str, tuple[float, float]] = {}
+
+    async def make(self, seconds: float) -> None:
+        """Break something every few seconds for so long. What is cut or paused comes back."""
+        loop = self.simulation.loop
+        deeds = self.deeds()
+        end = loop.time() + seconds
+        while loop.time() < end:
+            await asyncio.sleep(self.rng.choice((0.05, 0.5, 2.0, 6.0)) * self.rng.uniform(0.2, 2))
+            self.group.check_alive()
+            self.rng.choice(deeds)()
+        self.heal()
+
+    def deeds(self) -> list[Callable[[], None]]:
+        """Each as often as it is likely."""
+        weights = {
+            self.kill: 4,
+            self.power_cut: 3,
+            self.power_cut_in_an_operation: 1,
+            self.power_cut_of_all: 1,
+            self.pause: 4,
+            self.cut_one_way: 4,
+            self.isolate: 3,
+            self.reset: 1,
+            self.change_link: 1,
+            self.slow_disk: 2,
+            self.step_clock: 1,
+            self.stop_cleanly: 1,
+            self.trouble_the_controller: 3,
+            self.kill_the_name_server: 1,
+            self.damage: 4,
+            self.copy_a_store: 1,
+        }
+        return [deed for deed, weight in weights.items() for _ in range(weight)]
+
+    def heal(self) -> None:
+        """End every cut, pause and slowness."""
+        network = self.simulation.network
+        for one in HOSTS:
+            for other in HOSTS:
+                if one != other:
+                    self._restore_link(one, other)
+                    if self.simulation.process(one).alive and self.simulation.process(other).alive:
+                        network.heal(one, other)
+            process = self.simulation.process(one)
+            if process.paused:
+                process.resume()
+        for host in REPLICAS:
+            self.simulation.disk(host).clear_faults()
+            self._restore_disk(host)
+        self.note("everything is healed")
+
+    def note(self, event: str, count: str | None = None) -> None:
+        self.group.note(event)
+        if count is not None:
+            self.group.counts[count] += 1
+
+    # --- deeds
+
+    def kill(self) -> None:
+        self._end(self._replica())
+
+    def power_cut(self) -> None:
+        host = self._replica()
+        if self._may_lose(host):
+            self._cut_power(host)
+
+    def power_cut_in_an_operation(self) -> None:
+        """Only with SYNC_FLUSH: nobody knows when it will be."""
+        host = self._replica()
+        if self.group.shape.flush is FlushDiskType.SYNC_FLUSH:
+            self.simulation.disk(host).cut_power_at(nth=self.rng.randint(1, 50))
+            self.note(f"the power of {host} will be cut in an operation", "power_cuts")
+
+    def power_cut_of_all(self) -> None:
+        """Only with SYNC_FLUSH: else it takes what all have acknowledged."""
+        if self.group.shape.flush is FlushDiskType.SYNC_FLUSH:
+            for host in REPLICAS:
+                self._cut_power(host)
+
+    def pause(self) -> None:
+        host = self._replica() if self.rng.random() < 0.7 else self.rng.choice(HOSTS)
+        self._pause(host)
+
+    def cut_one_way(self) -> None:
+        source, target = self._pair()
+        self.note(f"cut {source} -> {target}", "one_way_cuts")
+        self._cut(source, target, self._while())
+
+    def isolate(self) -> None:
+        """A replica from the controller, from the other replicas, or from all servers, both ways or
+        one way."""
+        host = self._replica()
+        others = [one for one in SERVERS if one != host]
+        ways = self.rng.choice(([CONTROLLER], [one for one in REPLICAS if one != host], others))
+        direction = self.rng.choice(("both", "out", "in"))
+        seconds = self._while()
+        self.note(f"isolate {host} from {ways}, {direction}, for {seconds:.1f} s", "isolations")
+        for other in ways:
+            if direction != "in":
+                self._cut(host, other, seconds)
+            if direction != "out":
+                self._cut(other, host, seconds)
+
+    def reset(self) -> None:
+        one, other = self._pair()
+        self.note(f"reset {one} {other}", "resets")
+        self.simulation.network.reset(one, other)
+
+    def change_link(self) -> None:
+        one, other = self._pair()
+        link = self.simulation.network.link(one, other)
+        link.latency_max = self.rng.choice((0.000_3, 0.01, 0.5))
+        link.chunk_size_max = self.rng.choice((None, 1, 50, 1000))
+        self.note(f"link {one} -> {other}: {link.latency_max} s, pieces {link.chunk_size_max}")
+        self._later(self._while(), self._restore_link, one, other)
+
+    def slow_disk(self) -> None:
+        host = self._replica()
+        self._usual_disk_s.setdefault(host, self.simulation.disk(host).sync_seconds)
+        self.simulation.disk(host).sync_seconds = SLOW_DISK_S
+        self.note(f"the disk of {host} is slow", "slow_disks")
+        self._later(self._while(), self._restore_disk, host)
+
+    def step_clock(self) -> None:
+        host = self.rng.choice(SERVERS)
+        step_ms = self.rng.choice((-1, 1)) * self.rng.choice((500, 5000, 60_000, 3_600_000))
+        self.note(f"the clock of {host} jumps by {step_ms} ms", "clock_steps")
+        self.simulation.clock(host).jump(step_ms)
+
+    def stop_cleanly(self) -> None:
+        host = self._replica()
+        self.note(f"{host} is told to stop", "stops")
+        self.group.stop_cleanly(host)
+
+    def trouble_the_controller(self) -> None:
+        deed = self.rng.choice(("kill", "kill", "power", "pause", "cut"))
+        if deed == "kill":
+            self._end(CONTROLLER)
+        elif deed == "power":
+            self.note("power cut of the controller", "controller_faults")
+            self.simulation.end(CONTROLLER, power_cut=True)
+        elif deed == "pause":
+            self._pause(CONTROLLER)
+        else:
+            seconds = self._while()
+            self.note(f"the controller is cut off for {seconds:.1f} s", "controller_faults")
+            for host in REPLICAS:
+                self._cut(CONTROLLER, host, seconds)
+                self._cut(host, CONTROLLER, seconds)
+
+    def kill_the_name_server(self) -> None:
+        self._end(NAMESRV)
+
+    def copy_a_store(self) -> None:
+        """For a later damage: the old copy of a whole store."""
+        host = self.rng.choice(REPLICAS)
+        self._copies[host] = self.simulation.disk(host).copy()
+        self.note(f"the store of {host} is copied")
+
+    def damage(self) -> None:
+        """Kill a replica, and damage its files before it starts again."""
+        host = self._replica()
+        if self.group.damaged or len(self.group.in_sync()) < 2:
+            return
+        self._end(host)
+        self.group.damaged.add(host)
+        deed = self.rng.choice(
+            (self._flip, self._flip, self._truncate, self._remove, self._turn_back)
+        )
+        self.note(f"damage of {host}: {deed(host)}", "damages")
+
+    # --- the ways of damage; each returns what it did
+
+    def _flip(self, host: str) -> str:
+        path = self._some_file(host)
+        at = flip_bit(self.simulation.disk(host), path, self.rng, end=self._used(host, path))
+        return f"a bit of {path} at {at}"
+
+    def _truncate(self, host: str) -> str:
+        path = self._some_file(host)
+        size = cut_file(self.simulation.disk(host), path, self.rng, end=self._used(host, path))
+        return f"{path} is cut to {size}"
+
+    def _remove(self, host: str) -> str:
+        path = self._some_file(host)
+        remove_file(self.simulation.disk(host), path)
+        return f"{path} is gone"
+
+    def _turn_back(self, host: str) -> str:
+        if host not in self._copies:
+            return self._remove(host)
+        self.simulation.disk(host).put_back(self._copies[host])
+        return "an old copy of the whole store"
+
+    def _some_file(self, host: str) -> Path:
+        """A file of the store that has content: half of the time one of the log."""
+        files = self.simulation.disk(host).files
+        found = sorted(path for path in files if path.is_relative_to(STORE) and files[path].size)
+        log = [path for path in found if path.parent == STORE / "commitlog"]
+        return self.rng.choice(log if log and self.rng.random() < 0.5 else found)
+
+    def _used(self, host: str, path: Path) -> int:
+        """The end of what is not zeros in a file."""
+        return max(len(self.simulation.disk(host).files[path].content.rstrip(b"\0")), 1)
+
+    # --- how it is done
+
+    def _replica(self) -> str:
+        """The master, half of the time."""
+        master = self.group.master()
+        if master is not None and self.rng.random() < 0.5:
+            return master
+        return self.rng.choice(REPLICAS)
+
+    def _pair(self) -> tuple[str, str]:
+        """Two hosts, most often servers."""
+        hosts = SERVERS if self.rng.random() < 0.8 else HOSTS
+        one, other = self.rng.sample(hosts, 2)
+        return one, other
+
+    def _while(self) -> float:
+        return self.rng.choice((1.0, 5.0, LONGEST_S)) * self.rng.uniform(0.1, 1)
+
+    def _later(self, seconds: float, act: Callable[..., object], *args: object) -> None:
+        self.simulation.loop.call_later(seconds, act, *args)
+
+    def _may_lose(self, host: str) -> bool:
+        """True if a power cut of this host is fair now."""
+        is_sync = self.group.shape.flush is FlushDiskType.SYNC_FLUSH
+        return is_sync or not self.group.damaged - {host}
+
+    def _cut_power(self, host: str) -> None:
+        if not self.simulation.process(host).alive:
+            return
+        if self.group.shape.flush is not FlushDiskType.SYNC_FLUSH:
+            self.group.damaged.add(host)
+        self.note(f"power cut of {host}", "power_cuts")
+        self.simulation.end(host, power_cut=True)
+
+    def _end(self, host: str) -> None:
+        """By kill -9."""
+        if self.simulation.process(host).alive:
+            self.note(f"kill {host}", "kills" if host in REPLICAS else f"kills_of_{host}")
+            self.simulation.end(host, power_cut=False)
+
+    def _pause(self, host: str) -> None:
+        process = self.simulation.process(host)
+        if process.alive and not process.paused:
+            seconds = self._while()
+            self.note(f"pause {host} for {seconds:.1f} s", "pauses")
+            process.pause()
+            self._later(seconds, process.resume)
+
+    def _cut(self, source: str, target: str, seconds: float) -> None:
+        self.simulation.network.cut(source, target)
+        self._later(seconds, self.simulation.network.heal, source, target)
+
+    def _restore_link(self, one: str, other: str) -> None:
+        link: Link = self.simulation.network.link(one, other)
+        usual = self.simulation.network.default_link
+        link.latency_max, link.chunk_size_max = usual.latency_max, usual.chunk_size_max
+
+    def _restore_disk(self, host: str) -> None:
+        if host in self._usual_disk_s:
+            self.simulation.disk(host).sync_seconds = self._usual_disk_s[host]
