@@ -1,0 +1,133 @@
+"""Our controller and our replicas together, on the simulated loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from tests.loops import in_loop, on_a_client_s_host
+from tests.simulation.world.simulation import Simulation
+from tests.unit.broker.replica.groups import CONTROLLER, HOSTS, Group
+
+from turbopump.config.controller_config import ControllerConfig
+from turbopump.controller import Controller
+
+
+class ControlledGroup(Group):
+    """A group whose controller is ours, on a disk of its own."""
+
+    decides: Controller
+
+    async def start_controller(self) -> None:
+        simulation = self.simulation
+        simulation.network.unsilence(CONTROLLER)
+        self.decides = Controller(
+            ControllerConfig(bind_address=CONTROLLER, controller_store_path="/controller"),
+            clock=simulation.clock(CONTROLLER),
+            disk=simulation.disk(CONTROLLER).mount(),
+        )
+        await self._run(CONTROLLER, self.decides.start, self.decides.close)
+
+    @property
+    def in_sync(self) -> tuple[int, ...]:
+        """The sync state set, as the controller knows it."""
+        group = self.decides.groups.get("broker-a")
+        return () if group is None else group.sync_state_set
+
+    async def until_in_sync(self, count: int) -> None:
+        async with asyncio.timeout(60.0):
+            while len(self.in_sync) != count:
+                await asyncio.sleep(0.05)
+
+
+def with_controller(story: Callable[..., Any], *, seed: int = 1) -> None:
+    """Run a story with a name server, our controller and three replicas."""
+
+    async def run(simulation: Simulation) -> None:
+        group = ControlledGroup(simulation)
+        await group.name_server()
+        await group.start_controller()
+        for host in HOSTS:
+            await group.replica(host)
+        await story(group)
+        await group.close()
+
+    on_a_client_s_host(run, seed=seed)
+
+
+@in_loop(with_controller)
+async def test_a_killed_master_is_replaced_and_returns_as_a_slave(
+    group: ControlledGroup, /
+) -> None:
+    first = await group.master_other_than()
+    talk = group.client(first)
+    await talk.create("T")
+    await group.until_in_sync(3)
+    await talk.send(b"before")
+    began = group.simulation.loop.time()
+    group.kill(first.host)
+    second = await group.master_other_than(first.host)
+    assert group.simulation.loop.time() - began < 3.0
+    await group.client(second).send(b"after")
+    await group.replica(first.host)
+    await group.until_slave(first.host)
+    await group.until_in_sync(3)
+    assert await group.client(second).all_bodies() == [b"before", b"after"]
+
+
+@in_loop(with_controller)
+async def test_a_master_that_loses_its_power_unnoticed_is_not_master_again_at_once(
+    group: ControlledGroup, /
+) -> None:
+    first = await group.master_other_than()
+    talk = group.client(first)
+    await talk.create("T")
+    await group.until_in_sync(3)
+    sent = [b"%d" % number for number in range(20)]
+    for body in sent:
+        await talk.send(body)
+    group.kill(first.host, power_cut=True)
+    await group.replica(first.host)
+    second = await group.master_other_than()
+    group_now = group.decides.groups.get("broker-a")
+    assert group_now is not None
+    assert group_now.master_epoch > 1
+    await group.until_in_sync(3)
+    assert await group.client(second).all_bodies() == sent
+
+
+@in_loop(with_controller)
+async def test_a_stopped_master_hands_over_and_no_send_fails(group: ControlledGroup, /) -> None:
+    first = await group.master_other_than()
+    talk = group.client(first)
+    await talk.create("T")
+    await group.until_in_sync(3)
+    stopping = asyncio.ensure_future(group.stop(first.host))
+    sent = [b"%d" % number for number in range(40)]
+    for body in sent:
+        await talk.send(body)
+        await asyncio.sleep(0.02)
+    await stopping
+    second = await group.master_other_than(first.host)
+    assert await group.client(second).all_bodies() == sent
+
+
+@in_loop(with_controller)
+async def test_sends_go_on_while_the_controller_is_away(group: ControlledGroup, /) -> None:
+    first = await group.master_other_than()
+    talk = group.client(first)
+    await talk.create("T")
+    await group.until_in_sync(3)
+    group.kill(CONTROLLER, power_cut=True)
+    await talk.send(b"without a controller")
+    await asyncio.sleep(5.0)
+    await talk.send(b"still without")
+    await group.start_controller()
+    await asyncio.sleep(5.0)
+    found = group.decides.groups.get("broker-a")
+    assert found is not None
+    assert (found.master, found.master_epoch) == (group.id_of(first.host), 1)
+    group.kill(first.host)
+    second = await group.master_other_than(first.host)
+    assert await group.client(second).all_bodies() == [b"without a controller", b"still without"]
