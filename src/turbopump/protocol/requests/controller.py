@@ -128,7 +128,7 @@ class ControllerMetadata(Reply, kw_only=True):
 
     - ``controller_leader_address``: the controller that answers all other requests, ``host:port``.
     - ``is_leader``: True if that is the one that answered.
-    - ``peers``: ``id-host:port`` of all controllers, separated by semicolons.
+    - ``peers``: ``id:host:port;`` of each controller.
     """
 
     group: str | None = None
