@@ -10,6 +10,9 @@ replicas. It returns the new group, which must be durable before the answer is s
   only member.
 - A process that registers as the recorded master has just started, and has forgotten what it
   promised. So its registration ends its mastership, and the offsets that it reports decide.
+- A member of the set that has started again may have lost messages, by a power cut for example.
+  It is elected only while all members are alive, so that the longest log is known, until a master
+  takes it into the set anew.
 
 Checks and response codes are in the order of apache/rocketmq `ReplicasInfoManager`. Pure: times,
 connections and files are unknown here.
@@ -55,6 +58,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     - ``next_id``: the id for the next new replica.
     - ``master``: id of the master, or None.
     - ``sync_state_set``: ids of the replicas with every acknowledged message, in order.
+    - ``restarted``: those of them that have started again since they joined the set.
     - ``confirm_offset``: the highest confirm offset that a master had reported at the time of the
       last decision. -1 means none.
     """
@@ -67,6 +71,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     master_epoch: int = 0
     sync_state_set: tuple[int, ...] = ()
     sync_state_set_epoch: int = 0
+    restarted: tuple[int, ...] = ()
     confirm_offset: int = -1
 
     def replica(self, id_: int | None) -> Replica | None:
@@ -234,6 +239,8 @@ def register(group: Group | None, request: requests.RegisterReplica, view: View)
             for one in group.replicas
         )
         group = _changed(group, view, replicas=moved)
+    if request.broker_id in group.sync_state_set and request.broker_id not in group.restarted:
+        group = _changed(group, view, restarted=(*group.restarted, request.broker_id))
     election = None
     if group.master == request.broker_id:
         decision = elect_after_death(group, view)
@@ -287,7 +294,11 @@ def alter_set(
     if fault is not None:
         return Decision(group, fault)
     changed = _changed(
-        group, view, sync_state_set=wanted, sync_state_set_epoch=group.sync_state_set_epoch + 1
+        group,
+        view,
+        sync_state_set=wanted,
+        sync_state_set_epoch=group.sync_state_set_epoch + 1,
+        restarted=tuple(one for one in group.restarted if one in wanted),
     )
     reply = requests.AlterSyncStateSetReply(new_sync_state_set_epoch=changed.sync_state_set_epoch)
     return Decision(changed, Answer(reply=reply, body=changed.set_body))
@@ -391,6 +402,11 @@ def reason(group: Group, election: Election, only: int | None = None) -> str:
     if only is not None and only not in group.sync_state_set:
         return f"replica {only} is not in the sync state set {members}"
     live = [one.id for one in election.candidates]
+    if only is not None and only in group.restarted:
+        return (
+            f"replica {only} has started again, and may have lost messages: the master must take "
+            "it into the sync state set anew"
+        )
     if only is not None and only not in live:
         return f"replica {only} sends no heartbeats"
     if election.behind:
@@ -398,6 +414,11 @@ def reason(group: Group, election: Election, only: int | None = None) -> str:
         return (
             f"the logs of live members of the sync state set {members} end before the confirmed "
             f"offset {group.confirm_offset}: {ends}"
+        )
+    if group.restarted:
+        return (
+            f"of the sync state set {members} the replicas {sorted(group.restarted)} have started "
+            "again, and may have lost messages: one of them is elected when all members are alive"
         )
     return f"no member of the sync state set {members} sends heartbeats"
 
@@ -413,15 +434,19 @@ def _election(group: Group, view: View, only: int | None) -> Election:
     """Elect from the group.
 
     A replica whose epoch is beyond the last one of this controller is no candidate: either its
-    files are damaged, or the controller's file is an old one.
+    files are damaged, or the controller's file is an old one. A restarted member is a candidate
+    only beside all other members, and never in place of a better one.
     """
     live = [
         one
         for one in view.live.values()
         if group.replica(one.id) is not None and (one.epoch <= group.master_epoch or view.unclean)
     ]
+    members = [one for one in live if one.id in group.sync_state_set]
+    if len(members) < len(group.sync_state_set) or only is not None:
+        members = [one for one in members if one.id not in group.restarted]
     return elect(
-        [one for one in live if one.id in group.sync_state_set],
+        members,
         live,
         confirmed=max(group.confirm_offset, view.confirmed),
         unclean=view.unclean,
@@ -458,6 +483,7 @@ def _elected(group: Group, view: View, election: Election) -> Decision:
         "master_epoch": highest + 1,
         "sync_state_set": (elected,),
         "sync_state_set_epoch": group.sync_state_set_epoch + 1,
+        "restarted": (),
     }
     if election.unclean:  # what was confirmed is given up
         changes["confirm_offset"] = view.live[elected].max_offset
@@ -551,6 +577,7 @@ def clean(group: Group | None, request: requests.CleanBrokerData, view: View) ->
     if cleaned & set(group.sync_state_set):
         changes["sync_state_set"] = tuple(i for i in group.sync_state_set if i not in cleaned)
         changes["sync_state_set_epoch"] = group.sync_state_set_epoch + 1
+        changes["restarted"] = tuple(i for i in group.restarted if i not in cleaned)
     if group.master in cleaned:
         changes |= {"master": None, "master_epoch": group.master_epoch + 1}
     if len(left) == len(group.replicas):

@@ -181,6 +181,40 @@ def test_a_master_that_registers_alone_is_elected_again_by_its_true_offset() -> 
     assert (whole.master, whole.master_epoch) == (1, 6)
 
 
+def test_a_restarted_member_is_elected_only_beside_all_other_members() -> None:
+    group = registered(led(sync_state_set=(2, 3), master=2), 2, alive(2)).group
+    assert group is not None
+    assert (group.master, group.restarted) == (None, (2,))
+    found = elect_after_death(group, seen(Candidate(2, 4, 900)))
+    assert found.group is group
+    assert "[2] have started again, and may have lost messages" in str(found.answer.remark)
+    assert elect_after_death(group, alive(1, 2)).group is group
+    never_stopped = elect_after_death(group, seen(Candidate(3, 4, 950))).group
+    assert never_stopped is not None
+    assert (never_stopped.master, never_stopped.restarted) == (3, ())
+    both = elect_after_death(group, seen(Candidate(2, 4, 900), Candidate(3, 4, 800))).group
+    assert both is not None
+    assert both.master == 2  # the longer log
+
+
+def test_a_restarted_member_is_trusted_when_the_master_takes_it_in_anew() -> None:
+    group = registered(led(), 2, alive(1, 3)).group
+    assert group is not None
+    assert (group.master, group.restarted) == (1, (2,))
+    assert "may have lost" in str(asked(group, 2, alive(1, 2, 3), designate=True).answer.remark)
+    without = altered(group, [1, 3], alive(1, 3)).group
+    assert without is not None
+    assert without.restarted == ()
+    anew = altered(without, [1, 2, 3], alive(1, 2, 3), set_epoch=8).group
+    assert anew is not None
+    assert asked(anew, 2, alive(1, 2, 3), designate=True).answer.code == 0
+    cleaned_away = cleaned(
+        group, broker_controller_ids_to_clean="2", is_clean_living_broker=True
+    ).group
+    assert cleaned_away is not None
+    assert cleaned_away.restarted == ()
+
+
 # --- The sync state set.
 
 
@@ -427,6 +461,7 @@ class AnyHistory(RuleBasedStateMachine):
         assert ids == sorted(set(ids))
         assert not ids or ids[-1] < group.next_id
         assert set(group.sync_state_set) <= set(ids)
+        assert set(group.restarted) <= set(group.sync_state_set)
         if group.master is not None:
             assert group.master in group.sync_state_set
 
