@@ -152,6 +152,17 @@ class CopyingLink:
         log.info("master's HA address changes old=%s new=%s", self.address, address)
         self.address = address
         self._has_address.set()
+        self.begin_again()
+
+    def begin_again(self) -> None:
+        """Connect to the master at once, instead of a present connection, attempt or pause."""
+        self._pause = AGAIN_MIN_S
+        if self._task is not None:
+            self._task.cancel()
+            self.start()
+
+    def reconnect(self) -> None:
+        """Connect to the master again, because there is news about it."""
         if self.peer is not None:
             self.peer.close()
 
@@ -176,9 +187,9 @@ class CopyingLink:
         try:
             peer = await self._connect(address)
         except (RemotingError, ProtocolError, ReadsRefusedError) as error:
-            self._record_fault(f"the master's history cannot be read: {error}")
+            self._record_fault(f"the master cannot be asked before its log is copied: {error}")
             return self._next_pause()
-        except CopyError as error:
+        except StoreError as error:  # a CopyError, among others
             self.refusal = str(error)
             self._record_fault(self.refusal)
             return REFUSED_S
@@ -197,7 +208,8 @@ class CopyingLink:
         try:
             cause = await peer.ended
         finally:
-            self.peer = None
+            if self.peer is peer:
+                self.peer = None
             peer.close()
         if peer.connection.accepted:
             self.copied_until = peer.connection.last_read

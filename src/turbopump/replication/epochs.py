@@ -170,6 +170,13 @@ class EpochFile:
         saved = read_epochs(disk, path)
         self.epochs = saved.cut_to(end).without_before(start)
 
+    def reached(self, end: int) -> EpochList:
+        """Return the epochs of a log that ends at ``end``.
+
+        A slave has all epochs of its master before it has their bytes.
+        """
+        return self.epochs.cut_to(end)
+
     def save_now(self, epochs: EpochList) -> None:
         """Replace the list and its file in this thread. Raises OSError."""
         _write(self._disk, self._path, epochs)

@@ -59,7 +59,8 @@ class ReplicaSlaveLink(CopyingLink):
         again.
         """
         self.before_copying: Callable[[], Awaitable[None]] = _nothing
-        """Awaited before each connection. Raises RemotingError or ProtocolError if that fails."""
+        """Awaited before each connection. Raises RemotingError, ProtocolError or StoreError if the
+        master cannot be copied yet."""
         self.cut_to: int | None = None
         """Offset to which the log must be cut, or None."""
 
@@ -71,8 +72,8 @@ class ReplicaSlaveLink(CopyingLink):
         renews = master_epoch > self.master_epoch and address == self.address
         self.master_epoch = max(self.master_epoch, master_epoch)
         self.set_master(address)
-        if renews and self.peer is not None:
-            self.peer.close()
+        if renews:
+            self.begin_again()
 
     async def prepare(self, handshake: SlaveHandshake | None, *, by_tls: bool) -> ReplicaMasterPeer:
         while self.cut_to is not None:

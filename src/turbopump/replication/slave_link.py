@@ -65,11 +65,6 @@ class SlaveLink(CopyingLink):
         CopyError if this master must not be copied.
         """
 
-    def reconnect(self) -> None:
-        """Connect to the master again, so that ``begin_at`` learns more about the master."""
-        if self.peer is not None:
-            self.peer.close()
-
     async def prepare(self, handshake: SlaveHandshake | None, *, by_tls: bool) -> MasterPeer:
         wanted = await self.begin_at(handshake is not None, by_tls)
         if wanted is not None:

@@ -3,7 +3,9 @@
 The controller owns the set, and elects the next master from it. The master asks the controller to
 change it (request 1001), and confirms messages. These rules hold together:
 
-1. The confirmed offset is the smallest acknowledged offset in the set. It never moves back.
+1. The confirmed offset is the smallest acknowledged offset in the set. It never moves back. It
+   moves only while the set has `minInSyncReplicas` members: before that, the controller may still
+   elect any member of the last set that had them.
 2. A request is open until the controller has refused it, or has sent a set with a higher number.
    An open request may take effect at any moment, also if its answer never comes. So meanwhile each
    replica counts that is in the set or in an open request.
@@ -63,7 +65,7 @@ class SyncStateSet:
     - ``epoch_start``: offset at which the master's epoch begins.
     - ``confirmed``: offset that was confirmed before.
     - ``catch_up``: seconds for which a slave stays wanted after it last had the whole log.
-    - ``size_min``: number of members without which sends are refused.
+    - ``size_min``: number of members without which sends are refused and nothing is confirmed.
     """
 
     def __init__(
@@ -208,7 +210,7 @@ class SyncStateSet:
         return -1 if slave is None else slave.acked
 
     def _confirm(self) -> None:
-        if self.ids:
+        if self.is_writable:
             least = min(map(self._acked, self.counted))
             self.confirmed = max(self.confirmed, least)
 

@@ -240,7 +240,7 @@ async def test_a_slave_that_was_refused_once_comes_again_before_clients_send(
     await replicas.master(**SYNC, **only_proven)
     link = slave.parts.listening.replication.slave
     assert link is not None
-    await until_fault(link, "master's history cannot be read")
+    await until_fault(link, "the master cannot be asked before its log is copied")
     await replicas.stop(MASTER)
     master = await replicas.master(**SYNC)
     await until_joined(master, seconds=WITHOUT_SLAVE_S / 2)

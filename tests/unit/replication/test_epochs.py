@@ -91,11 +91,11 @@ def test_a_message_that_only_the_old_master_had_is_cut_after_two_elections_witho
 def test_logs_that_were_written_by_masters_agree_before_their_common_point(
     data: st.DataObject,
 ) -> None:
-    """Replicas take turns as the master. Each new master cuts nothing, each slave to the point."""
+    """Replicas take turns as the master, copy a part, and lose their tails with the power."""
     logs = [list[str](), list[str](), list[str]()]
     lists = [EpochList(), EpochList(), EpochList()]
     epoch = 0
-    for _ in range(data.draw(st.integers(1, 8))):
+    for _ in range(data.draw(st.integers(1, 10))):
         master = data.draw(st.integers(0, 2))
         epoch += 1
         lists[master] = lists[master].append(epoch, len(logs[master]))
@@ -106,15 +106,17 @@ def test_logs_that_were_written_by_masters_agree_before_their_common_point(
                 continue
             end = len(logs[slave])
             point = common_point(lists[slave], end, lists[master], len(logs[master]))
-            point = max(point, 0) if not end else point
-            if point < 0:
+            if point == NO_COMMON_POINT:
                 point = 0  # the operator empties the store
             assert logs[slave][:point] == logs[master][:point]
             del logs[slave][point:]
-            lists[slave] = lists[master].cut_to(point)
+            lists[slave] = lists[master]  # also the epochs that it does not reach yet
             copied = data.draw(st.integers(point, len(logs[master])))
             logs[slave] += logs[master][point:copied]
-            lists[slave] = lists[master].cut_to(copied)
+        for one in range(3):
+            if data.draw(st.booleans()):  # it is opened again, perhaps after a power cut
+                del logs[one][data.draw(st.integers(0, len(logs[one]))) :]
+                lists[one] = lists[one].cut_to(len(logs[one]))
 
 
 def test_the_file_is_apaches_text(tmp_path: Path) -> None:
@@ -149,6 +151,13 @@ def test_a_damaged_or_missing_file_is_read_from_its_copy_which_is_not_older(tmp_
 def test_epochs_outside_the_log_are_dropped_when_it_opens(tmp_path: Path) -> None:
     file_of(tmp_path).save_now(epochs((1, 0), (2, 500), (3, 900)))
     assert file_of(tmp_path, start=500, end=800).epochs == epochs((2, 500))
+
+
+def test_a_slave_that_is_behind_has_reached_fewer_epochs(tmp_path: Path) -> None:
+    one = file_of(tmp_path)
+    one.save_now(epochs((1, 0), (2, 500), (3, 900)))
+    assert one.reached(500).last_epoch == 2
+    assert one.reached(499) == epochs((1, 0))
 
 
 def test_a_list_that_cannot_be_saved_is_not_taken(

@@ -12,17 +12,19 @@ def of(*ids: int) -> frozenset[int]:
     return frozenset(ids)
 
 
-def alone(*, epoch_start: int = 100, confirmed: int = 80, own_end: int = 100) -> SyncStateSet:
+def alone(
+    *, epoch_start: int = 100, confirmed: int = 80, own_end: int = 100, size_min: int = 1
+) -> SyncStateSet:
     """Master A right after its election."""
-    one = SyncStateSet(A, epoch_start, confirmed, catch_up=15.0, size_min=2)
+    one = SyncStateSet(A, epoch_start, confirmed, catch_up=15.0, size_min=size_min)
     one.note_own_end(own_end)
     one.set_members(of(A), 5, 0.0)
     return one
 
 
-def with_two() -> SyncStateSet:
+def with_two(*, size_min: int = 1) -> SyncStateSet:
     """Master A, and B in the set. Both have 100."""
-    one = alone()
+    one = alone(size_min=size_min)
     one.connect(B, 0.0, learner=False)
     one.acknowledge(B, 100, 100, 0.0)
     assert one.next_request(0.0) == of(A, B)
@@ -36,11 +38,22 @@ def test_before_the_controller_has_sent_a_set_nothing_is_confirmed_or_asked() ->
     assert (one.confirmed, one.next_request(0.0), one.is_writable) == (80, None, False)
 
 
-def test_an_elected_master_confirms_all_it_has_and_waits_for_a_second_member_for_sends() -> None:
+def test_a_set_that_may_have_one_member_confirms_all_that_an_elected_master_has() -> None:
     one = alone()
     assert one.confirmed == 100
-    assert not one.is_writable
-    assert with_two().is_writable
+    assert one.is_writable
+
+
+def test_an_elected_master_confirms_nothing_before_the_set_has_enough_members() -> None:
+    one = alone(size_min=2)
+    assert (one.confirmed, one.is_writable) == (80, False)
+    full = with_two(size_min=2)
+    assert (full.confirmed, full.is_writable) == (100, True)
+    full.disconnect(B)
+    full.next_request(1.0)
+    full.set_members(of(A), 7, 1.0)
+    full.note_own_end(150)
+    assert (full.confirmed, full.is_writable) == (100, False)
 
 
 def test_a_slave_is_asked_for_when_it_has_all_that_is_confirmed_and_the_start_of_the_epoch() -> (
@@ -108,7 +121,6 @@ def test_a_member_that_left_counts_until_the_controller_has_taken_it_out() -> No
     assert one.confirmed == 100
     one.set_members(of(A), 7, 1.0)
     assert one.confirmed == 150
-    assert not one.is_writable
 
 
 def test_a_request_without_an_answer_stays_open_until_a_newer_set_comes() -> None:
@@ -201,12 +213,12 @@ _EVENTS = st.one_of(
 )
 
 
-@given(events=st.lists(_EVENTS, max_size=60))
+@given(events=st.lists(_EVENTS, max_size=60), size_min=st.integers(1, 2))
 def test_what_is_confirmed_is_on_each_member_whenever_the_controller_elects(
-    events: list[tuple[str | int, ...]],
+    events: list[tuple[str | int, ...]], size_min: int
 ) -> None:
     """The controller may apply a request at any moment, and its answers may be lost."""
-    one = alone()
+    one = alone(size_min=size_min)
     end, now, before = 100, 0.0, one.confirmed
     has = {A: 100, B: 0, C: 0}
     """The bytes that each replica has for ever. Nothing loses its log in this story."""

@@ -169,7 +169,7 @@ class GroupReplication:
 
     def epochs(self) -> list[EpochEntry]:
         """Return the epochs of the log, for request 1007."""
-        epochs = self._epochs.epochs
+        epochs = self._epochs.reached(self._store.log.end)
         return [
             EpochEntry(
                 epoch=one.epoch,
@@ -185,7 +185,8 @@ class GroupReplication:
         offset."""
         store = self._store
         end = min(store.log.end, store.durable.value) if self._synchronous else store.log.end
-        return max(self._epochs.epochs.last_epoch, 0), end, min(store.confirmed.value, end)
+        epoch = self._epochs.reached(end).last_epoch
+        return max(epoch, 0), end, min(store.confirmed.value, end)
 
     def best_member(self) -> int | None:
         """Return the id of the slave in the sync state set that has most of the log, or None."""
