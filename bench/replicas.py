@@ -1,6 +1,7 @@
 """`python -m bench.replicas`: a master and its slave, ours beside Apache's.
 
 `sync`: a SYNC_MASTER that waits for its slave (`inSyncReplicas=2`), 64 sends of 1 KiB outstanding;
+`group`: the same pair beside a group of two replicas under a controller, ours alone;
 `async`: what a slave costs an ASYNC_MASTER, each master with and without one in turn; `behind`: a
 slave that is 1 GiB behind, and what its master's senders feel meanwhile; `tables`: what copying
 5,000 topics and 1,000 groups costs while nothing changes (ours alone). All of them, unless some are
@@ -16,8 +17,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -49,6 +50,8 @@ GIB = 1 << 30
 TOPICS, GROUPS = 5_000, 1_000
 SYNC_RATE_MIN, SYNC_CPU_MAX, SYNC_P50_MAX = 2.0, 0.5, 0.5
 """SYNC_MASTER, of Apache's."""
+GROUP_CPU_MAX = 1.1
+"""CPU of a message in controller mode, of SYNC_MASTER with the same acknowledgements."""
 SLAVE_CPU_MAX = 1.15
 """CPU of a message with a slave, of that without one."""
 CATCH_UP_MIN, BUSY_P99_MAX = 1.0, 1.3
@@ -56,7 +59,7 @@ CATCH_UP_MIN, BUSY_P99_MAX = 1.0, 1.3
 """
 TABLES_CPU_MAX = 0.01
 """Maximum share of a core, on each side."""
-PARTS = ("sync", "async", "behind", "tables")
+PARTS = ("sync", "group", "async", "behind", "tables")
 BATCH = ("--mode", "batch", "--count", "32", "--outstanding", "4")
 
 
@@ -67,6 +70,7 @@ class Pair:
     master: RunningBroker
     directory: Path
     ha_port: int
+    controller: str | None = None
 
     @contextmanager
     def slave(self) -> Iterator[int]:
@@ -106,12 +110,16 @@ class Pair:
     ) -> int:
         home.mkdir(parents=True, exist_ok=True)
         conf = home / "broker.conf"
-        own = {
+        own: dict[str, str | int | bool] = {
             "brokerName": "broker-a",
             "listenPort": free_ports(-2, 0, 1),
             "storePathRootDir": str(home / "store"),
-            "haMasterAddress": f"127.0.0.1:{self.ha_port}",
         }
+        if self.controller is None:
+            own["haMasterAddress"] = f"127.0.0.1:{self.ha_port}"
+        else:  # it gives the role
+            del settings["brokerRole"], settings["brokerId"]
+            own |= group_settings(self.controller)
         conf.write_text(properties_text({**own, **settings}))
         where = ("-c", str(conf), "-n", self.master.namesrv)
         return spawn(stack, home, "broker", *where).pid
@@ -140,7 +148,9 @@ class Pair:
 
 
 @contextmanager
-def pair_of(name: str, directory: Path, cores: Cores, **settings: str | int) -> Iterator[Pair]:
+def pair_of(
+    name: str, directory: Path, cores: Cores, **settings: str | int | bool
+) -> Iterator[Pair]:
     """A master of one kind, without a slave yet; not waited for."""
     directory = directory / name
     with ExitStack() as stack, running_on(cores.broker):
@@ -183,6 +193,55 @@ def sync(directory: Path, cores: Cores, pairs: int, seconds: float) -> Iterator[
         yield row(f"SYNC_MASTER {name}", results)
     limits = (SYNC_RATE_MIN, SYNC_CPU_MAX, SYNC_P50_MAX)
     yield ratios("ours / Apache's", found[APACHE], found[OURS], limits)
+
+
+def group_settings(controller: str) -> dict[str, str | int | bool]:
+    """Settings of a replica that waits for one other."""
+    return {"enableControllerMode": True, "controllerAddr": controller, "minInSyncReplicas": 2}
+
+
+def in_group(
+    directory: Path, cores: Cores, pairs: int, seconds: float
+) -> Iterator[tuple[str, ...]]:
+    """Rows of a SYNC_MASTER and of the master of a group, each with one other broker."""
+    plain, grouped = list[LoadResult](), list[LoadResult]()
+    role: dict[str, str | int] = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": 2}
+    with ExitStack() as stack:
+        one = stack.enter_context(pair_of(OURS, directory / "plain", cores, **role))
+        stack.enter_context(one.slave())
+        ready(one)
+        home = directory / "controller"
+        home.mkdir(parents=True)
+        conf, port = home / "controller.conf", free_ports(0)
+        conf.write_text(properties_text({"listenPort": port}))
+        spawn(stack, home, "controller", "-c", str(conf), "--data", str(home / "data"))
+        controller = f"127.0.0.1:{port}"
+        settings = group_settings(controller)
+        pair = stack.enter_context(pair_of(OURS, directory / "group", cores, **settings))
+        two = replace(pair, controller=controller)
+        until_replica_leads(two)
+        stack.enter_context(two.slave())
+        ready(two)
+        for master in (one, two):
+            master.measure(cores, 2.0)
+        for _ in range(pairs):
+            plain.append(one.measure(cores, seconds))
+            grouped.append(two.measure(cores, seconds))
+    yield row("SYNC_MASTER, one slave", plain)
+    yield row("controller mode, two replicas", grouped)
+    yield ratios("controller mode / SYNC_MASTER", plain, grouped, (None, GROUP_CPU_MAX, None))
+
+
+def until_replica_leads(pair: Pair) -> None:
+    """Wait until the first replica is the master, so that the second one is not."""
+    deadline = time.monotonic() + START_S
+    while True:
+        with suppress(OSError, RuntimeError, ValueError):
+            if json.loads(ask(pair.master.port, HA_STATUS)).get("master"):
+                return
+        if time.monotonic() > deadline:
+            raise TimeoutError("the first replica does not become the master")
+        time.sleep(0.05)
 
 
 def asynchronous(
@@ -323,6 +382,7 @@ def main(what: tuple[str, ...], pairs: int, seconds: float, ours_only: bool) -> 
     with tempfile.TemporaryDirectory(dir=CACHE, prefix="replicas-") as home:
         directory = Path(home)
         parts = {
+            "group": lambda: in_group(directory / "group", cores, pairs, seconds),
             "sync": lambda: sync(directory / "sync", cores, pairs, seconds),
             "async": lambda: asynchronous(directory / "async", cores, pairs, seconds, names),
             "behind": lambda: far_behind(directory / "behind", cores, names, seconds),

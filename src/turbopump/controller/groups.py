@@ -282,7 +282,12 @@ def alter_set(
     body: requests.SyncStateSet,
     view: View,
 ) -> Decision:
-    """Replace the sync state set, as its master asks (1001)."""
+    """Replace the sync state set, as its master asks (1001).
+
+    A request for the present set with the present epochs is granted, and gets the next number: an
+    earlier request of the master, whose answer was lost, can then no longer take effect. RocketMQ
+    refuses it.
+    """
     if group is None:
         return _refused(
             None,
@@ -312,7 +317,11 @@ def _set_fault(
     view: View,
 ) -> Answer | None:
     failed = ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED
-    if wanted == group.sync_state_set:
+    is_present = (request.master_epoch, set_epoch) == (
+        group.master_epoch,
+        group.sync_state_set_epoch,
+    )
+    if wanted == group.sync_state_set and not is_present:
         return Answer(failed, f"the sync state set is {list(wanted)} already")
     if group.master is None or group.master != request.master_broker_id:
         return Answer(

@@ -155,8 +155,9 @@ class ReplicaMasterLink:
     def set_sync_state(self, ids: frozenset[int], set_epoch: int) -> None:
         """Set the sync state set, as the controller says. An older one is ignored."""
         before = self.members.ids
-        self._note_own_end()
-        self.members.set_members(ids, set_epoch, asyncio.get_running_loop().time())
+        now = asyncio.get_running_loop().time()
+        self._note_own_end(now)
+        self.members.set_members(ids, set_epoch, now)
         if self.members.ids != before:
             log.info(
                 "sync state set changes old=%s new=%s number=%d",
@@ -168,13 +169,18 @@ class ReplicaMasterLink:
         self.on_writable()
 
     def request_refused(self) -> None:
-        """Record that the controller has refused the wanted set, so that it never takes effect."""
+        """Record that the controller has refused the wanted set, so that it never takes effect.
+
+        Only a refusal of one member proves that (codes 2003 and 2006). All others may be the answer
+        to a repeated request whose first copy took effect, or come after a change of the master:
+        call ``request_unanswered`` for them.
+        """
         self.members.request_refused()
         self._publish()
 
     def request_unanswered(self) -> None:
         """Record that the answer to the wanted set is unknown. The set is asked for again."""
-        self.members.repeat_request()
+        self.members.repeat_request(asyncio.get_running_loop().time())
 
     def record_begin(self, slave: ReplicaPeer) -> None:
         """Record the handshake of a slave. An older connection of the same slave is closed."""
@@ -202,25 +208,23 @@ class ReplicaMasterLink:
         replica_id = slave.replica_id
         if replica_id is None or self._by_id.get(replica_id) is not slave:
             return
-        own_end = self._note_own_end()
+        own_end = self._note_own_end(now)
         self.members.acknowledge(replica_id, slave.connection.acked, own_end, now)
         if replica_id not in self.members.ids:
             self._ask_for_wanted(now)
         self._publish()
 
     def _check_members(self, now: float) -> None:
-        self._note_own_end()
         self._ask_for_wanted(now)
-        self._publish()
 
-    def _note_own_end(self) -> int:
+    def _note_own_end(self, now: float) -> int:
         end = self.store.durable.value if self._durable_only else self.store.log.end
-        self.members.note_own_end(end)
+        self.members.note_own_end(end, now)
         return end
 
     def _ask_for_wanted(self, now: float) -> None:
         """Ask the controller for the wanted set, if it is another one and no request is open."""
-        self._note_own_end()
+        self._note_own_end(now)
         wanted = self.members.next_request(now)
         self._publish()  # other members may count from now on
         if wanted is not None:

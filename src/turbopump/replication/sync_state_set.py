@@ -7,8 +7,8 @@ change it (request 1001), and confirms messages. These rules hold together:
    moves only while the set has `minInSyncReplicas` members: before that, the controller may still
    elect any member of the last set that had them.
 2. A request is open until the controller has refused it, or has sent a set with a higher number.
-   An open request may take effect at any moment, also if its answer never comes. So meanwhile each
-   replica counts that is in the set or in an open request.
+   An open request may take effect at any moment, also if its answer never comes: a network may
+   deliver it late. So meanwhile each replica counts that is in the set or in an open request.
 3. A slave is wanted in the set when it has all that is confirmed and the start of this epoch. It is
    not wanted any more when its connection has ended, when it has not caught up for a while, or when
    it came back with less than is confirmed.
@@ -16,6 +16,9 @@ change it (request 1001), and confirms messages. These rules hold together:
    a moment before it is asked for, so that the confirmed offset waits for it.
 
 So whatever set the controller elects from, each of its members has what was confirmed.
+
+A slave that had the whole log at its last report is caught up as long as nothing is stored, but for
+15 s at most: Apache's slaves report no more often than each 5 s.
 
 Values in, values out: ids, offsets and times (monotonic seconds) come in. The controller, sockets
 and the loop are unknown here. Source: apache/rocketmq ``AutoSwitchHAService``; differences: rule 2
@@ -31,6 +34,10 @@ from typing import Final
 
 EVERYTHING: Final = 1 << 62
 """Offset beyond the end of every log."""
+IDLE_S: Final = 15.0
+"""Seconds after its last report for which a slave with the whole log counts as caught up."""
+LOST_S: Final = 120.0
+"""Seconds after which a request without an answer can no longer arrive: TCP has given it up."""
 JOIN_S: Final = 1.0
 """Seconds for which the confirmed offset waits for a slave that is about to join."""
 JOIN_AGAIN_S: Final = 10.0
@@ -84,6 +91,8 @@ class SyncStateSet:
         self._open: frozenset[int] = frozenset()
         self._joining: frozenset[int] = frozenset()
         self._asked = False
+        self._lost_at: float | None = None
+        """Time at which an open request was given up, because no answer had come."""
         self._slaves: dict[int, _Slave] = {}
 
     @property
@@ -107,6 +116,7 @@ class SyncStateSet:
         if set_epoch > self.set_epoch:
             self._open = frozenset()
             self._asked = False
+            self._lost_at = None
             for one in ids - self.ids - {self.own_id}:
                 slave = self._slaves.setdefault(one, _Slave())
                 slave.caught_up = max(slave.caught_up, now)  # time to connect
@@ -115,13 +125,15 @@ class SyncStateSet:
         self._confirm()
 
     def request_refused(self) -> None:
-        """Record that the controller has refused the open request, so that it never takes effect.
+        """Record that the controller has refused the request, so that it never takes effect.
 
-        Do not call it for a request without an answer, or with one that leaves this open.
+        An earlier request without an answer stays open. Do not call this for an answer that leaves
+        open what has become of the request.
         """
-        self._open = frozenset()
         self._asked = False
-        self._confirm()
+        if self._lost_at is None:
+            self._open = frozenset()
+            self._confirm()
 
     def next_request(self, now: float) -> frozenset[int] | None:
         """Return the set to ask the controller for. It is open from now on.
@@ -132,6 +144,9 @@ class SyncStateSet:
         """
         if self._asked or self.set_epoch < 0:
             return None
+        if self._lost_at is not None and now - self._lost_at > LOST_S:
+            self._lost_at = None
+            self._open = frozenset()
         wanted = self._wanted(now)
         is_due = wanted != self.ids or bool(self._open)
         if is_due:
@@ -141,9 +156,11 @@ class SyncStateSet:
         self._confirm()
         return wanted if is_due else None
 
-    def repeat_request(self) -> None:
+    def repeat_request(self, now: float) -> None:
         """Allow the next request, because the last one got no answer. That one stays open."""
-        self._asked = False
+        if self._asked:  # else a newer set has ended the request
+            self._asked = False
+            self._lost_at = now
 
     def connect(self, replica_id: int, now: float, *, learner: bool) -> None:
         """Record a new connection of a slave. The slave may have lost data meanwhile."""
@@ -179,8 +196,12 @@ class SyncStateSet:
         if replica_id in self.counted:
             self._confirm()
 
-    def note_own_end(self, end: int) -> None:
+    def note_own_end(self, end: int, now: float) -> None:
         """Set the end of the master's own log, the durable one under SYNC_FLUSH."""
+        if end > self._own_end:
+            for slave in self._slaves.values():
+                if slave.acked >= self._own_end and now - slave.report <= IDLE_S:
+                    slave.caught_up = max(slave.caught_up, now)  # it had everything until now
         self._own_end = end
         self._confirm()
 
@@ -199,8 +220,11 @@ class SyncStateSet:
     def is_caught_up(self, replica_id: int, now: float) -> bool:
         """Return True if a connected slave had the whole log in the last ``catch_up`` seconds."""
         slave = self._slaves.get(replica_id)
-        if slave is None or not slave.connected:
-            return False
+        return slave is not None and slave.connected and self._is_fresh(slave, now)
+
+    def _is_fresh(self, slave: _Slave, now: float) -> bool:
+        if slave.connected and slave.acked >= self._own_end:
+            return now - slave.report <= max(IDLE_S, self._catch_up)
         return now - slave.caught_up <= self._catch_up
 
     def _acked(self, replica_id: int) -> int:
@@ -219,7 +243,7 @@ class SyncStateSet:
         found = set[int]()
         for one, slave in self._slaves.items():
             behind = slave.connected and self._epoch_start <= slave.acked < self.confirmed
-            fresh = now - slave.caught_up <= self._catch_up and not slave.learner
+            fresh = self._is_fresh(slave, now) and not slave.learner
             if one in self.ids or one in self._open or not (behind and fresh):
                 continue
             if now >= slave.joins_from:
@@ -232,7 +256,7 @@ class SyncStateSet:
     def _wanted(self, now: float) -> frozenset[int]:
         found = {self.own_id}
         for one, slave in self._slaves.items():
-            if slave.learner or now - slave.caught_up > self._catch_up:
+            if slave.learner or not self._is_fresh(slave, now):
                 continue
             has_confirmed = slave.connected and slave.acked >= self.confirmed
             if one in self.ids:

@@ -234,6 +234,13 @@ def test_the_checks_of_a_set_come_in_the_order_of_apaches() -> None:
     assert [one.answer.code for one in codes] == [2013, 2013, 2002, 2000, 2001, 2003, 2006, 2013, 0]
 
 
+def test_the_present_set_gets_a_new_number_so_that_a_lost_request_cannot_take_effect() -> None:
+    found = altered(led(), [3, 2, 1], alive(1, 2, 3)).group
+    assert found is not None
+    assert found.sync_state_set == (1, 2, 3)
+    assert found.sync_state_set_epoch == led().sync_state_set_epoch + 1
+
+
 def test_a_new_set_raises_its_epoch_and_keeps_what_was_confirmed() -> None:
     found = altered(led(), [2, 1, 2], alive(1, 2, confirmed=77))
     assert found.group == led(sync_state_set=(1, 2), sync_state_set_epoch=8, confirm_offset=77)

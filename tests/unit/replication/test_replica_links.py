@@ -65,7 +65,7 @@ async def test_a_master_confirms_nothing_alone_after_its_slave_has_left(tmp_path
         b.follow(a, 1)
         await until_count(a.asked, 3)
         a.grant()
-        assert a.confirmed == end
+        await until(a.confirms, end)
 
 
 @in_loop

@@ -60,6 +60,10 @@ log = logging.getLogger(__name__)
 
 AGAIN_S: Final = 0.3
 """Mean seconds between two attempts to reach a controller, or to open a broker again."""
+REFUSED_FOR_GOOD: Final = frozenset(
+    {ResponseCode.CONTROLLER_INVALID_REPLICAS, ResponseCode.CONTROLLER_BROKER_NOT_ALIVE}
+)
+"""Answers after which a wanted sync state set never takes effect."""
 ASK_S: Final = 1.0
 MASTER_AGAIN_S: Final = 0.03
 """Seconds between two questions to a new master that does not serve yet."""
@@ -625,7 +629,11 @@ class Replica:
                 answer.remark,
             )
             self._ask_now.set()
-            link.request_refused()
+            if answer.code in REFUSED_FOR_GOOD:
+                link.request_refused()
+            else:  # perhaps an earlier copy of the request took effect
+                await self._pause()
+                link.request_unanswered()
             return
         reply = _set_in(answer) or SyncStateSet()
         self._take_news(
