@@ -5,6 +5,8 @@ of them and it copies from no master, it delivers what a master delivers: delay 
 transactions, and popped messages without an acknowledgement. It takes no sends. What it delivers
 goes to another master of the cluster (``escape.py``), or waits.
 
+The other slaves copy the progress of the one that acts, so that another one can go on.
+
 The work ends when the master is back: the starting master asks for it (request 906), or the slave
 copies from it again, or a name server shows it. Progress is kept in the same files as a master's,
 so the work goes on after a restart.
@@ -23,14 +25,15 @@ from typing import Final
 
 from turbopump.broker.acting.escape import EscapingForwarding
 from turbopump.broker.acting.halves import EscapingHalves
-from turbopump.broker.acting.progress import members_of
+from turbopump.broker.acting.progress import Progress, copy_progress, members_of, take_from
 from turbopump.broker.background import stop_task
 from turbopump.broker.parts import Copying, Delivering, Listening
 from turbopump.broker.pop.pop import TakenAcknowledgement
 from turbopump.broker.slave_tables import SlaveTables
 from turbopump.broker.stored import Stored
-from turbopump.errors import RemotingError
+from turbopump.errors import ProtocolError, RemotingError, StoreError
 from turbopump.message.handles import PopHandle, queue_kind_of
+from turbopump.protocol.requests.namesrv import MASTER_ID
 from turbopump.protocol.requests.pop import AckMessage
 from turbopump.replication.copying_link import CopyingLink
 
@@ -40,6 +43,8 @@ HANDED_BACK_S: Final = 10.0
 """Seconds for which a slave that has handed back its work does not take it again. The master starts
 in this time."""
 ACK_S: Final = 3.0
+FOLLOW_S: Final = 3.0
+"""Seconds between two copies of the progress of another slave that acts."""
 
 
 def has_smallest_id(own: int, groups: Sequence[Mapping[int, str]]) -> bool:
@@ -53,6 +58,15 @@ def has_smallest_id(own: int, groups: Sequence[Mapping[int, str]]) -> bool:
     return any(own in group for group in groups) and all(
         min(group, default=own) >= own for group in groups
     )
+
+
+def slaves_among(groups: Sequence[Mapping[int, str]], own: int) -> list[str]:
+    """Return the addresses of the other slaves in ``groups``, by their ids. Without slaves, or if a
+    master is there, the list is empty."""
+    members = {number: address for group in groups for number, address in group.items()}
+    if MASTER_ID in members:
+        return []
+    return [members[number] for number in sorted(members) if number != own]
 
 
 class Acting:
@@ -76,6 +90,9 @@ class Acting:
         assert copying.slave_tables is not None
         self.active = False
         self.acted = False
+        self._stored = stored
+        self._delivering = delivering
+        self._next_copy = float("-inf")
         self._config = stored.config
         self._link: CopyingLink = listening.replication.slave
         self._tables: SlaveTables = copying.slave_tables
@@ -142,16 +159,38 @@ class Acting:
             period = self._config.sync_broker_member_group_period / 1000
             groups = await members_of(self._config, self._tables.remoting, max(period, 1.0))
             acts = has_smallest_id(self._config.id, groups) if groups else None
+            others = slaves_among(groups, self._config.id)
+            if acts and self._may_begin:
+                progress = await take_from(others, self._stored, self._tables.remoting)
+                progress.pass_on(self._delivering)
+            elif acts is False and others and not self.active:
+                await self._follow(others[0])
         async with self._changing:
             if self._copies:
                 acts = False
-            if acts and not self.active and self._now() >= self._handed_back_until:
+            if acts and self._may_begin:
                 self._begin_work()
             elif acts is False and self.active:
                 await self._end_work()
         if self._copies and self._tables.master is not None:
             self.acted = False
             await self._pass_acknowledgements(self._tables.master)
+
+    @property
+    def _may_begin(self) -> bool:
+        """True if this slave does not act yet, and has not just handed back its work."""
+        return not self.active and self._now() >= self._handed_back_until
+
+    async def _follow(self, address: str) -> None:
+        """Copy how far the slave at ``address`` came, which acts for the master of this one."""
+        if self._now() < self._next_copy:
+            return
+        self._next_copy = self._now() + FOLLOW_S
+        progress = Progress()
+        with contextlib.suppress(RemotingError, ProtocolError, StoreError, OSError):
+            await copy_progress(address, self._stored, self._tables.remoting, progress, acted=False)
+            if not self._copies:
+                progress.pass_on(self._delivering)
 
     @property
     def _copies(self) -> bool:

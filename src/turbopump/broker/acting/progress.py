@@ -1,6 +1,7 @@
-"""Progress of the slaves that acted for a master, which the master takes over when it comes back.
+"""Progress of the slaves that acted for a master. The master takes it over when it comes back, and
+so does a slave that acts after another one.
 
-The master asks before it opens its port and before its parts read the tables. A slave of ours stops
+A master asks before it opens its port and before its parts read the tables. A slave of ours stops
 its work before it answers, so no message is delivered twice. Source: apache/rocketmq
 ``BrokerPreOnlineService``, ``BrokerController.isIsolated``. There, slaves go on until the name
 server shows the master, and offsets of Apache's slaves count if their version is not lower.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -89,14 +91,24 @@ async def take_over(stored: Stored, remoting: RemotingClient) -> Progress:
     """Take over the progress of this master's slaves.
 
     Offsets of groups and the timers' checkpoint are stored here. The caller passes the rest to its
-    parts. A slave that does not answer is left out with a warning, because what it delivered may
-    then be delivered again.
+    parts.
+    """
+    return await take_from(await _slaves(stored, remoting), stored, remoting)
+
+
+async def take_from(addresses: Sequence[str], stored: Stored, remoting: RemotingClient) -> Progress:
+    """Take over the work and the progress of brokers that may have acted for the master.
+
+    A broker that does not answer is left out with a warning, because what it delivered may then be
+    delivered again.
     """
     progress = Progress()
-    for address in await _slaves(stored, remoting):
+    for address in addresses:
         try:
             async with asyncio.timeout(PATIENCE_S + HAND_OVER_S):
-                await _take_from(address, stored, remoting, progress)
+                acted = await _hands_over(address, remoting)
+                await copy_progress(address, stored, remoting, progress, acted=acted)
+                log.info("took over from a slave address=%s acted=%s", address, acted)
         except (RemotingError, ProtocolError, StoreError, OSError) as error:
             log.warning(
                 "slave does not tell how far it came, what it delivered may come again "
@@ -131,11 +143,25 @@ async def _slaves(stored: Stored, remoting: RemotingClient) -> list[str]:
     return []
 
 
-async def _take_from(
-    address: str, stored: Stored, remoting: RemotingClient, progress: Progress
-) -> None:
+async def _hands_over(address: str, remoting: RemotingClient) -> bool:
+    """Ask a slave to stop its work as the master. Return True if it had any.
+
+    An Apache slave refuses the request, or does not know the field.
+    """
     handed = await remoting.exchange(address, ExchangeHAInfo(takes_over=True), timeout=HAND_OVER_S)
-    acted = handed.code == ResponseCode.SUCCESS and ACTED in (handed.ext or {})
+    return handed.code == ResponseCode.SUCCESS and ACTED in (handed.ext or {})
+
+
+async def copy_progress(
+    address: str, stored: Stored, remoting: RemotingClient, progress: Progress, *, acted: bool
+) -> None:
+    """Copy how far a slave came. Nothing moves back.
+
+    - ``acted``: True if the slave has acted as the master. Its ordered pops, and its resets of
+      offsets by operators, are then newer than those here.
+
+    Raises RemotingError, ProtocolError, StoreError and OSError.
+    """
     offsets = await _ask(address, GetAllConsumerOffset(), remoting)
     delays = await _ask(address, GetAllDelayOffset(), remoting)
     timers = await _ask(address, GetTimerCheckpoint(), remoting)
@@ -151,7 +177,6 @@ async def _take_from(
         order = await _ask(address, GetAllConsumerOffset(order_info=True), remoting)
         if order.body:
             progress.order = fastjson.decode(order.body, OrderInfoTable)
-    log.info("took over from a slave address=%s acted=%s", address, acted)
 
 
 async def _ask(address: str, request: Request[Any], remoting: RemotingClient) -> Command:

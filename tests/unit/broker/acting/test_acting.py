@@ -7,7 +7,17 @@ import pytest
 from tests.loops import in_loop
 from tests.unit.broker.acting_cluster import ACTS, OTHER, ActingCluster, at
 from tests.unit.broker.popping import Popper
-from tests.unit.broker.replicas import MASTER, NAMESRV, SLAVE, Replicas, eventually, with_replicas
+from tests.unit.broker.replicas import (
+    MASTER,
+    NAMESRV,
+    SECOND_SLAVE,
+    SLAVE,
+    Replicas,
+    a_round_later,
+    eventually,
+    same_logs,
+    with_replicas,
+)
 from tests.unit.broker.transacting import Transactor
 
 from turbopump.protocol.requests.send import TransactionOutcome
@@ -158,6 +168,37 @@ async def test_without_another_master_everything_waits_for_the_master(
     assert cluster.stored(OTHER) == []
     await cluster.start_master()
     await eventually(lambda: sorted(cluster.stored(MASTER)) == [b"delayed", b"timed"])
+
+
+@in_loop(with_replicas)
+async def test_another_slave_goes_on_where_the_first_one_died(replicas: Replicas, /) -> None:
+    cluster = ActingCluster(replicas)
+    await cluster.start()
+    await replicas.slave(SECOND_SLAVE, **ACTS)
+    due = cluster.now_ms()
+    for seconds in (5, 40):
+        await at(cluster.master, b"%d" % seconds, TIMER_DELIVER_MS=due + seconds * 1000)
+    await at(cluster.master, b"level 1", DELAY=1)
+    await at(cluster.master, b"level 2", DELAY=2)
+    await cluster.copied()
+    await same_logs(cluster.broker(MASTER), cluster.broker(SECOND_SLAVE))
+    await a_round_later(cluster.broker(SECOND_SLAVE))
+    replicas.kill(MASTER)
+    await eventually(lambda: sorted(cluster.stored(OTHER)) == [b"5", b"level 1"])
+    await asyncio.sleep(5)
+    second = cluster.broker(SECOND_SLAVE).acting
+    assert second is not None
+    assert not second.active
+    replicas.kill(SLAVE)
+    await eventually(lambda: second.active)
+    await eventually(lambda: len(cluster.stored(OTHER)) >= 3)
+    assert sorted(cluster.stored(OTHER)) == [b"5", b"level 1", b"level 2"]
+    await replicas.slave(**ACTS)
+    await cluster.until_acting()
+    assert not second.active
+    await eventually(lambda: len(cluster.stored(OTHER)) >= 4, seconds=60)
+    await asyncio.sleep(10)
+    assert sorted(cluster.stored(OTHER)) == [b"40", b"5", b"level 1", b"level 2"]
 
 
 @in_loop(with_replicas)
