@@ -24,7 +24,6 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from turbopump.errors import ProtocolError
-from turbopump.protocol import fastjson
 
 TOPICS: Final = "topics"
 GROUPS: Final = "groups"
@@ -47,7 +46,7 @@ class Change(msgspec.Struct, array_like=True, frozen=True):
 
 def change_of(table: str, key: str, value: Any) -> Change:
     """Return the change of the entry ``key`` of a table to ``value``."""
-    return Change(table, key, msgspec.Raw(fastjson.encode_standard(value)))
+    return Change(table, key, msgspec.Raw(msgspec.json.encode(value)))
 
 
 class Record(NamedTuple):
