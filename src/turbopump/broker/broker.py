@@ -243,8 +243,6 @@ class Broker:
                 config, settings, disk, self.clock, self._random, self.readiness.recovery
             )
         self._ends.callback(self._close_stored, stored)
-        if self._served_role is not None and self._served_role.role.is_master:
-            stored.tables.topics.next_version(self._served_role.role.master_epoch)
         self._open_access(disk)
         signer = inner_signer(config)
         progress = await self._take_over(stored, signer)
@@ -256,6 +254,9 @@ class Broker:
         copying = make_copies(stored, listening, delivering, self.access, signer)
         if copying.table_records is not None:
             copying.table_records.open()
+        if self._served_role is not None and self._served_role.role.is_master:
+            # after the records, which bring the versions of earlier masters
+            stored.tables.topics.next_version(self._served_role.role.master_epoch)
         announcing = make_announcing(stored, listening, copying, signer)
         if progress is not None:
             progress.pass_on(delivering)

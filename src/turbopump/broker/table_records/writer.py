@@ -43,7 +43,7 @@ class RecordWriter:
         offsets: ConsumerOffsets,
         on_written: Callable[[], None],
     ) -> None:
-        self._append = append
+        self.append = append
         self._offsets = offsets
         self._on_written = on_written
         self._loop = asyncio.get_running_loop()
@@ -102,7 +102,7 @@ class RecordWriter:
         try:
             while self._changes:
                 record = encode_record(self._changes)
-                self.end = self._append(record.body)
+                self.end = self.append(record.body)
                 del self._changes[: record.changes]
         except RoomInMakingError:
             self._waits_for_room = True

@@ -3,10 +3,12 @@
 import asyncio
 
 from tests.loops import in_loop
+from tests.stand_ins import raises
 from tests.unit.broker.replica.groups import CONTROLLER, HOSTS, Group, with_group
 from tests.unit.broker.talking import pull
 
 from turbopump.broker.table_records.held_changes import CHANGING, COMMITTING
+from turbopump.errors import RoomInMakingError
 from turbopump.message.rules import TABLE_RECORDS_TOPIC
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
@@ -129,3 +131,29 @@ async def test_each_held_request_has_a_handler(group: Group, /) -> None:
     master = await group.master_other_than()
     routes = master.parts.listening.router.routes
     assert {code for code in (*CHANGING, *COMMITTING) if code < 3000} <= set(routes)
+
+
+@in_loop(with_group)
+async def test_a_message_of_a_new_topic_waits_for_the_record_of_the_topic(group: Group, /) -> None:
+    """The log may have room for a message and not for the record before it."""
+    master = await group.master_other_than()
+    records = master.parts.copying.table_records
+    assert records is not None
+    assert records.writer is not None
+    append = records.writer.append
+    records.writer.append = raises(RoomInMakingError("no room"))
+    request = SendMessageV2(topic="new", queue_id=0, default_topic="TBW102")
+    sending = asyncio.ensure_future(group.client(master).code(request, b"1"))
+    await asyncio.sleep(1)
+    assert master.tables.topics.find("new") is not None
+    assert master.store.max_offset("new", 0) == 0
+
+    records.writer.append = append
+    records.write()
+    master.parts.stored.sends.backlog.release_held()
+    assert (await sending)[0] == ResponseCode.SUCCESS
+    queues = [master.store.queue(TABLE_RECORDS_TOPIC, 0), master.store.queue("new", 0)]
+    record, message = (queue.last_unit for queue in queues if queue is not None)
+    assert record is not None
+    assert message is not None
+    assert record[0] < message[0]

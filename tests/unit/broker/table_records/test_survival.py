@@ -242,3 +242,18 @@ async def test_without_records_an_answered_topic_is_lost(replicas: Replicas, /) 
     replicas.kill(MASTER)
     await replicas.stop(SLAVE)
     assert not topic_is_made(await replicas.broker(SLAVE, BrokerRole.ASYNC_MASTER))
+
+
+@in_loop(with_group)
+async def test_the_topics_of_a_new_master_are_newer_than_the_records_of_the_old_one(
+    group: Group, /
+) -> None:
+    """Name servers keep the topics with the larger version (apache/rocketmq#6316)."""
+    first = await group.master_other_than()
+    await make_topic(partial(told, group.client(first)))
+    old = first.tables.topics.version
+    group.kill(first.host)
+    second = await group.master_other_than(first.host)
+    role = group.replicas[second.host].role
+    assert role is not None
+    assert second.tables.topics.version.state_version == role.master_epoch > old.state_version
