@@ -17,6 +17,7 @@ from turbopump.config.addresses import (
     outward_address,
     parse_address,
 )
+from turbopump.config.etcd import EtcdConfig
 from turbopump.config.keys import key_table
 from turbopump.config.metrics import MetricsConfig
 from turbopump.config.setting import LONG_MAX, below_home, build, setting
@@ -30,7 +31,7 @@ def default_store_path() -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ControllerConfig(MetricsConfig):
+class ControllerConfig(MetricsConfig, EtcdConfig):
     """Complete configuration of one controller.
 
     Times are in the unit of Apache's key.
@@ -150,11 +151,10 @@ class ControllerConfig(MetricsConfig):
                 f"controllerDLegerSelfId={self.controller_d_leger_self_id} is not in "
                 f"controllerDLegerPeers={self.controller_d_leger_peers}"
             )
-        if len(peers) > 1:
+        if self.etcd is None and len(peers) > 1:
             raise ConfigError(
-                f"controllerDLegerPeers={self.controller_d_leger_peers}: several controllers need "
-                "a place for decisions that they share, and this one has a file of its own; name "
-                "one controller"
+                f"controllerDLegerPeers={self.controller_d_leger_peers}: several controllers agree "
+                "through etcd, and etcdEndpoints is empty; set it, or name one controller"
             )
 
 

@@ -12,7 +12,8 @@ leader can therefore write nothing, however late it notices: etcd itself refuses
 **Unknown outcomes.** A transaction that no member answered may have been executed, or may be
 executed later by a member that was slow. The term ends then: the leader writes its ``leader`` key
 again, so that its revision changes and nothing under way can match. Then all groups are loaded
-again.
+again. The same happens after every other error of a decision, and after a lease that was renewed
+too late: an error always ends in a new term, or in another leader.
 
 The clock only decides when this process stops to call itself the leader, and never what is written.
 Source: https://etcd.io/docs/v3.4/learning/api.
@@ -86,6 +87,7 @@ class EtcdDecisions:
         self._is_settled = True
         """False from an unknown outcome until the leader key is written again."""
         self._leads_until = 0.0
+        self._lapse: asyncio.TimerHandle | None = None
         self._other = ""
         """Address of another controller that leads."""
         self._other_until = 0.0
@@ -114,6 +116,8 @@ class EtcdDecisions:
         with contextlib.suppress(asyncio.CancelledError):
             await self._campaign
         self._campaign = None
+        if self._lapse is not None:
+            self._lapse.cancel()
         lease, self._lease, self._fence = self._lease, 0, 0
         if lease:
             with contextlib.suppress(EtcdError):
@@ -137,20 +141,28 @@ class EtcdDecisions:
         return None
 
     async def load(self) -> dict[str, Group]:
-        """Return all groups. Raises NotLeaderError if this process does not lead."""
+        """Return all groups.
+
+        Raises NotLeaderError if this process does not lead, and OSError if this version cannot read
+        a group.
+        """
         fence = self._own_fence()
         everything = {"key": _bytes(self._brokers), "range_end": _bytes(_after(self._brokers))}
         answer = await self._transaction(
-            [self._leads(fence)], [{"request_range": everything}], [], "load the decisions"
+            fence, [], [{"request_range": everything}], [], "load the decisions"
         )
         if not answer.get("succeeded"):
             raise self._deposed(fence)
         if fence != self.term:
+            self._unsettle(fence)
             raise NotLeaderError("the term ended while the decisions were loaded")
         self._stored = {}
         for found in answer["responses"][0]["response_range"].get("kvs", ()):
             name = _text(found["key"]).removeprefix(self._brokers)
-            self._stored[name] = _Stored(_group(name, found), int(found["mod_revision"]))
+            group = _decoded(found)
+            if group is None:
+                raise OSError(f"the group {name} in etcd is not one that this version can read")
+            self._stored[name] = _Stored(group, int(found["mod_revision"]))
         self._is_loaded = True
         return {name: stored.group for name, stored in self._stored.items()}
 
@@ -162,33 +174,34 @@ class EtcdDecisions:
 
         Raises ConflictError if etcd holds another group than ``old``. Raises NotLeaderError if this
         process does not lead, or if etcd did not answer: the decision may then be there after the
-        next ``load``.
+        next ``load``. Either ends the term.
         """
         fence = self._own_fence()
         if not self._is_loaded:
             raise NotLeaderError("the decisions of this term are not loaded")
         stored = self._stored.get(name)
         if old != (None if stored is None else stored.group):
+            self._unsettle(fence)
             raise ConflictError(f"broker_name={name}: the group has changed since")
         key = _bytes(self._brokers + name)
         change: Json = {"request_delete_range": {"key": key}}
         if new is not None:
             value = base64.b64encode(msgspec.json.encode(new)).decode()
             change = {"request_put": {"key": key, "value": value}}
-        revision = 0 if stored is None else stored.revision
-        answer = await self._transaction(
-            [self._leads(fence), _compare(key, revision)],
-            [change],
-            [{"request_range": {"key": key}}, {"request_range": {"key": _bytes(self._leader_key)}}],
-            f"decide about {name}",
-        )
+        found = [{"request_range": {"key": one}} for one in (key, _bytes(self._leader_key))]
+        same = _compare(key, 0 if stored is None else stored.revision)
+        try:
+            answer = await self._transaction(fence, [same], [change], found, f"decide about {name}")
+        except asyncio.CancelledError:
+            self._unsettle(fence)  # the request may be under way
+            raise
         written = int(answer["header"]["revision"])
         if not answer.get("succeeded"):
             now, leader = (_first(one["response_range"]) for one in answer["responses"])
             if _revision(leader) != fence:
                 raise self._deposed(fence)
-            if (None if now is None else _group(name, now)) != new:
-                self._is_loaded = False
+            if (None if now is None else _decoded(now)) != new:
+                self._unsettle(fence)
                 raise ConflictError(f"broker_name={name}: etcd holds another group")
             # An earlier attempt of this call was executed, although its answer was lost.
             written = _revision(now)
@@ -205,9 +218,6 @@ class EtcdDecisions:
             raise NotLeaderError("this controller does not lead")
         return fence
 
-    def _leads(self, fence: int) -> Json:
-        return _compare(_bytes(self._leader_key), fence)
-
     def _deposed(self, fence: int) -> NotLeaderError:
         """Note that etcd knows another leader than this process's term ``fence``."""
         if fence == self._fence:
@@ -215,28 +225,30 @@ class EtcdDecisions:
         return NotLeaderError("another controller leads")
 
     async def _transaction(
-        self, compare: Sequence[Json], success: Sequence[Json], failure: Sequence[Json], what: str
+        self,
+        fence: int,
+        compare: Sequence[Json],
+        success: Sequence[Json],
+        failure: Sequence[Json],
+        what: str,
     ) -> Json:
-        """Return the answer to a transaction of the leader.
+        """Return the answer to a transaction of the leader of term ``fence``.
 
         Raises NotLeaderError if etcd does not answer, and ends the term: see *Unknown outcomes*.
         """
-        request = {"compare": compare, "success": success, "failure": failure}
+        leads = _compare(_bytes(self._leader_key), fence)
+        request = {"compare": [leads, *compare], "success": success, "failure": failure}
         try:
             return await self._repeated_call("kv/txn", request)
         except EtcdError as error:
-            if self._is_settled:
-                log.error(
-                    "cannot %s: etcd cannot be used; the present masters go on with their "
-                    "present replicas cause=%s",
-                    what,
-                    error,
-                )
-            self._unsettle()
+            log.error(
+                "cannot %s: etcd cannot be used; the present masters go on with their present "
+                "replicas cause=%s",
+                what,
+                error,
+            )
+            self._unsettle(fence)
             raise NotLeaderError("etcd cannot be used") from error
-        except asyncio.CancelledError:
-            self._unsettle()  # the request may be under way
-            raise
 
     async def _repeated_call(self, method: str, request: Json) -> Json:
         """Make a call until a member answers, at most for the time of a lease.
@@ -254,12 +266,26 @@ class EtcdDecisions:
                     raise
             await asyncio.sleep(PAUSE_S)
 
-    def _unsettle(self) -> None:
-        """End the term until the leader key is written again, which happens at once."""
+    def _unsettle(self, fence: int) -> None:
+        """End the term ``fence``. The next one begins when the leader key is written again."""
+        if fence != self._fence or not self._is_settled:
+            return
         self._is_settled = False
         self._is_loaded = False
         self._campaign_now.set()
         self._on_change()
+
+    def _lead_until(self, until: float) -> None:
+        """Lead until then, unless the lease is renewed before."""
+        self._leads_until = until
+        if self._lapse is not None:
+            self._lapse.cancel()
+        left = until - self._clock.monotonic()
+        self._lapse = asyncio.get_running_loop().call_later(left, self._note_lapse)
+
+    def _note_lapse(self) -> None:
+        if self._fence and not self.term:
+            self._unsettle(self._fence)
 
     async def _run(self) -> None:
         """Campaign, and renew the lease while this process leads."""
@@ -301,8 +327,8 @@ class EtcdDecisions:
             self._end_term("another controller leads")
             self._note_other(_text(found["value"]), until)
             return
-        if self._is_settled and _revision(found) == self._fence:
-            self._leads_until = until
+        if self.term and _revision(found) == self._fence:
+            self._lead_until(until)
         elif fence := await self._write_again(_revision(found)):
             self._begin_term(fence, until)
         else:
@@ -349,7 +375,7 @@ class EtcdDecisions:
         self._fence = fence
         self._is_settled = True
         self._is_loaded = False
-        self._leads_until = until
+        self._lead_until(until)
         self._other = ""
         log.info("this controller leads%s term=%d", again, fence)
         self._on_change()
@@ -423,10 +449,9 @@ def _revision(found: Json | None) -> int:
     return 0 if found is None else int(found["mod_revision"])
 
 
-def _group(name: str, found: Json) -> Group:
-    """Return the group in a key. Raises NotLeaderError if this version cannot read it."""
+def _decoded(found: Json) -> Group | None:
+    """Return the group in a key, or None if this version cannot read it."""
     try:
         return _decode_group(base64.b64decode(found["value"]))
-    except msgspec.MsgspecError as error:
-        log.error("etcd has a group that cannot be read broker_name=%s cause=%s", name, error)
-        raise NotLeaderError(f"the group {name} in etcd cannot be read") from error
+    except msgspec.MsgspecError:
+        return None

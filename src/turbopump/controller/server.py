@@ -26,6 +26,8 @@ from turbopump.controller.broker_handlers import BrokerHandlers, Connections
 from turbopump.controller.decided_groups import DecidedGroups
 from turbopump.controller.decision_file import DecisionFile
 from turbopump.controller.decisions import Decisions, NotLeaderError
+from turbopump.controller.etcd_client import EtcdClient
+from turbopump.controller.etcd_decisions import EtcdDecisions, attempt_s
 from turbopump.controller.groups import Group
 from turbopump.controller.liveness import Liveness
 from turbopump.controller.metrics import metrics_of
@@ -57,7 +59,8 @@ class Controller:
     - ``config``: the settings, or None for the defaults.
     - ``clock``: the source of monotonic seconds.
     - ``disk``: the storage for decisions and changed settings, or None to keep both in memory only.
-    - ``decisions``: the place of the decisions. None means a file in ``controllerStorePath``.
+    - ``decisions``: the place of the decisions. None means etcd if it is configured, else a file in
+      ``controllerStorePath``.
     - ``file``: the file from which the configuration was read.
     - ``authorise``: checks every request before its handler (`Router`). It replaces `access`.
     - ``access``: the server's own access control, or None if the configuration does not turn it on.
@@ -76,7 +79,7 @@ class Controller:
         self.config = config = config or ControllerConfig()
         self._clock = clock or SystemClock()
         directory = Path(config.controller_store_path).expanduser()
-        self._decisions = decisions or DecisionFile(disk, directory)
+        self._decisions = decisions or _configured_decisions(config, disk, self._clock)
         self.liveness = Liveness()
         self._connections = Connections()
         self._notices = RoleNotices(
@@ -270,3 +273,12 @@ class Controller:
             call()
 
         self._timers[call] = asyncio.get_running_loop().call_later(seconds, run)
+
+
+def _configured_decisions(config: ControllerConfig, disk: Disk | None, clock: Clock) -> Decisions:
+    """Return the place of the decisions that a configuration names."""
+    etcd = config.etcd
+    if etcd is None:
+        return DecisionFile(disk, Path(config.controller_store_path).expanduser())
+    client = EtcdClient(etcd, attempt_s(etcd.lease_s))
+    return EtcdDecisions(client, config.controller_d_leger_group, etcd.lease_s, clock)

@@ -217,7 +217,7 @@ def test_several_controllers_in_a_file_are_refused(run: Run, tmp_path: Path) -> 
     conf.write_text("controllerDLegerPeers = n0-127.0.0.1:9878;n1-127.0.0.1:9868\n")
     done = run("controller", "-c", str(conf))
     assert done.returncode == 2
-    assert "several controllers need a place for decisions" in done.stderr
+    assert "several controllers agree through etcd" in done.stderr
     conf.write_text("controllerDLegerPeers = n0-127.0.0.1:9878\ncontrollerDLegerSelfId = n1\n")
     done = run("controller", "-c", str(conf))
     assert "controllerDLegerSelfId=n1 is not in controllerDLegerPeers" in done.stderr

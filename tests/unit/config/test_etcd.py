@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from turbopump.config.controller_config import load_controller_config
 from turbopump.config.etcd import Etcd, EtcdConfig
 from turbopump.config.tls import ClientTls
 from turbopump.errors import ConfigError
@@ -40,3 +41,12 @@ def test_endpoints_become_members() -> None:
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, str], fault: str) -> None:
     with pytest.raises(ConfigError, match=fault):
         _ = EtcdConfig(**settings).etcd  # type: ignore[arg-type]
+
+
+def test_several_controllers_need_etcd() -> None:
+    peers = {"controller_d_leger_peers": "n0-127.0.0.1:1;n1-127.0.0.1:2"}
+    with pytest.raises(ConfigError, match="agree through etcd, and etcdEndpoints is empty"):
+        load_controller_config(None, peers)
+
+    config = load_controller_config(None, {**peers, "etcd_endpoints": "http://127.0.0.1:2379"})
+    assert config.listen_port == 1
