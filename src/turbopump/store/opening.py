@@ -130,6 +130,8 @@ def open_parts(
     files.provenance.load(crashed_here=last.crashed_here, clean=last.clean)
     log.load()
     files.roots.check()
+    if config.is_replica and last.ours:
+        files.roots.refuse_lost_front()
     known = files.queue_ends.load(trusted=not last.apache)
     known_end = KnownLogEnd.of(files.checkpoint, known, clean=last.clean, ours=last.ours)
     known_end.refuse_missing(log)
@@ -348,6 +350,7 @@ def _recover(
         all_read=log.is_young,
     )
     names = index.names if index is not None else None
+    files.provenance.log_start = log.start if log.files else None
     files.provenance.begin_run(report.log_end, names, with_crc=config.writes_crc)
     files.roots.note_segments()
     if index is not None:

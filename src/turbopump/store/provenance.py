@@ -45,6 +45,9 @@ class Provenance:
         """Names of the index files of the last run, or None if they are unknown."""
         self.roots: dict[str, int] = {}
         """Start of one segment in each directory of the log, by directory (``roots.py``)."""
+        self.log_start: int | None = None
+        """Offset at or before which the log begins, or None if unknown. It is raised before a
+        segment is deleted."""
         self.crashed_here = False
         self._running = False
         self.index_incomplete = False
@@ -71,6 +74,7 @@ class Provenance:
         self._written = known.get("written", [])
         self.index_names = known.get("indexes")
         self.roots = known.get("roots", {})
+        self.log_start = known.get("start")
         self.index_incomplete = "indexes" in known and self.index_names is None
         if self._written and self._written[-1][1] is None and not crashed_here:
             # another program has written since our crash, so the end of our part is unknown
@@ -139,6 +143,12 @@ class Provenance:
         self.roots = roots
         self._save()
 
+    def note_start(self, log_start: int) -> None:
+        """Record that the log may begin at ``log_start``. Raises OSError if the record cannot be
+        saved."""
+        self.log_start = log_start
+        self._save()
+
     def read_roots(self) -> dict[str, int]:
         """For each directory of the log, return the last recorded segment. This works before
         ``load``."""
@@ -162,6 +172,7 @@ class Provenance:
                 "written": self._written,
                 "indexes": self.index_names,
                 "roots": self.roots,
+                "start": self.log_start,
                 "running": self._running,
             }
             self._disk.replace_file(self.path, json.dumps(known).encode())
@@ -218,4 +229,5 @@ class _Known(msgspec.Struct):
     written: list[tuple[int, int | None]]
     indexes: list[str] | None = None
     roots: dict[str, int] = {}
+    start: int | None = None
     running: bool = False

@@ -148,6 +148,7 @@ class Retention:
         def look() -> None:
             if self._forced or self.disk.modified_ms(first.segment.path) <= due:
                 self.roots.before_deleting(first)
+                self.roots.note_start(first.end)
                 old.append(True)
 
         def looked(error: OSError | None) -> None:

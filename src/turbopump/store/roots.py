@@ -180,18 +180,45 @@ class LogRoots:
         """
         there = self._segments(without)
         if there != self._provenance.roots:
+            if self._provenance.log_start is None:  # the first segment of all
+                self._provenance.log_start = self._files.start
             for root in self._files.roots:
                 # A segment named in the file must exist after a power cut, too.
                 self._disk.sync_directory(root)
             self._provenance.note_roots(there)
 
+    def refuse_lost_front(self) -> None:
+        """Raise StoreDamagedError if the log begins later than retention has left it.
+
+        Other replicas have the missing messages. This one must not go on without them, because it
+        could be elected.
+        """
+        noted = self._provenance.log_start
+        start = self._files.start
+        if noted is None or start <= noted:
+            return
+        raise StoreDamagedError(
+            f"segment {segment_name(noted)} of the log, or a later one before "
+            f"{segment_name(start)}, is missing in {', '.join(map(str, self._files.roots))}: "
+            f"the log began at {noted}, and begins at {start}. Restore the files from a copy, or "
+            "empty the store, so that it is copied again from the master"
+        )
+
     def before_deleting(self, file: MappedFile) -> None:
         """If a recorded segment is about to be deleted, record another segment of its directory.
 
-        The call blocks the thread. Raises OSError if the record cannot be saved.
+        This is for any segment. For the first one, record the new start of the log too
+        (``note_start``). The call blocks the thread. Raises OSError if the record cannot be saved.
         """
         if file.start in self._provenance.roots.values():
             self.note_segments(without=file)
+
+    def note_start(self, start: int) -> None:
+        """Record the start of the log, before the segments in front of it are deleted.
+
+        The call blocks the thread. Raises OSError if the record cannot be saved.
+        """
+        self._provenance.note_start(start)
 
     def _segments(self, without: MappedFile | None = None) -> dict[str, int]:
         """For each directory with segments, return the start of the newest segment."""

@@ -420,3 +420,41 @@ def test_an_error_of_one_root_is_told_if_the_other_has_none_left_either() -> Non
     disks.disk.fail("create", errno.EIO, times=10)
     with pytest.raises(OSError, match="Input/output error"):
         put(disks.store, BODIES[8])
+
+
+def test_a_replica_does_not_start_without_the_first_files_of_its_log(tmp_path: Path) -> None:
+    """It would join the set, and might be elected, without messages that all others have."""
+    directory = Directory(tmp_path, is_replica=True)
+    store = directory.open()
+    for _ in range(5):
+        put(store, b"x" * 2000)
+    store.close()
+    segments_of(directory)[0].unlink()
+    with pytest.raises(StoreDamagedError, match="began at 0, and begins at 4096"):
+        directory.open()
+
+
+def test_a_replica_whose_retention_was_killed_starts(tmp_path: Path) -> None:
+    directory = Directory(tmp_path, is_replica=True)
+    store = directory.open()
+    for _ in range(5):
+        put(store, b"x" * 2000)
+    store.provenance.note_start(4096)
+    before = killed(directory, tmp_path / "before the removal")
+    segments_of(directory)[0].unlink()
+    after = killed(directory, tmp_path / "after it")
+    for one in (before, after):
+        one.open().close()
+    assert len(segments_of(before)) == len(segments_of(after)) + 1
+
+
+def killed(directory: Directory, root: Path) -> Directory:
+    """What a start finds after a kill now, with the records of its own place."""
+    twin = directory.copy(root)
+    known = twin.paths.provenance.read_text()
+    twin.paths.provenance.write_text(known.replace(str(directory.paths.root), str(root)))
+    return twin
+
+
+def segments_of(directory: Directory) -> list[Path]:
+    return sorted(directory.paths.commit_log.iterdir())
