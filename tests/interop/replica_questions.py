@@ -27,7 +27,12 @@ from turbopump.protocol.requests.controller import (
     MasterReply,
     SyncStateSet,
 )
-from turbopump.protocol.requests.offsets import GetMaxOffset, OffsetReply, QueryConsumerOffset
+from turbopump.protocol.requests.offsets import (
+    GetMaxOffset,
+    OffsetReply,
+    QueryConsumerOffset,
+    UpdateConsumerOffset,
+)
 from turbopump.protocol.requests.send import SendMessageReply, SendMessageV2
 
 PATIENCE_S: Final = 60.0
@@ -144,6 +149,23 @@ class GroupClient:
             await asyncio.sleep(0.05)
         raise AssertionError(f"nothing was acknowledged: {refusals}\n{self.group.tails()}")
 
+    async def commit(self, offset: int) -> None:
+        """Commit an offset of the group on the master."""
+        master = (await self.state()).master
+        assert master is not None
+        request = UpdateConsumerOffset(
+            consumer_group=GROUP, topic=TOPIC, queue_id=0, commit_offset=offset
+        )
+        await self.replicas[master].join("c1", GROUP)
+        code, remark = await self.replicas[master].code(request)
+        assert code == 0, remark
+
+    async def until_all_have_offset(self, offset: int) -> None:
+        """Wait until each replica has the committed offset: Apache's slaves copy it each 10 s."""
+        async with asyncio.timeout(PATIENCE_S):
+            while {await self.offset(i) for i in range(len(self.replicas))} != {offset}:
+                await asyncio.sleep(0.2)
+
     async def until_all_confirm(self) -> None:
         """Wait until each replica counts as many confirmed messages as the master does."""
         asked = GetMaxOffset(topic=TOPIC, queue_id=0)
@@ -158,6 +180,12 @@ class GroupClient:
         """Numbers that were acknowledged and that a reader of this master does not see."""
         bodies = await self.replicas[index].all_bodies(TOPIC)
         return sorted(set(self.acknowledged) - {int(body) for body in bodies})
+
+    async def max_offset(self, index: int) -> int:
+        """The end of a replica's log."""
+        answer = await self.replicas[index].ask(GetEpochCache())
+        assert answer.code == 0, answer
+        return fastjson.decode(answer.body, EpochCache).max_offset
 
     async def epochs(self, index: int) -> list[tuple[int, int]]:
         """The epochs that a replica has in its file, and where each begins."""
