@@ -151,6 +151,11 @@ class Timers:
     def _take_files(self) -> None:
         """Open the timer log, the wheel and the checkpoint, and begin from them. Raises OSError."""
         pending = self.pending = self._open_pending()
+        if pending.redo_before:
+            log.info(
+                "timer log and wheel are made again from the queue of timer messages before=%d",
+                pending.redo_before,
+            )
         self._found = FoundUnits(pending.log.end, pending.read_time, pending.delivered)
         self._saving = TimerSaving(
             pending,

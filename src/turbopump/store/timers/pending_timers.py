@@ -371,14 +371,16 @@ class PendingTimers:
         if self._wheel is not None:
             self._wheel.close()
 
-    def begin_anew(self, queue_start: int, why: str) -> None:
+    def begin_anew(self, queue_start: int, why: str, *, expected: bool = False) -> None:
         """Delete the unusable timer log and wheel, and start their rebuild from the queue.
 
         The queue of timer messages begins at ``queue_start``. ``why`` is the fault, for the report.
+        An ``expected`` rebuild is not reported.
         """
-        self.report(
-            f"{why}; the timer log and wheel are made again from the queue of {TIMER_TOPIC}"
-        )
+        if not expected:
+            self.report(
+                f"{why}; the timer log and wheel are made again from the queue of {TIMER_TOPIC}"
+            )
         self.forget()
         self.redo_before = max(self.queue_offset, self.redo_before)
         self.queue_offset = min(queue_start, self.queue_offset)

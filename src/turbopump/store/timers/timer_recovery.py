@@ -67,7 +67,7 @@ def open_timers(
     else:
         fault = _load(timers, config, disk, checkpoint, queue, now)
     if fault is not None:
-        timers.begin_anew(first, fault)
+        timers.begin_anew(first, fault, expected=timers.redo_before > 0)
     timers.queue_offset = min(max(timers.queue_offset, first), end)
     timers.redo_before = min(timers.redo_before, end)
     return timers
