@@ -9,12 +9,14 @@ have no answer. Handlers know nothing of this: their context holds their answers
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
 import msgspec
 
 from turbopump.broker.background import wait_for
+from turbopump.broker.table_records.record import ACCOUNTS, GROUPS, LOCKS, MODES, OFFSETS, TOPICS
 from turbopump.broker.table_records.writer import RecordWriter
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.remoting.response import Response, refusal
@@ -22,31 +24,31 @@ from turbopump.remoting.router import HELD, Outcome, RequestContext, RequestHand
 from turbopump.remoting.served_requests import size_of
 from turbopump.store.confirmed import Confirmed
 
-CHANGING: Final = frozenset(
-    {
-        RequestCode.UPDATE_AND_CREATE_TOPIC,
-        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
-        RequestCode.DELETE_TOPIC_IN_BROKER,
-        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
-        RequestCode.DELETE_SUBSCRIPTIONGROUP,
-        RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN,
-        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
-        RequestCode.CLONE_GROUP_OFFSET,
-        RequestCode.SET_MESSAGE_REQUEST_MODE,
-        RequestCode.LOCK_BATCH_MQ,
-        RequestCode.UNLOCK_BATCH_MQ,
-        RequestCode.AUTH_CREATE_USER,
-        RequestCode.AUTH_UPDATE_USER,
-        RequestCode.AUTH_DELETE_USER,
-        RequestCode.AUTH_CREATE_ACL,
-        RequestCode.AUTH_UPDATE_ACL,
-        RequestCode.AUTH_DELETE_ACL,
-    }
-)
-"""Requests whose changes are recorded at once, before their answer."""
+CHANGING: Final[Mapping[int, tuple[str, ...]]] = {
+    RequestCode.UPDATE_AND_CREATE_TOPIC: (TOPICS,),
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: (TOPICS,),
+    RequestCode.DELETE_TOPIC_IN_BROKER: (TOPICS, OFFSETS),
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: (GROUPS,),
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: (GROUPS,),
+    RequestCode.DELETE_SUBSCRIPTIONGROUP: (GROUPS, OFFSETS),
+    RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: (GROUPS,),
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: (OFFSETS,),
+    RequestCode.CLONE_GROUP_OFFSET: (OFFSETS,),
+    RequestCode.SET_MESSAGE_REQUEST_MODE: (GROUPS, MODES),
+    RequestCode.LOCK_BATCH_MQ: (LOCKS,),
+    RequestCode.UNLOCK_BATCH_MQ: (LOCKS,),
+    RequestCode.AUTH_CREATE_USER: (ACCOUNTS,),
+    RequestCode.AUTH_UPDATE_USER: (ACCOUNTS,),
+    RequestCode.AUTH_DELETE_USER: (ACCOUNTS,),
+    RequestCode.AUTH_CREATE_ACL: (ACCOUNTS,),
+    RequestCode.AUTH_UPDATE_ACL: (ACCOUNTS,),
+    RequestCode.AUTH_DELETE_ACL: (ACCOUNTS,),
+    RequestCode.UPDATE_CONSUMER_OFFSET: (OFFSETS,),
+}
+"""Tables that a request changes. Its answer waits for all changes of these tables so far, so that
+equal requests of several clients need no numbers of their own."""
 COMMITTING: Final = frozenset({RequestCode.UPDATE_CONSUMER_OFFSET})
-"""Requests whose changes wait for the next record of offsets."""
+"""Requests whose changes wait for the next record of offsets. Others are recorded at once."""
 
 
 class HeldContext(RequestContext, gc=False):
@@ -74,7 +76,7 @@ class HeldContext(RequestContext, gc=False):
             return False
         self.has_waited = True
         self._leave_turn()
-        waiting = changes.confirmed(ready)
+        waiting = changes.confirmed(self.code, ready)
         self.served.start_task(waiting, size_of(self.frame), self.settle_awaited)
         return True
 
@@ -92,7 +94,7 @@ class HeldChanges:
 
     def add_to(self, router: Router) -> None:
         """Let the router hold the answers to all requests that change tables."""
-        for code in (*CHANGING, *COMMITTING):
+        for code in CHANGING:
             if code in router.routes:
                 request_type, handler = router.routes[code]
                 router.routes[code] = (request_type, partial(self._handle, handler))
@@ -106,27 +108,28 @@ class HeldChanges:
         return HELD
 
     def are_confirmed(self, code: int) -> bool:
-        """Return True if all changes so far survive a switch.
+        """Return True if all changes by requests with this code survive a switch.
 
-        Changes by a request with this code are recorded first, except the offset of a commit.
+        They are recorded first, except the offset of a commit.
         """
         writer = self._writer
         if code not in COMMITTING:
             writer.write()
-        return not writer.is_behind and self._covers(writer.end)
+        return not writer.is_behind and self._covers(writer.end_of(*CHANGING[code]))
 
     def _covers(self, log_end: int) -> bool:
         confirmed = self._confirmed
         return confirmed.error is None and log_end <= min(confirmed.value, confirmed.copied)
 
-    async def confirmed(self, ready: Response[Any] | bytes) -> Response[Any] | bytes:
-        """Wait until all changes so far survive a switch. Return the answer, or an error."""
+    async def confirmed(self, code: int, ready: Response[Any] | bytes) -> Response[Any] | bytes:
+        """Wait until all changes by requests with this code survive a switch. Return the answer, or
+        an error."""
         confirmed = self._confirmed
         end = None
         try:
             async with asyncio.timeout(self._seconds):
                 await self._writer.written()
-                end = self._writer.end
+                end = self._writer.end_of(*CHANGING[code])
                 if confirmed.error is None and confirmed.value < end:
                     await wait_for((confirmed, end))
         except TimeoutError:

@@ -57,6 +57,7 @@ class RecordWriter:
         self._offsets_written = 0.0
         self._waiting: list[asyncio.Future[None]] = []
         self._waits_for_room = False
+        self._ends: dict[str, int] = {}
         self.end = 0
 
     @property
@@ -103,6 +104,8 @@ class RecordWriter:
             while self._changes:
                 record = encode_record(self._changes)
                 self.end = self.append(record.body)
+                for change in self._changes[: record.changes]:
+                    self._ends[change.table] = self.end
                 del self._changes[: record.changes]
         except RoomInMakingError:
             self._waits_for_room = True
@@ -116,6 +119,10 @@ class RecordWriter:
         for each in waiting:
             if not each.done():
                 each.set_result(None)
+
+    def end_of(self, *tables: str) -> int:
+        """Return the log offset behind the last record with a change of these tables."""
+        return max((self._ends.get(table, 0) for table in tables), default=0)
 
     async def written(self) -> None:
         """Wait until all changes noted so far are in the log."""

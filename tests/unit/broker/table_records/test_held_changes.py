@@ -5,13 +5,15 @@ import asyncio
 from tests.loops import in_loop
 from tests.stand_ins import raises
 from tests.unit.broker.replica.groups import CONTROLLER, HOSTS, Group, with_group
-from tests.unit.broker.talking import pull
+from tests.unit.broker.talking import SMALL, pull
 
-from turbopump.broker.table_records.held_changes import CHANGING, COMMITTING
+from turbopump.broker.table_records.held_changes import CHANGING
 from turbopump.errors import RoomInMakingError
+from turbopump.message.message import MessageQueue
 from turbopump.message.rules import TABLE_RECORDS_TOPIC
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.assignment import LockBatchMq, LockBatchRequestBody
 from turbopump.protocol.requests.cleaning import CleanUnusedTopic
 from turbopump.protocol.requests.namesrv import GetRouteInfo
 from turbopump.protocol.requests.offsets import UpdateConsumerOffset
@@ -130,7 +132,7 @@ async def test_nobody_sees_or_uses_the_topic_of_the_records(group: Group, /) -> 
 async def test_each_held_request_has_a_handler(group: Group, /) -> None:
     master = await group.master_other_than()
     routes = master.parts.listening.router.routes
-    assert {code for code in (*CHANGING, *COMMITTING) if code < 3000} <= set(routes)
+    assert {code for code in CHANGING if code < 3000} <= set(routes)
 
 
 @in_loop(with_group)
@@ -157,3 +159,27 @@ async def test_a_message_of_a_new_topic_waits_for_the_record_of_the_topic(group:
     assert record is not None
     assert message is not None
     assert record[0] < message[0]
+
+
+@in_loop(with_group)
+async def test_a_holder_renews_its_lock_while_other_changes_are_not_confirmed(
+    group: Group, /
+) -> None:
+    """Else consumers in order would stop whenever a replica is missing."""
+    master = await group.master_other_than()
+    await group.until_in_sync(3)
+    client = group.client(master)
+    await client.create("T")
+    await client.join("c1")
+    queue = MessageQueue("T", SMALL["broker_name"], 0)
+    body = fastjson.encode(
+        LockBatchRequestBody(consumer_group="g", client_id="c1", mq_set=(queue,))
+    )
+    assert (await client.code(LockBatchMq(), body))[0] == ResponseCode.SUCCESS
+    for host in (CONTROLLER, *HOSTS):
+        if host != master.host:
+            group.cut(host)
+    master.tables.offsets.commit("g", "T", 0, 1)
+    began = asyncio.get_running_loop().time()
+    assert (await client.code(LockBatchMq(), body))[0] == ResponseCode.SUCCESS
+    assert asyncio.get_running_loop().time() - began < 0.5
