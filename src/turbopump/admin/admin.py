@@ -24,6 +24,7 @@ from turbopump.protocol.request import Request
 if TYPE_CHECKING:
     from turbopump.admin.brokers import Brokers
     from turbopump.admin.clients import Clients
+    from turbopump.admin.controllers import Controllers
     from turbopump.admin.dead_letters import GroupDeadLetters
     from turbopump.admin.groups import Groups
     from turbopump.admin.kv import Kv
@@ -47,6 +48,7 @@ SUBJECTS: Final = {
     "kv": "Kv",
     "users": "Users",
     "replication": "Replication",
+    "controllers": "Controllers",
 }
 """Class of each subject, in the module of the subject's name. A module is imported on first use, so
 that a command pays for its own subject only."""
@@ -112,6 +114,8 @@ class Admin(InContext):
     """Users and policies on all servers."""
     replication: Replication
     """Masters and slaves: in sync, behind, problems."""
+    controllers: Controllers
+    """Controllers: who leads, replicas of broker names, elections, settings."""
     servers: Servers
     """Connections of this object, for a request that no operation sends."""
 

@@ -15,6 +15,7 @@ from turbopump.documentation import page_url
 from turbopump.errors import BodyError, ClientError, ConfigError, ProtocolError, RemotingError
 from turbopump.plural import counted
 from turbopump.protocol.requests.configuration import GetBrokerConfig
+from turbopump.protocol.requests.controller import EpochCache, GetEpochCache
 from turbopump.protocol.requests.namesrv import MASTER_ID, BrokerData
 from turbopump.protocol.requests.replication import (
     COMPARING,
@@ -53,7 +54,7 @@ class BrokerReplication:
 
     - ``status``: the answer, or None if the broker did not answer.
     - ``fault``: the reason why the broker did not answer, or None.
-    - ``settings``: the configuration of a master, which is empty if the master refuses to show it.
+    - ``settings``: the configuration, which is empty if the broker refuses to show it.
     - ``accounts``: the accounts of the broker, or None if the caller may not see them.
     """
 
@@ -146,7 +147,7 @@ async def ask_replicas(servers: Servers, name: str, broker: BrokerData) -> list[
             status = await servers.call(address, GetBrokerHaStatus(), timeout=ANSWER_S)
         except (RemotingError, BodyError) as error:
             fault = str(error)
-        if status is not None and status.master:
+        if status is not None:
             try:  # access control may forbid it
                 answer = await servers.exchange(address, GetBrokerConfig(), timeout=ANSWER_S)
                 settings = properties.decode(answer.body)
@@ -173,10 +174,12 @@ def replication_problems(brokers: Sequence[BrokerReplication], n: str) -> Iterat
     name = brokers[0].name
     master = next((one for one in brokers if one.id == MASTER_ID), None)
     if master is None:
-        yield Problem(
-            "it has no master now: consumers read from its slaves, and sends fail",
-            "start its master again, or one with the same brokerName and brokerId=0",
-        )
+        fix = "start its master again, or one with the same brokerName and brokerId=0"
+        if any(one.settings.get("enableControllerMode") == "true" for one in brokers):
+            fix = (
+                f"its controllers elect one; see why they do not: turbopump controller replicas {n}"
+            )
+        yield Problem("it has no master now: consumers read from its slaves, and sends fail", fix)
     slaves = [one for one in brokers if one.id != MASTER_ID]
     idle = [one for one in slaves if one.status is not None and one.copies_from is None]
     if master is not None:
@@ -267,6 +270,8 @@ def _setting_problems(
     """
     if settings.get("brokerRole") != "SYNC_MASTER":
         return
+    if settings.get("enableControllerMode") == "true":
+        return  # the sync state set counts: see `doctor/controllers.py`
     in_sync_replicas = settings.get(
         "inSyncReplicas", "2"
     )  # Apache 4 has no such key and waits for 1
@@ -335,6 +340,16 @@ class Replication:
         Sends GET_BROKER_HA_STATUS (907). Raises RemotingError. Java: ``getBrokerHAStatus``.
         """
         return slaves_of(await self.status(broker))
+
+    async def epochs(self, broker: str) -> EpochCache:
+        """Return the epochs in the log of a replica: which masters have written it, and from which
+        offset on.
+
+        Sends GET_BROKER_EPOCH_CACHE (1007). Raises RemotingError, also for a broker without a
+        controller. Java: ``getBrokerEpochCache``.
+        """
+        (address,) = await self._servers.brokers_at(broker)
+        return await self._servers.ask(address, GetEpochCache())
 
     async def problems(self, cluster: str | None = None) -> dict[str, list[Problem]]:
         """Return the problems of replication by brokerName, each with its fix. A broker without

@@ -9,6 +9,7 @@ from turbopump.admin import (
     admin,
     brokers,
     clients,
+    controllers,
     dead_letters,
     groups,
     kv,
@@ -179,9 +180,24 @@ class Replication(Facet[replication.Replication]):
     states = waits(replication.Replication.states)
     status = waits(replication.Replication.status)
     slaves = waits(replication.Replication.slaves)
+    epochs = waits(replication.Replication.epochs)
     problems = waits(replication.Replication.problems)
     differing_accounts = waits(replication.Replication.differing_accounts)
     reset_master_flush_offset = waits(replication.Replication.reset_master_flush_offset)
+
+
+class Controllers(Facet[controllers.Controllers]):
+    """Controllers, as ``turbopump.admin.controllers.Controllers``."""
+
+    addresses = waits(controllers.Controllers.addresses)
+    states = waits(controllers.Controllers.states)
+    leader = waits(controllers.Controllers.leader)
+    replicas = waits(controllers.Controllers.replicas)
+    logs = waits(controllers.Controllers.logs)
+    elect = waits(controllers.Controllers.elect)
+    clean = waits(controllers.Controllers.clean)
+    settings = waits(controllers.Controllers.settings)
+    change_settings = waits(controllers.Controllers.change_settings)
 
 
 class Admin(OnLoopThread[admin.Admin]):
@@ -204,3 +220,4 @@ class Admin(OnLoopThread[admin.Admin]):
         self.kv = Kv(self, "kv")
         self.users = Users(self, "users")
         self.replication = Replication(self, "replication")
+        self.controllers = Controllers(self, "controllers")

@@ -24,6 +24,7 @@ COMMANDS: Final = {
     "config": ("turbopump.cli.server_config", "broker"),
     "cold-reads": ("turbopump.cli.broker_cold_reads", "command"),
     "clean": ("turbopump.cli.broker_clean", "command"),
+    "epochs": ("turbopump.cli.broker_epochs", "command"),
     "promote": ("turbopump.cli.broker_promote", "command"),
     "drain": ("turbopump.cli.broker_drain", "command"),
     "ping": ("turbopump.cli.server_ping", "broker"),

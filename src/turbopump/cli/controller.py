@@ -18,7 +18,14 @@ from turbopump.config.system import require_unix
 if TYPE_CHECKING:
     from turbopump.config.controller_config import ControllerConfig
 
-COMMANDS: Final = {"ping": ("turbopump.cli.server_ping", "controller")}
+COMMANDS: Final = {
+    "show": ("turbopump.cli.controller_show", "show_controllers"),
+    "replicas": ("turbopump.cli.controller_show", "show_replicas"),
+    "elect": ("turbopump.cli.controller_elect", "command"),
+    "clean": ("turbopump.cli.controller_clean", "command"),
+    "config": ("turbopump.cli.server_config", "controller"),
+    "ping": ("turbopump.cli.server_ping", "controller"),
+}
 
 
 @click.group(name="controller", cls=LazyGroup, places=COMMANDS, invoke_without_command=True)

@@ -1,4 +1,5 @@
-"""`turbopump broker config` and `turbopump namesrv config`: settings of running servers."""
+"""`turbopump broker config`, `namesrv config` and `controller config`: settings of running
+servers."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import click
 
 from turbopump.admin.brokers import Brokers
 from turbopump.admin.cluster import Servers
+from turbopump.admin.controllers import Controllers
 from turbopump.admin.name_servers import NameServers
 from turbopump.admin.settings import SettingChange
 from turbopump.cli.changes import Change, dry_run_option, show_changes
@@ -15,7 +17,7 @@ from turbopump.cli.entry import NOT_FOUND, command_group, complain
 from turbopump.cli.frame import client_command, show
 from turbopump.cli.names import broker_option
 from turbopump.cli.tables import Column, Table
-from turbopump.cli.values import checked_address, checked_pairs
+from turbopump.cli.values import checked_address, checked_pairs, controller_option
 from turbopump.errors import ResponseError, TurbopumpError
 from turbopump.message.rules import did_you_mean
 
@@ -23,6 +25,7 @@ SETTINGS = (Column("server"), Column("key"), Column("value"))
 
 broker = command_group("config", "Show and change settings of running brokers.")
 namesrv = command_group("config", "Show and change settings of running name servers.")
+controller = command_group("config", "Show and change settings of running controllers.")
 
 keys_argument = click.argument("keys", metavar="[KEY]...", nargs=-1)
 pairs_argument = click.argument(
@@ -133,8 +136,49 @@ async def set_on_name_servers(
     A name server changes all its keys or none. Exit code 1 if a name server refused.
     """
     facet = NameServers(servers)
+    addresses = [server] if server is not None else facet.addresses
+    return await _set_on_each(facet, addresses, wanted, dry_run, output)
+
+
+@client_command(
+    controller, "get", short_help="Settings of controllers, by Apache's keys.", watch=True
+)
+@keys_argument
+@controller_option
+async def get_of_controllers(
+    servers: Servers, keys: Sequence[str], controller: str | None, output: str
+) -> int:
+    """Show settings of each controller. Without KEY all settings. Exit code 3 if no controller has
+    such a key."""
+    return _show_settings(await Controllers(servers).settings(controller), keys, output)
+
+
+@client_command(controller, "set", short_help="Change settings of running controllers.")
+@pairs_argument
+@controller_option
+@dry_run_option
+async def set_on_controllers(
+    servers: Servers, wanted: dict[str, str], controller: str | None, dry_run: bool, output: str
+) -> int:
+    """Change settings of each controller. A change is in force at once, and is kept in the
+    controller's file (-c).
+
+    A controller changes all its keys or none. Exit code 1 if a controller refused.
+    """
+    facet = Controllers(servers)
+    addresses = list(await facet.settings(controller))
+    return await _set_on_each(facet, addresses, wanted, dry_run, output)
+
+
+async def _set_on_each(
+    facet: NameServers | Controllers,
+    addresses: Iterable[str],
+    wanted: dict[str, str],
+    dry_run: bool,
+    output: str,
+) -> int:
     changes: list[Change] = []
-    for address in [server] if server is not None else facet.addresses:
+    for address in addresses:
         before = (await facet.settings(address))[address]
         if dry_run:
             changes += _planned(address, before, wanted)

@@ -13,7 +13,7 @@ from typing import Any, Final
 import click
 
 from turbopump.clock import SystemClock
-from turbopump.config.addresses import parse_address
+from turbopump.config.addresses import parse_address, parse_addresses
 from turbopump.errors import ConfigError, NotFoundError
 from turbopump.message.message import MessageQueue
 from turbopump.message.rules import group_fault, topic_fault
@@ -61,6 +61,29 @@ def checked_address(
     except ConfigError as error:
         raise click.BadParameter(str(error)) from None
     return address
+
+
+def _checked_addresses(
+    _context: click.Context, _parameter: click.Parameter, addresses: str | None
+) -> str | None:
+    if addresses is None:
+        return None
+    try:
+        if not parse_addresses(addresses, what="controller address"):
+            raise ConfigError("the list of controllers is empty: expected HOST:PORT;HOST:PORT")
+    except ConfigError as error:
+        raise click.BadParameter(str(error)) from None
+    return addresses
+
+
+controller_option = click.option(
+    "-a",
+    "--controller",
+    metavar="ADDRS",
+    callback=_checked_addresses,
+    help="Controllers, HOST:PORT;HOST:PORT; one is enough to find the others' leader.  [default: "
+    "controllerAddr of the brokers]",
+)
 
 
 MS_DIGITS: Final = 15

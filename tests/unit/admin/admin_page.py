@@ -147,6 +147,14 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
         "users.delete_policy": "auth policy delete",
         "replication.states": "cluster ha",
         "replication.problems": "doctor",
+        "replication.epochs": "broker epochs",
+        "controllers.states": "controller show",
+        "controllers.replicas": "controller replicas",
+        "controllers.logs": "controller replicas",
+        "controllers.elect": "controller elect",
+        "controllers.clean": "controller clean",
+        "controllers.settings": "controller config get",
+        "controllers.change_settings": "controller config set",
     }
 )
 """Our command for each operation that has one."""
@@ -163,13 +171,6 @@ WITHOUT: Final[Mapping[str, str]] = MappingProxyType(
         "checkRocksdbCqWriteProgress": "there is no RocksDB here",
         "exportRocksDBConfigToJson": "there is no RocksDB here",
         "exportPopRecords": "there is no RocksDB here",
-        "getBrokerEpochCache": "it needs a controller",
-        "getInSyncStateData": "it needs a controller",
-        "getControllerMetaData": "it needs a controller",
-        "getControllerConfig": "it needs a controller",
-        "updateControllerConfig": "it needs a controller",
-        "electMaster": "it needs a controller",
-        "cleanControllerBrokerData": "it needs a controller",
     }
 )
 """Reason for each operation of ``DefaultMQAdminExt`` that has no method."""

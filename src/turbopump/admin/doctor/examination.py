@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from turbopump.admin.cluster import Servers
 from turbopump.admin.doctor.brokers import check_broker
+from turbopump.admin.doctor.controllers import check_controllers
 from turbopump.admin.doctor.diagnosis import LOG_OF_BROKER, Diagnosis, Examination
 from turbopump.admin.doctor.groups import check_group
 from turbopump.admin.doctor.name_servers import check_name_servers
@@ -27,6 +28,7 @@ async def examine_cluster(
     if cluster is not None:
         for name, broker in sorted(cluster.broker_addr_table.items()):
             await check_broker(examination, name, broker)
+        await check_controllers(examination)
         compare_accounts(examination)
         if topic is not None and examination.masters:
             found = examination.about(f"topic {topic}")
