@@ -164,19 +164,20 @@ async def listen(
         memory_max=config.connection_memory_max,
         per_address=config.max_connections_per_address,
         tls=config.server_tls,
+        kept=None if served_role is None else served_role.sockets,
     )
     ends.push_async_callback(server.close)
-    kept = None if served_role is None else served_role.port
-    host, port = await _take_ports(server, config, vip_router, kept)
+    replication = _replication(stored, served_role)
+    ends.push_async_callback(replication.stop)
+    # first, because binding it lets the loop serve the other ports
+    ha_port = await replication.listen(config.listen_port)
+    host, port = await _take_ports(server, config, vip_router)
     if numeric is None:
         log.warning(
             "advertised host has no address here, messages name another host=%s instead=%s",
             config.advertised_host,
             host,
         )
-    replication = _replication(stored, served_role)
-    ends.push_async_callback(replication.stop)
-    ha_port = await replication.listen(port)
     ha_address = ""
     if ha_port is not None:
         ha_host = bare_host(config.broker_ip2) or config.advertised_host
@@ -213,12 +214,9 @@ def _replication(stored: Stored, served_role: ServedRole | None) -> Replication 
 
 
 async def _take_ports(
-    server: RemotingServer, config: BrokerConfig, vip_router: Router, kept: int | None
+    server: RemotingServer, config: BrokerConfig, vip_router: Router
 ) -> tuple[str, int]:
-    """Listen on the VIP port and the ordinary port. Return the host and the ordinary port.
-
-    ``kept`` is the free port that an earlier broker of this process got, or None.
-    """
+    """Listen on the VIP port and the ordinary port. Return the host and the ordinary port."""
     if config.listen_port > VIP_OFFSET:
         try:
             await server.listen(config.bind_address, config.listen_port - VIP_OFFSET, vip_router)
@@ -228,7 +226,7 @@ async def _take_ports(
                 "it"
             )
             raise ConfigError(f"{error} (that is {what})") from None
-    host, port = await server.listen(config.bind_address, config.listen_port or kept or 0)
+    host, port = await server.listen(config.bind_address, config.listen_port)
     if config.listen_port == 0:
         try:
             await server.listen(config.bind_address, port - VIP_OFFSET, vip_router)

@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import tempfile
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -59,6 +59,12 @@ SMALL_FILES: Final[Mapping[str, object]] = {
     help="Port of the broker, 0 for a free one.",
 )
 @click.option("--advertise", metavar="HOST[:PORT]", help="Address of the broker for clients.")
+@click.option(
+    "--replicas",
+    type=click.IntRange(1, 5),
+    default=1,
+    help="Brokers of one group, each a process; a controller elects the master.  [default: 1]",
+)
 @serving.insecure_option
 @log_options("warning")
 def command(
@@ -67,12 +73,14 @@ def command(
     namesrv_port: int,
     broker_port: int,
     advertise: str | None,
+    replicas: int,
     insecure: bool,
 ) -> None:
     """Run a name server and a broker until Ctrl-C or SIGTERM.
 
     When both are ready, they print a banner and the line `ready namesrv=HOST:PORT
-    broker=HOST:PORT`.
+    broker=HOST:PORT`. With `--replicas 3`, three brokers and a controller run, and a killed master
+    is replaced.
     """
     require_unix("turbopump dev")
     serving.refuse_open_bind(host, insecure=insecure)
@@ -100,7 +108,29 @@ def command(
         environ={},
     )
     service = ServiceManager()
-    serving.serve(_running(namesrv, broker, data, service), service)
+    if replicas > 1:
+        if advertise is not None:
+            raise click.UsageError(
+                "--advertise names one address, and --replicas needs one for each replica: leave "
+                "one of them out",
+                click.get_current_context(),
+            )
+        serving.serve(_replicas(namesrv, broker, data, replicas), service)
+    else:
+        serving.serve(_running(namesrv, broker, data, service), service)
+
+
+@asynccontextmanager
+async def _replicas(
+    namesrv: NamesrvConfig, broker: BrokerConfig, data: str | None, replicas: int
+) -> AsyncIterator[None]:
+    from turbopump.cli.dev_replicas import running
+
+    with ExitStack() as stack:
+        directory = data or stack.enter_context(tempfile.TemporaryDirectory(prefix="turbopump-"))
+        click.echo(f"Turbopump {__version__}, for development: no access control, small files")
+        async with running(namesrv, broker, Path(directory), replicas):
+            yield
 
 
 @asynccontextmanager

@@ -89,6 +89,43 @@ async def bound_sockets(host: str, port: int) -> list[socket.socket]:
     return sockets
 
 
+class KeptSockets:
+    """Listening sockets that outlive their server, for the next server on the same addresses.
+
+    Clients that connect between two servers wait in the system's queue instead of being refused.
+    """
+
+    def __init__(self) -> None:
+        self._sockets: dict[tuple[str, int], list[socket.socket]] = {}
+        self._keeps = True
+
+    async def take(self, host: str, port: int) -> list[socket.socket]:
+        """Return the kept sockets of an address, or bind new ones.
+
+        Raises ConfigError if the system refuses the address. Port 0 is the free port of before.
+        """
+        return self._sockets.pop((host, port), None) or await bound_sockets(host, port)
+
+    def put(self, host: str, port: int, sockets: list[socket.socket]) -> None:
+        """Keep the sockets of a server that has stopped, unless no other follows."""
+        if self._keeps:
+            self._sockets[host, port] = sockets
+        else:
+            _close_all(sockets)
+
+    def end(self) -> None:
+        """Keep nothing any more. The last server closes its sockets itself."""
+        self._keeps = False
+        for sockets in self._sockets.values():
+            _close_all(sockets)
+        self._sockets.clear()
+
+
+def _close_all(sockets: list[socket.socket]) -> None:
+    for one in sockets:
+        one.close()
+
+
 class FirstByte:
     """Rule for the first byte of a connection: it decides between TLS and plain text."""
 
@@ -195,12 +232,18 @@ class ListeningPort:
         if tls is not None:
             self._loop.add_reader(self._selector.fileno(), self._look_at_ready)
 
-    def close(self) -> None:
+    def close(self, *, keeps: bool = False) -> socket.socket:
+        """Accept no connections any more, and close those that are not served yet.
+
+        ``keeps`` leaves the listening socket open for another port, so that new connections wait in
+        the system's queue. Return this socket.
+        """
         if self._again is not None:
             self._again.cancel()
         else:
             self._loop.remove_reader(self._socket)
-        self._socket.close()
+        if not keeps:
+            self._socket.close()
         for silent in list(self.silent):
             self._drop_silent(silent)
         if self._tls is not None:
@@ -208,6 +251,7 @@ class ListeningPort:
         self._selector.close()
         for opening in self._opening:
             opening.cancel()
+        return self._socket
 
     @property
     def waiting(self) -> int:

@@ -23,6 +23,7 @@ from turbopump.remoting.backlog import Backlog
 from turbopump.remoting.connection_memory import SIZE_MAX, ConnectionMemory
 from turbopump.remoting.listening_port import (
     FirstByte,
+    KeptSockets,
     ListeningPort,
     bound_sockets,
     room_for_connections,
@@ -68,6 +69,8 @@ class RemotingServer:
     - ``per_address``: maximum number of connections of one address. More are closed. 0 means no
       limit.
     - ``tls``: TLS settings. Without them, or without a certificate, connections are plain text.
+    - ``kept``: listening sockets that the server takes from its predecessor and leaves to its
+      successor, or None.
 
     Raises ConfigError if the TLS files cannot be used.
     """
@@ -86,8 +89,11 @@ class RemotingServer:
         connections_max: int | None = None,
         per_address: int = 0,
         tls: ServerTls | None = None,
+        kept: KeptSockets | None = None,
     ) -> None:
         self.router = router
+        self._kept = kept
+        self._listens: list[tuple[str, int, list[ListeningPort]]] = []
         self.connections_max = connections_max or room_for_connections()
         self._per_address = per_address
         self._by_address: Counter[str] = Counter()
@@ -126,8 +132,11 @@ class RemotingServer:
         chosen = router or self.router
         if self._backlog is None:
             self._backlog = Backlog.without_line()
-        sockets = await bound_sockets(host, port)
-        self.ports += [
+        if self._kept is None:
+            sockets = await bound_sockets(host, port)
+        else:
+            sockets = await self._kept.take(host, port)
+        ports = [
             ListeningPort(
                 one,
                 lambda: self._connection(chosen),
@@ -138,6 +147,8 @@ class RemotingServer:
             )
             for one in sockets
         ]
+        self.ports += ports
+        self._listens.append((host, port, ports))
         if self._sweep is None:
             self._close_late()
         address = sockets[0].getsockname()
@@ -149,8 +160,11 @@ class RemotingServer:
         if self._sweep is not None:
             self._sweep.cancel()
             self._sweep = None
-        for port in self.ports:
-            port.close()
+        for host, number, ports in self._listens:
+            sockets = [port.close(keeps=self._kept is not None) for port in ports]
+            if self._kept is not None:
+                self._kept.put(host, number, sockets)
+        self._listens.clear()
         self.ports.clear()
         if self._backlog is not None:
             self._backlog.finish_all()

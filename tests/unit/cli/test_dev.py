@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import re
 import signal
 import socket
@@ -307,3 +308,17 @@ def test_a_reader_that_leaves_is_no_failure(
     consumer.wait_for("x")
     consumer.close_output()
     assert consumer.end() == (0, "")
+
+
+def test_a_group_of_replicas_replaces_a_killed_master(start: Start, run_here: Run) -> None:
+    dev = start("dev", "--replicas", "3", *FREE_PORTS)
+    namesrv = dev.wait_for(READY)[1]
+    master, pid = dev.wait_for(r"^master is replica (\d) \(pid (\d+)\), epoch 1; ").groups()
+    assert run_here("produce", "T", "-n", namesrv, "--raw", text="before\n").returncode == 0
+    os.kill(int(pid), signal.SIGKILL)
+    second = dev.wait_for(r"^master is replica (\d) \(pid \d+\), epoch 2; in sync: \d, \d")[1]
+    assert second != master
+    assert run_here("produce", "T", "-n", namesrv, "--raw", text="after\n").returncode == 0
+    read = run_here("consume", "T", "-n", namesrv, "--from", "first", "--count", "2", "--raw")
+    assert sorted(read.stdout.split()) == ["after", "before"]
+    assert dev.stop() == (0, "")

@@ -21,7 +21,7 @@ from tests.waits import until_logged
 from turbopump.protocol.requests.offsets import GetMinOffset, OffsetReply
 from turbopump.remoting.backlog import Backlog
 from turbopump.remoting.connection_memory import ConnectionMemory
-from turbopump.remoting.listening_port import ACCEPTED_A_TURN, LEFT_FOR_FILES_MIN
+from turbopump.remoting.listening_port import ACCEPTED_A_TURN, LEFT_FOR_FILES_MIN, KeptSockets
 from turbopump.remoting.response import Response
 from turbopump.remoting.router import RequestContext, Router
 from turbopump.remoting.served_requests import ServedRequests
@@ -203,3 +203,24 @@ async def test_real_connections_are_accepted_on_each_port(port_first: bool) -> N
         assert answer.opaque == 9
     await server.close()
     assert not server.connections
+
+
+@in_loop(on_a_client_s_host)
+async def test_between_two_servers_connections_wait_instead_of_being_refused(
+    simulation: Simulation, /
+) -> None:
+    process = simulation.boot(HOST)
+    kept = KeptSockets()
+    first: RemotingServer = process.call(lambda: RemotingServer(answering(), kept=kept))
+    await process.start(first.listen(HOST, PORT))
+    await process.start(first.close())
+
+    async with raw_peer(HOST, PORT) as peer:
+        peer.write(frame(GetMinOffset(topic="T", queue_id=0), 1))
+        second: RemotingServer = process.call(lambda: RemotingServer(answering(), kept=kept))
+        await process.start(second.listen(HOST, PORT))
+        answer = await peer.read()
+        assert answer is not None
+        assert answer.opaque == 1
+    process.call(kept.end)
+    await process.start(second.close())

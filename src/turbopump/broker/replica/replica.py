@@ -48,12 +48,12 @@ from turbopump.protocol.requests.controller import (
     MasterReply,
     NextBrokerIdReply,
     RegisterReplica,
-    RegisterReplicaReply,
     SyncStateSet,
 )
 from turbopump.protocol.requests.namesrv import BrokerHeartbeat
 from turbopump.protocol.requests.replication import ExchangeHAInfo
 from turbopump.remoting.client import RemotingClient
+from turbopump.remoting.listening_port import KeptSockets
 from turbopump.store.truncation import cut_store
 
 log = logging.getLogger(__name__)
@@ -126,9 +126,11 @@ class Replica:
         self._silent = False
         """True while no heartbeat is sent, so that a controller of Apache's elects again."""
         self._last_report = (0, 0, 0)
+        self._last_address = ""
+        """Address for clients of the broker that was opened last."""
         self._cut_to: tuple[int, int] | None = None
         """Offset to which the log must be cut, and the epoch of the master who needs that."""
-        self._port: int | None = None
+        self._sockets = KeptSockets()
         self._ha_port: int | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._switching: asyncio.Task[None] | None = None
@@ -185,6 +187,7 @@ class Replica:
         await asyncio.gather(*map(stop_task, self._tasks))
         await stop_task(self._following)
         await stop_task(self._altering)
+        self._sockets.end()
         if self.broker is not None:
             broker, self.broker = self.broker, None
             await broker.close()
@@ -196,9 +199,6 @@ class Replica:
             with self._identity() as identity:
                 replica_id = await self._claim_id(identity)
             await self._open_first(replica_id)
-        self._controllers.start_heartbeats(
-            self.config.broker_heartbeat_interval / 1000, self._heartbeat
-        )
         self._switching = asyncio.create_task(self._switch(), name="roles of the replica")
         self._tasks.append(self._switching)
         await self._report()
@@ -244,36 +244,35 @@ class Replica:
         return claim
 
     def _address(self) -> str:
-        if self.broker is not None:
-            return self.broker.address
+        if self._last_address:
+            return self._last_address
         config = self.config
         return join_address(config.advertised_host, config.advertised_port or config.listen_port)
 
     # --- requests to the controller
 
     async def _report(self) -> None:
-        """Tell the controller the end of this log, then register, and ask for a master.
+        """Register with the controller, begin to send heartbeats, and ask for a master.
 
-        The order makes a restart safe: a mastership up to the epoch that is known before the
-        registration is an old one (``role.py``).
+        The order makes a restart safe. The registration ends a mastership of an earlier process,
+        and whatever it had reported. Without a heartbeat this process cannot be elected. So all
+        masterships up to the epoch that is known now are old ones (``role.py``).
         """
         while True:
             try:
                 if await self._register():
-                    return
+                    break
             except (RemotingError, ProtocolError) as error:
                 self._note_fault(f"not registered with a controller: {error}")
             await self._pause()
+        self._controllers.start_heartbeats(
+            self.config.broker_heartbeat_interval / 1000, self._heartbeat
+        )
 
     async def _register(self) -> bool:
         """Register with the controller. Return False if it must be tried again."""
         assert self.role is not None
         config = self.config
-        heartbeat = self._heartbeat()
-        assert heartbeat is not None
-        await self._controllers.tell(heartbeat)
-        before = await self._replica_info()
-        floor = before.master_epoch if before is not None else 0
         answer = await self._controllers.ask(
             RegisterReplica(
                 cluster_name=config.broker_cluster_name,
@@ -288,13 +287,18 @@ class Replica:
                 f"the controller refuses this replica: {answer.code} {answer.remark or ''}"
             )
             return False
+        news = await self._replica_info()
+        if news is None:
+            return False
         self._note_fault("")
-        self.role = dataclasses.replace(self.role, floor=max(self.role.floor, floor))
+        self.role = dataclasses.replace(self.role, floor=max(self.role.floor, news.master_epoch))
         self._reported = True
-        reply = answer.header(RegisterReplicaReply)
-        self._take_news(news_of(reply, _set_in(answer), reply.sync_state_set_epoch))
-        if self.role.master_id is None and not self._silent:
-            await self._elect()
+        self._take_news(news)
+        heartbeat = self._heartbeat()
+        if heartbeat is not None:
+            await self._controllers.tell(heartbeat)
+            if self.role.master_id is None:
+                await self._elect()
         return True
 
     async def _follow_controller(self) -> None:
@@ -477,7 +481,7 @@ class Replica:
         served = ServedRole(
             role=role,
             gate=SendGate(self._remoting, inner_signer(self.config)),
-            port=self._port,
+            sockets=self._sockets,
             ha_port=self._ha_port,
             note_role=self.note_role,
             on_wanted_set=self._alter_set,
@@ -493,8 +497,8 @@ class Replica:
         )
         broker.readiness.recovery.on_progress = self.on_progress
         await broker.start()
-        self._port = broker.port
         self._ha_port = broker.group_replication.ha_port or self._ha_port
+        self._last_address = broker.address
         self._served = served
         self.broker = broker
         self._last_report = broker.group_replication.log_report()

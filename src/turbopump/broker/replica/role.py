@@ -3,9 +3,9 @@
 Values in, values out: answers and notices of a controller come in, the next role comes out.
 Connections, stores and the loop are unknown here. Two rules make a switch safe:
 
-- A process that has just started is master of nothing. It first tells the controller the true end
-  of its log, then asks for the present epoch. Masterships up to that epoch (``floor``) were decided
-  by what an earlier process had, which may be more, so they are never accepted.
+- A process that has just started is master of nothing. It registers, asks for the present epoch,
+  and only then sends heartbeats with the end of its log. Masterships up to that epoch (``floor``)
+  were decided by what an earlier process had, which may be more, so they are never accepted.
 - Only a higher master epoch is followed. News that were late on their way change nothing.
 
 Source: apache/rocketmq ``ReplicasManager``, which accepts an old mastership after a restart.
@@ -70,7 +70,7 @@ class Role:
     """Role of a replica in its group.
 
     - ``id``: the id of this replica.
-    - ``floor``: the epoch of the last election before this process had reported its log.
+    - ``floor``: the epoch of the last election before the first heartbeat of this process.
     - ``master_epoch``: the epoch that this role belongs to.
     - ``sync_state_set``: the replicas in sync, as a master knows them.
     """

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from turbopump.broker.replica.role import News, Role
 from turbopump.broker.replica.send_gate import SendGate
+from turbopump.remoting.listening_port import KeptSockets
 
 
 @dataclass(eq=False)
@@ -19,8 +20,8 @@ class ServedRole:
 
     - ``role``: the role. It changes while the broker runs, but its part stays.
     - ``gate``: the gate before requests that store messages.
-    - ``port``: the port on which an earlier broker of this process listened, or None.
-    - ``ha_port``: the same of the replication port.
+    - ``sockets``: the listening sockets, which the brokers of this process leave to each other.
+    - ``ha_port``: the replication port of an earlier broker of this process, or None.
     - ``on_wanted_set``: called with the replicas that a master wants in the sync state set, and
       the epoch of the present set.
     - ``on_cut_needed``: called with the offset to which the log must be cut, before it can be
@@ -30,7 +31,7 @@ class ServedRole:
 
     role: Role
     gate: SendGate
-    port: int | None = None
+    sockets: KeptSockets
     ha_port: int | None = None
     note_role: Callable[[News], None] = lambda _news: None
     on_wanted_set: Callable[[frozenset[int], int], None] = lambda _ids, _set_epoch: None

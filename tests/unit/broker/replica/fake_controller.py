@@ -168,6 +168,7 @@ class FakeController:
     def _register(
         self, request: RegisterReplica, _context: RequestContext
     ) -> Response[RegisterReplicaReply]:
+        self.live.pop(request.broker_id, None)
         if request.broker_id == self.master_id and self.registers_as is None:
             self.elect()
         master = self.registers_as or self._master()
