@@ -191,6 +191,7 @@ class ReplicaMasterLink:
         self._by_id[replica_id] = slave
         if older is not None:
             older.close()
+            self.members.disconnect(replica_id)
         now = asyncio.get_running_loop().time()
         self.members.connect(replica_id, now, learner=handshake.async_learner)
 

@@ -11,7 +11,8 @@ change it (request 1001), and confirms messages. These rules hold together:
    deliver it late. So meanwhile each replica counts that is in the set or in an open request.
 3. A slave is wanted in the set when it has all that is confirmed and the start of this epoch. It is
    not wanted any more when its connection has ended, when it has not caught up for a while, or when
-   it came back with less than is confirmed.
+   it came back with less than is confirmed. After the end of a connection it must leave the set
+   before it may join again: its process may be a new one, and the controller must learn of that.
 4. While producers send, a slave is always a little behind. If only that keeps it out, it counts for
    a moment before it is asked for, so that the confirmed offset waits for it.
 
@@ -51,6 +52,7 @@ class _Slave:
 
     - ``acked``: offset up to which it has the log, or -1 if unknown since it connected.
     - ``caught_up``: time at which it last had the whole log.
+    - ``must_leave``: True after the end of a connection, until the set is without the slave.
     - ``joins_until``, ``joins_from``: the time until which it counts because it is about to join,
       and the time before which that does not begin again.
     """
@@ -58,6 +60,7 @@ class _Slave:
     acked: int = -1
     connected: bool = False
     learner: bool = False
+    must_leave: bool = False
     caught_up: float = _NEVER
     report: float = 0.0
     end_at_report: int = 0
@@ -122,6 +125,8 @@ class SyncStateSet:
                 slave.caught_up = max(slave.caught_up, now)  # time to connect
         self.ids = ids
         self.set_epoch = set_epoch
+        for replica_id, slave in self._slaves.items():
+            slave.must_leave = slave.must_leave and replica_id in ids
         self._confirm()
 
     def request_refused(self) -> None:
@@ -176,6 +181,7 @@ class SyncStateSet:
         slave = self._slaves.get(replica_id)
         if slave is not None:
             slave.connected = False
+            slave.must_leave = replica_id in self.counted
             slave.caught_up = _NEVER
 
     def acknowledge(self, replica_id: int, acked: int, end: int, now: float) -> None:
@@ -256,7 +262,7 @@ class SyncStateSet:
     def _wanted(self, now: float) -> frozenset[int]:
         found = {self.own_id}
         for one, slave in self._slaves.items():
-            if slave.learner or not self._is_fresh(slave, now):
+            if slave.learner or slave.must_leave or not self._is_fresh(slave, now):
                 continue
             has_confirmed = slave.connected and slave.acked >= self.confirmed
             if one in self.ids:

@@ -218,6 +218,17 @@ def test_a_member_that_comes_back_with_less_than_is_confirmed_is_dropped_at_once
     assert one.next_request(1.0) == of(A)
 
 
+def test_a_member_that_connects_again_leaves_the_set_before_it_joins_again() -> None:
+    """The controller does not elect a process that has started since it joined."""
+    one = with_two()
+    one.disconnect(B)
+    one.connect(B, 1.0, learner=False)
+    one.acknowledge(B, 100, 100, 1.0)
+    assert one.next_request(1.0) == of(A)
+    one.set_members(of(A), 7, 1.1)
+    assert one.next_request(1.2) == of(A, B)
+
+
 def test_a_member_that_connects_again_confirms_nothing_before_its_first_report() -> None:
     one = with_two()
     one.connect(B, 1.0, learner=False)
