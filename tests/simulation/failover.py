@@ -55,6 +55,7 @@ STORE = Path("/store")
 READY_S = 60.0
 """Longest time until a new group has a master with all replicas in sync."""
 PROGRESS_S = 30.0
+SCRUB_S = 20.0
 SETTLED_S = 120.0
 """Longest time, without faults and producers, until everything is consumed and all logs are the
 same."""
@@ -94,6 +95,7 @@ class Group:
         """Hosts whose disk lost something: others must have all that was acknowledged."""
         self.rest_s = 12.0
         """Longest rest of a program between its end and its next start."""
+        self.was_damaged = False
         self.kept_down: set[str] = set()
         """Hosts whose programs are not started again for now."""
         self.masterships: dict[str, list[Mastership]] = defaultdict(list)
@@ -150,10 +152,26 @@ class Group:
             await asyncio.sleep(0.2)
         self.clients.producing = False
         self.clients.operator.active = False
+        if self.was_damaged:
+            await self._scrub()
         deadline = self.now + SETTLED_S
         while self.now < deadline and not self.is_settled():
             self.check_alive()
             await asyncio.sleep(0.5)
+
+    async def _scrub(self) -> None:
+        """Let each replica check its whole log, as it does once a day, and mend what it finds."""
+        for host in REPLICAS:
+            broker = self.broker(host)
+            scrubbing = None if broker is None else broker.parts.copying.scrubbing
+            if scrubbing is None:
+                continue
+            self.note(f"{host} checks its log")
+            scrubbing._scrub._next_pass = 0.0
+            process = self.simulation.process(host)
+            deadline = self.now + SCRUB_S
+            while not scrubbing.numbers.passes and self.now < deadline and process.alive:
+                await asyncio.sleep(process.call(scrubbing.step))
 
     def _all_succeeded(self) -> bool:
         """True once every client has got something done after the last fault."""
@@ -168,7 +186,12 @@ class Group:
             and self.is_whole()
             and not any(self.ledger.missing(group, GROUPS[group]) for group in GROUPS)
             and len({self.end_of(host) for host in REPLICAS}) == 1
+            and (not self.was_damaged or len({self._log(host) for host in REPLICAS}) == 1)
         )
+
+    def _log(self, host: str) -> bytes:
+        store = self.store(host)
+        return b"" if store is None else log_of(store)
 
     async def verdict(self) -> list[str]:
         """Everything that is wrong in the end, as sentences. The master dies once more."""

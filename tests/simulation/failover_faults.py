@@ -199,6 +199,7 @@ class Faults:
             return
         self._end(host)
         self.group.damaged.add(host)
+        self.group.was_damaged = True
         deed = self.rng.choice(
             (self._flip, self._flip, self._truncate, self._remove, self._turn_back)
         )
