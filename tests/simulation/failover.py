@@ -13,8 +13,10 @@ import json
 import random
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
 
 from tests.simulation.failover_clients import (
     CLIENTS,
@@ -43,6 +45,7 @@ from turbopump.message.codec import decode_entries
 from turbopump.namesrv.server import NameServer
 from turbopump.protocol.codes import RequestCode
 from turbopump.store.message_store import MessageStore
+from turbopump.store.repair import scrub
 
 NAMESRV, CONTROLLER = "10.0.0.1", "10.0.0.2"
 REPLICAS = ("10.0.1.1", "10.0.1.2", "10.0.1.3")
@@ -55,7 +58,8 @@ STORE = Path("/store")
 READY_S = 60.0
 """Longest time until a new group has a master with all replicas in sync."""
 PROGRESS_S = 30.0
-SCRUB_S = 20.0
+SCRUB_FIRST_S, SCRUB_AGAIN_S, SCRUB_S = 3.0, 10.0, 25.0
+"""When a replica checks its whole log: after its start, and again. Longest time until it has."""
 SETTLED_S = 120.0
 """Longest time, without faults and producers, until everything is consumed and all logs are the
 same."""
@@ -160,18 +164,17 @@ class Group:
             await asyncio.sleep(0.5)
 
     async def _scrub(self) -> None:
-        """Let each replica check its whole log, as it does once a day, and mend what it finds."""
-        for host in REPLICAS:
-            broker = self.broker(host)
-            scrubbing = None if broker is None else broker.parts.copying.scrubbing
-            if scrubbing is None:
-                continue
-            self.note(f"{host} checks its log")
-            scrubbing._scrub._next_pass = 0.0
-            process = self.simulation.process(host)
-            deadline = self.now + SCRUB_S
-            while not scrubbing.numbers.passes and self.now < deadline and process.alive:
-                await asyncio.sleep(process.call(scrubbing.step))
+        """Wait until each replica has checked its whole log once more, and mended what it found."""
+        passes = {host: self._passes(host) for host in REPLICAS}
+        deadline = self.now + SCRUB_S
+        while self.now < deadline and any(self._passes(host) <= passes[host] for host in REPLICAS):
+            await asyncio.sleep(0.2)
+
+    def _passes(self, host: str) -> int:
+        """How often the open broker of a host has checked its whole log."""
+        broker = self.broker(host)
+        scrubbing = None if broker is None else broker.parts.copying.scrubbing
+        return 0 if scrubbing is None else scrubbing.numbers.passes
 
     def _all_succeeded(self) -> bool:
         """True once every client has got something done after the last fault."""
@@ -466,6 +469,16 @@ class Group:
         await replica.start()
         await stop.wait()
         await replica.close()
+
+
+@contextmanager
+def scrubbing_often() -> Iterator[None]:
+    """Within the block, replicas check their logs each few seconds instead of once a day."""
+    with (
+        patch.object(scrub, "FIRST_REST_S", SCRUB_FIRST_S),
+        patch.object(scrub, "REST_S", SCRUB_AGAIN_S),
+    ):
+        yield
 
 
 def replica_config(host: str, shape: Shape) -> BrokerConfig:

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
-from tests.simulation.failover import Group
+from tests.simulation.failover import Group, scrubbing_often
 from tests.simulation.failover_faults import Faults
 from tests.simulation.world.process import current_process
 from tests.simulation.world.simulation import Simulation, run_simulation
@@ -57,25 +57,28 @@ async def trouble(group: Group, seconds: float) -> list[str]:
     return await group.verdict()
 
 
+async def _run_group(
+    outcome: Outcome, groups: list[Group], seconds: float, simulation: Simulation
+) -> list[str]:
+    group = Group(simulation)
+    groups.append(group)
+    try:
+        return await trouble(group, seconds)
+    finally:
+        outcome.virtual_s = simulation.loop.time()
+        outcome.story = group.story()
+
+
 def run_seed(seed: int, *, seconds: float = SECONDS, is_logged: bool = False) -> Outcome:
     """Run one seed. What the run raises counts as wrong."""
     outcome = Outcome(seed)
     simulation = Simulation(seed)
     groups: list[Group] = []
-
-    async def scenario(world: Simulation) -> list[str]:
-        group = Group(world)
-        groups.append(group)
-        try:
-            return await trouble(group, seconds)
-        finally:
-            outcome.virtual_s = world.loop.time()
-            outcome.story = group.story()
-
     begun = time.process_time()
-    with _logged(simulation) if is_logged else _silent():
+    with _logged(simulation) if is_logged else _silent(), scrubbing_often():
         try:
-            outcome.wrong = run_simulation(simulation, scenario)
+            run = partial(_run_group, outcome, groups, seconds)
+            outcome.wrong = run_simulation(simulation, run)
         except Exception as error:
             trace = traceback.format_exception(error)
             outcome.wrong = [f"the run raised {error!r}"[:2000], "".join(trace[-3:])]

@@ -9,29 +9,32 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 import pytest
-from tests.simulation.failover import CONTROLLER, NAMESRV, REPLICAS, Group, Shape
+from tests.loops import in_loop
+from tests.simulation.failover import CONTROLLER, NAMESRV, REPLICAS, Group, Shape, scrubbing_often
 from tests.simulation.world.ledger import Send
 from tests.simulation.world.simulation import Simulation, simulate
 
 from turbopump.config.broker_config import FlushDiskType
 
+SYNC_FLUSH = FlushDiskType.SYNC_FLUSH
 Story = Callable[[Group], Awaitable[None]]
 
 
-def told(story: Story, *, flush: FlushDiskType = FlushDiskType.SYNC_FLUSH, seed: int = 1) -> None:
+def with_group(story: Story, *, flush: FlushDiskType = SYNC_FLUSH, seed: int = 1) -> None:
     """Tell a story with a group under load. In the end all is as promised."""
+    with scrubbing_often():
+        simulate(seed, partial(_tell, story, flush))
 
-    async def scenario(simulation: Simulation) -> None:
-        group = Group(simulation, Shape(flush=flush))
-        await group.start()
-        await asyncio.sleep(5)
-        await story(group)
-        await group.settle()
-        wrong = await group.verdict()
-        assert wrong == [], group.story()
-        await group.end()
 
-    simulate(seed, scenario)
+async def _tell(story: Story, flush: FlushDiskType, simulation: Simulation) -> None:
+    group = Group(simulation, Shape(flush=flush))
+    await group.start()
+    await asyncio.sleep(5)
+    await story(group)
+    await group.settle()
+    wrong = await group.verdict()
+    assert wrong == [], group.story()
+    await group.end()
 
 
 def cut(group: Group, some: tuple[str, ...], others: tuple[str, ...]) -> None:
@@ -75,116 +78,104 @@ def has_more(group: Group, answered: int) -> bool:
     return group.ledger.facts.answered > answered
 
 
-def test_6316_name_servers_keep_the_master_of_the_higher_epoch() -> None:
+@in_loop(with_group)
+async def test_6316_name_servers_keep_the_master_of_the_higher_epoch(group: Group, /) -> None:
     """An old master that the controller cannot reach goes on registering at the name server."""
-
-    async def story(group: Group) -> None:
-        old = master_of(group)
-        cut(group, (old,), (CONTROLLER, *others_than(old)))
-        new = await another_master(group, old)
-        await asyncio.sleep(3)
-        for _ in range(40):
-            assert await group.master_of_route() == f"{new}:10911"
-            await asyncio.sleep(1)
-        heal(group, (old,), (CONTROLLER, *others_than(old)))
-
-    told(story)
+    old = master_of(group)
+    cut(group, (old,), (CONTROLLER, *others_than(old)))
+    new = await another_master(group, old)
+    await asyncio.sleep(3)
+    for _ in range(40):
+        assert await group.master_of_route() == f"{new}:10911"
+        await asyncio.sleep(1)
+    heal(group, (old,), (CONTROLLER, *others_than(old)))
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_6662_an_isolated_master_with_one_slave_confirms_nothing(seed: int) -> None:
-    async def story(group: Group) -> None:
-        old = master_of(group)
-        with_it, alone = others_than(old)
-        cut(group, (old, with_it), (CONTROLLER, alone))
-        since = group.now
-        await another_master(group, old)
-        await asyncio.sleep(15)
-        assert by_after(group, old, since) == []
-        heal(group, (old, with_it), (CONTROLLER, alone))
-
-    told(story, seed=seed)
+@in_loop(with_group)
+async def test_6662_an_isolated_master_with_one_slave_confirms_nothing(
+    group: Group, /, seed: int
+) -> None:
+    old = master_of(group)
+    with_it, alone = others_than(old)
+    cut(group, (old, with_it), (CONTROLLER, alone))
+    since = group.now
+    await another_master(group, old)
+    await asyncio.sleep(15)
+    assert by_after(group, old, since) == []
+    heal(group, (old, with_it), (CONTROLLER, alone))
 
 
 @pytest.mark.parametrize("flush", list(FlushDiskType))
-def test_7689_queue_offsets_behind_the_confirmed_one_are_not_given_twice(
-    flush: FlushDiskType,
+@in_loop(with_group)
+async def test_7689_queue_offsets_behind_the_confirmed_one_are_not_given_twice(
+    group: Group, /, flush: FlushDiskType
 ) -> None:
     """Master and controller are killed at once, with messages that no slave has, and both come back
     at once."""
-
-    async def story(group: Group) -> None:
-        for _ in range(4):
-            await group.until(group.is_whole, 60, "the group does not get whole")
-            old = master_of(group)
-            for slave in others_than(old):
-                group.simulation.network.cut(old, slave)
-            await asyncio.sleep(1)
-            group.rest_s = 0.2
-            group.simulation.end(CONTROLLER, power_cut=False)
-            group.simulation.end(old, power_cut=False)
-            for slave in others_than(old):
-                group.simulation.network.heal(old, slave)
-            await asyncio.sleep(5)
-
-    told(story, flush=flush)
+    for _ in range(4):
+        await group.until(group.is_whole, 60, "the group does not get whole")
+        old = master_of(group)
+        for slave in others_than(old):
+            group.simulation.network.cut(old, slave)
+        await asyncio.sleep(1)
+        group.rest_s = 0.2
+        group.simulation.end(CONTROLLER, power_cut=False)
+        group.simulation.end(old, power_cut=False)
+        for slave in others_than(old):
+            group.simulation.network.heal(old, slave)
+        await asyncio.sleep(5)
 
 
-def test_topics_groups_users_and_offsets_do_not_vanish_with_their_master() -> None:
+@in_loop(with_group)
+async def test_topics_groups_users_and_offsets_do_not_vanish_with_their_master(
+    group: Group, /
+) -> None:
     """The master dies after each change that was answered."""
-
-    async def story(group: Group) -> None:
-        group.rest_s = 1.0
-        for _ in range(10):
-            await group.until(group.is_whole, 60, "the group does not get whole")
-            before = group.ledger.facts.answered
-            await group.until(partial(has_more, group, before), 30, "nothing is changed")
-            group.simulation.end(master_of(group), power_cut=False)
-            await asyncio.sleep(1)
-
-    told(story)
+    group.rest_s = 1.0
+    for _ in range(10):
+        await group.until(group.is_whole, 60, "the group does not get whole")
+        before = group.ledger.facts.answered
+        await group.until(partial(has_more, group, before), 30, "nothing is changed")
+        group.simulation.end(master_of(group), power_cut=False)
+        await asyncio.sleep(1)
 
 
 @pytest.mark.parametrize("flush", list(FlushDiskType))
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_master_that_is_back_before_anybody_noticed_does_not_go_on_with_a_shorter_log(
-    seed: int, flush: FlushDiskType
+@in_loop(with_group)
+async def test_a_master_that_is_back_before_anybody_noticed_does_not_go_on_with_a_shorter_log(
+    group: Group, /, seed: int, flush: FlushDiskType
 ) -> None:
     """Its power is cut, and it is back within less than the time of a heartbeat."""
-
-    async def story(group: Group) -> None:
-        group.rest_s = 0.3
-        for _ in range(4):
-            await group.until(group.is_whole, 60, "the group does not get whole")
-            await asyncio.sleep(2)
-            group.simulation.end(master_of(group), power_cut=True)
-            await asyncio.sleep(5)
-
-    told(story, flush=flush, seed=seed)
+    group.rest_s = 0.3
+    for _ in range(4):
+        await group.until(group.is_whole, 60, "the group does not get whole")
+        await asyncio.sleep(2)
+        group.simulation.end(master_of(group), power_cut=True)
+        await asyncio.sleep(5)
 
 
-def test_a_master_without_the_controller_goes_on_while_all_are_in_sync() -> None:
-    async def story(group: Group) -> None:
-        master = master_of(group)
-        group.kept_down.add(CONTROLLER)
-        group.simulation.end(CONTROLLER, power_cut=False)
-        since = group.now
-        await asyncio.sleep(20)
-        assert group.master() == master
-        assert len(by_after(group, master, since)) > 20
-        group.kept_down.clear()
+@in_loop(with_group)
+async def test_a_master_without_the_controller_goes_on_while_all_are_in_sync(
+    group: Group, /
+) -> None:
+    master = master_of(group)
+    group.kept_down.add(CONTROLLER)
+    group.simulation.end(CONTROLLER, power_cut=False)
+    since = group.now
+    await asyncio.sleep(20)
+    assert group.master() == master
+    assert len(by_after(group, master, since)) > 20
+    group.kept_down.clear()
 
-    told(story)
 
-
-def test_the_death_of_the_name_server_does_not_matter_to_the_group() -> None:
-    async def story(group: Group) -> None:
-        group.kept_down.add(NAMESRV)
-        group.simulation.end(NAMESRV, power_cut=False)
-        old = master_of(group)
-        group.simulation.end(old, power_cut=False)
-        await another_master(group, old)
-        await asyncio.sleep(3)
-        group.kept_down.clear()
-
-    told(story)
+@in_loop(with_group)
+async def test_the_death_of_the_name_server_does_not_matter_to_the_group(group: Group, /) -> None:
+    group.kept_down.add(NAMESRV)
+    group.simulation.end(NAMESRV, power_cut=False)
+    old = master_of(group)
+    group.simulation.end(old, power_cut=False)
+    await another_master(group, old)
+    await asyncio.sleep(3)
+    group.kept_down.clear()
