@@ -99,6 +99,7 @@ class BrokerHandlers:
                 _given(request.epoch, -1),
                 _given(request.max_offset, -1),
                 _given(request.election_priority, NO_PRIORITY),
+                _given(request.min_in_sync_replicas, 1) < 2,
             ),
             request.broker_addr,
             min(max(timeout_ms, TIMEOUT_MIN_MS), TIMEOUT_MAX_MS) / 1000,

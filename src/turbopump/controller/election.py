@@ -25,12 +25,15 @@ class Candidate(NamedTuple):
     - ``epoch``: master epoch of the last messages in its log.
     - ``max_offset``: end of its log.
     - ``priority``: ``brokerElectionPriority``.
+    - ``acknowledges_alone``: False if the replica, as the master, confirms nothing while it is the
+      only member of its set.
     """
 
     id: int
     epoch: int
     max_offset: int
     priority: int = NO_PRIORITY
+    acknowledges_alone: bool = True
 
 
 class Election(NamedTuple):

@@ -7,7 +7,8 @@ replicas. It returns the new group, which must be durable before the answer is s
 - Each new master has a higher master epoch, and each change of the sync state set a higher set
   epoch. Neither goes down.
 - The master is in the sync state set. A new master is elected from the set alone, and is then its
-  only member.
+  only member. If the new master confirms nothing alone, the former set may still elect, until the
+  master has changed the set for the first time: all of it has every acknowledged message.
 - A process that registers as the recorded master has just started, and has forgotten what it
   promised. So its registration ends its mastership, and the offsets that it reports decide.
 - A member of the set that has started again may have lost messages, by a power cut for example.
@@ -58,7 +59,8 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     - ``next_id``: the id for the next new replica.
     - ``master``: id of the master, or None.
     - ``sync_state_set``: ids of the replicas with every acknowledged message, in order.
-    - ``restarted``: those of them that have started again since they joined the set.
+    - ``heirs``: members of the former set, while the present master has confirmed nothing.
+    - ``restarted``: the electable ones that have started again since they joined the set.
     - ``confirm_offset``: the highest confirm offset that a master had reported at the time of the
       last decision. -1 means none.
     """
@@ -71,6 +73,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     master_epoch: int = 0
     sync_state_set: tuple[int, ...] = ()
     sync_state_set_epoch: int = 0
+    heirs: tuple[int, ...] = ()
     restarted: tuple[int, ...] = ()
     confirm_offset: int = -1
 
@@ -85,6 +88,11 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         """Return the address of the replica with an id, or None."""
         found = self.replica(id_)
         return None if found is None else found.address
+
+    @property
+    def electable(self) -> tuple[int, ...]:
+        """Ids of the replicas with every acknowledged message."""
+        return self.heirs or self.sync_state_set
 
     @property
     def set_body(self) -> requests.SyncStateSet:
@@ -239,7 +247,7 @@ def register(group: Group | None, request: requests.RegisterReplica, view: View)
             for one in group.replicas
         )
         group = _changed(group, view, replicas=moved)
-    if request.broker_id in group.sync_state_set and request.broker_id not in group.restarted:
+    if request.broker_id in group.electable and request.broker_id not in group.restarted:
         group = _changed(group, view, restarted=(*group.restarted, request.broker_id))
     election = None
     if group.master == request.broker_id:
@@ -298,12 +306,14 @@ def alter_set(
     fault = _set_fault(group, request, wanted, body.sync_state_set_epoch, view)
     if fault is not None:
         return Decision(group, fault)
+    members = set(wanted) & set(group.sync_state_set)  # the others are taken in now
     changed = _changed(
         group,
         view,
         sync_state_set=wanted,
         sync_state_set_epoch=group.sync_state_set_epoch + 1,
-        restarted=tuple(one for one in group.restarted if one in wanted),
+        heirs=(),
+        restarted=tuple(one for one in group.restarted if one in members),
     )
     reply = requests.AlterSyncStateSetReply(new_sync_state_set_epoch=changed.sync_state_set_epoch)
     return Decision(changed, Answer(reply=reply, body=changed.set_body))
@@ -405,10 +415,10 @@ def elect_after_death(group: Group, view: View) -> Decision:
 
 def reason(group: Group, election: Election, only: int | None = None) -> str:
     """Return the reason why an election has elected nobody."""
-    members = list(group.sync_state_set)
-    if not group.sync_state_set:
+    members = list(group.electable)
+    if not members:
         return "the sync state set is empty: all its members were cleaned"
-    if only is not None and only not in group.sync_state_set:
+    if only is not None and only not in members:
         return f"replica {only} is not in the sync state set {members}"
     live = [one.id for one in election.candidates]
     if only is not None and only in group.restarted:
@@ -451,8 +461,8 @@ def _election(group: Group, view: View, only: int | None) -> Election:
         for one in view.live.values()
         if group.replica(one.id) is not None and (one.epoch <= group.master_epoch or view.unclean)
     ]
-    members = [one for one in live if one.id in group.sync_state_set]
-    if len(members) < len(group.sync_state_set) or only is not None:
+    members = [one for one in live if one.id in group.electable]
+    if len(members) < len(group.electable) or only is not None:
         members = [one for one in members if one.id not in group.restarted]
     return elect(
         members,
@@ -487,12 +497,14 @@ def _elected(group: Group, view: View, election: Election) -> Decision:
     if group.master_epoch == 0 or election.unclean:
         reported = (one.epoch for one in view.live.values() if one.epoch < EPOCH_MAX)
         highest = max(highest, *reported, 0)
+    heirs = _heirs(group, view, election)
     changes: dict[str, Any] = {
         "master": elected,
         "master_epoch": highest + 1,
         "sync_state_set": (elected,),
         "sync_state_set_epoch": group.sync_state_set_epoch + 1,
-        "restarted": (),
+        "heirs": heirs,
+        "restarted": tuple(i for i in group.restarted if i in heirs and i != elected),
     }
     if election.unclean:  # what was confirmed is given up
         changes["confirm_offset"] = view.live[elected].max_offset
@@ -501,6 +513,14 @@ def _elected(group: Group, view: View, election: Election) -> Decision:
         broker_member_group=_members(changed), sync_state_set=list(changed.sync_state_set)
     )
     return Decision(changed, Answer(reply=_master_reply(changed), body=body), election)
+
+
+def _heirs(group: Group, view: View, election: Election) -> tuple[int, ...]:
+    """Return the replicas that may be elected after the new master, before it changes its set."""
+    elected = None if election.elected is None else view.live.get(election.elected)
+    if elected is None or elected.acknowledges_alone or election.unclean:
+        return ()
+    return group.electable if len(group.electable) > 1 else ()
 
 
 def _without_master(group: Group, view: View) -> Group:
@@ -582,11 +602,14 @@ def clean(group: Group | None, request: requests.CleanBrokerData, view: View) ->
     left = tuple(one for one in group.replicas if one.id not in cleaned)
     if not left:
         return Decision(None, Answer())
-    changes: dict[str, Any] = {"replicas": left}
+    changes: dict[str, Any] = {
+        "replicas": left,
+        "heirs": tuple(i for i in group.heirs if i not in cleaned),
+        "restarted": tuple(i for i in group.restarted if i not in cleaned),
+    }
     if cleaned & set(group.sync_state_set):
         changes["sync_state_set"] = tuple(i for i in group.sync_state_set if i not in cleaned)
         changes["sync_state_set_epoch"] = group.sync_state_set_epoch + 1
-        changes["restarted"] = tuple(i for i in group.restarted if i not in cleaned)
     if group.master in cleaned:
         changes |= {"master": None, "master_epoch": group.master_epoch + 1}
     if len(left) == len(group.replicas):

@@ -215,6 +215,48 @@ def test_a_restarted_member_is_trusted_when_the_master_takes_it_in_anew() -> Non
     assert cleaned_away.restarted == ()
 
 
+def modest(*ids: int) -> View:
+    """Live replicas that confirm nothing alone."""
+    return seen(*(Candidate(id_, 4, 100, acknowledges_alone=False) for id_ in ids))
+
+
+def test_the_former_set_may_elect_until_the_new_master_has_changed_its_own() -> None:
+    second = elect_after_death(led(), modest(2, 3)).group
+    assert second is not None
+    assert (second.master, second.sync_state_set, second.heirs) == (2, (2,), (1, 2, 3))
+    third = elect_after_death(second, modest(3)).group
+    assert third is not None
+    assert (third.master, third.master_epoch, third.heirs) == (3, 6, (1, 2, 3))
+    changed = altered(third, [2, 3], modest(2, 3), master=3, epoch=6, set_epoch=9).group
+    assert changed is not None
+    assert (changed.sync_state_set, changed.heirs) == ((2, 3), ())
+    nobody = elect_after_death(changed, modest(1)).group
+    assert nobody is not None
+    assert nobody.master is None
+
+
+def test_a_master_that_may_acknowledge_alone_leaves_no_heirs() -> None:
+    second = elect_after_death(led(), alive(2, 3)).group
+    assert second is not None
+    assert second.heirs == ()
+    nobody = elect_after_death(second, alive(3)).group
+    assert nobody is not None
+    assert nobody.master is None
+
+
+def test_a_restarted_heir_is_not_trusted_until_it_is_taken_in() -> None:
+    second = elect_after_death(led(), modest(2, 3)).group
+    again = registered(second, 3, modest(2)).group
+    assert again is not None
+    assert again.restarted == (3,)
+    gone = elect_after_death(again, modest(3)).group
+    assert gone is not None
+    assert gone.master is None
+    taken_in = altered(again, [2, 3], modest(2, 3), master=2, epoch=5, set_epoch=8).group
+    assert taken_in is not None
+    assert (taken_in.sync_state_set, taken_in.restarted) == ((2, 3), ())
+
+
 # --- The sync state set.
 
 
@@ -400,9 +442,14 @@ class AnyHistory(RuleBasedStateMachine):
     def apply_next(self) -> None:
         self.take(applied(self.group, 1 if self.group is None else self.group.next_id))
 
-    @rule(id_=st.integers(1, 4), max_offset=st.integers(0, 20), epoch=st.integers(-1, 6))
-    def beat(self, id_: int, max_offset: int, epoch: int) -> None:
-        self.live[id_] = Candidate(id_, epoch, max_offset)
+    @rule(
+        id_=st.integers(1, 4),
+        max_offset=st.integers(0, 20),
+        epoch=st.integers(-1, 6),
+        alone=st.booleans(),
+    )
+    def beat(self, id_: int, max_offset: int, epoch: int, alone: bool) -> None:
+        self.live[id_] = Candidate(id_, epoch, max_offset, acknowledges_alone=alone)
         if self.group is not None and self.group.master == id_:
             self.confirmed = max(self.confirmed, max_offset // 2)
 
@@ -468,7 +515,8 @@ class AnyHistory(RuleBasedStateMachine):
         assert ids == sorted(set(ids))
         assert not ids or ids[-1] < group.next_id
         assert set(group.sync_state_set) <= set(ids)
-        assert set(group.restarted) <= set(group.sync_state_set)
+        assert set(group.restarted) <= set(group.electable) <= set(ids)
+        assert not group.heirs or set(group.sync_state_set) <= set(group.heirs)
         if group.master is not None:
             assert group.master in group.sync_state_set
 

@@ -40,6 +40,16 @@ class ControlledGroup(Group):
             while len(self.in_sync) != count:
                 await asyncio.sleep(0.05)
 
+    async def until_elected(self, epoch: int) -> int:
+        """Wait until a master of this epoch or a later one was elected, and return its id."""
+        async with asyncio.timeout(60.0):
+            while True:
+                group = self.decides.groups.get("broker-a")
+                assert group is not None
+                if group.master_epoch >= epoch and group.master is not None:
+                    return group.master
+                await asyncio.sleep(0.01)
+
 
 def with_controller(story: Callable[..., Any], *, seed: int = 1) -> None:
     """Run a story with a name server, our controller and three replicas."""
@@ -131,3 +141,25 @@ async def test_sends_go_on_while_the_controller_is_away(group: ControlledGroup, 
     group.kill(first.host)
     second = await group.master_other_than(first.host)
     assert await group.client(second).all_bodies() == [b"without a controller", b"still without"]
+
+
+@in_loop(with_controller)
+async def test_a_master_that_dies_before_it_has_served_does_not_take_the_group_with_it(
+    group: ControlledGroup, /
+) -> None:
+    first = await group.master_other_than()
+    talk = group.client(first)
+    await talk.create("T")
+    await group.until_in_sync(3)
+    await talk.send(b"before")
+    hosts = {group.id_of(host): host for host in HOSTS}
+    group.kill(first.host)
+    second = hosts[await group.until_elected(2)]
+    group.kill(second)
+    third = hosts[await group.until_elected(3)]
+    assert len({first.host, second, third}) == 3
+    await group.replica(first.host)
+    await group.until_in_sync(2)
+    broker = await group.master_other_than()
+    assert broker.host == third
+    assert await group.client(broker).all_bodies() == [b"before"]

@@ -385,6 +385,7 @@ class Replica:
             confirm_offset=confirmed,
             heartbeat_timeout_mills=config.controller_heart_beat_timeout_mills,
             election_priority=config.broker_election_priority,
+            min_in_sync_replicas=config.min_in_sync_replicas,
         )
 
     # --- news, and changes of the role

@@ -76,7 +76,8 @@ class UnregisterBroker(Request[None], kw_only=True):
 class BrokerHeartbeat(Request[None], kw_only=True):
     """Tell the name server that a broker is alive.
 
-    The fields after ``broker_id`` are for a controller.
+    The fields after ``broker_id`` are for a controller. ``min_in_sync_replicas`` is ours: a master
+    confirms nothing while fewer replicas are in its sync state set. Apache's ignores the field.
     """
 
     code = RequestCode.BROKER_HEARTBEAT
@@ -89,6 +90,7 @@ class BrokerHeartbeat(Request[None], kw_only=True):
     confirm_offset: Int64 | None = None
     heartbeat_timeout_mills: Int64 | None = None
     election_priority: Int32 | None = None
+    min_in_sync_replicas: Int32 | None = None
 
 
 class QueryDataVersionReply(Reply, kw_only=True):
