@@ -21,7 +21,7 @@ from turbopump.config.etcd import EtcdConfig
 from turbopump.config.keys import key_table
 from turbopump.config.metrics import MetricsConfig
 from turbopump.config.setting import LONG_MAX, below_home, build, setting
-from turbopump.config.tls import with_tls_file
+from turbopump.config.tls import TlsMode, with_tls_file
 from turbopump.errors import ConfigError
 
 
@@ -107,7 +107,7 @@ class ControllerConfig(MetricsConfig, EtcdConfig):
     @property
     def connects_with_tls(self) -> bool:
         """True if this controller connects to brokers with TLS."""
-        return self.use_tls or self.tls_enable
+        return self.use_tls or self.tls_enable or self.tls_server_mode is TlsMode.ENFORCING
 
     @property
     def peers(self) -> dict[str, str]:
