@@ -50,6 +50,8 @@ class DecidedGroups:
     - ``liveness``: the live replicas.
     - ``allows_unclean``: returns True if unclean elections are allowed now.
     - ``on_elected``: called after each election with the new group.
+    - ``on_lost``: called when a decision has failed, so that memory and storage may differ. The
+      groups must be loaded again if this controller still leads.
     """
 
     def __init__(
@@ -59,12 +61,14 @@ class DecidedGroups:
         clock: Clock,
         allows_unclean: Callable[[], bool],
         on_elected: Callable[[Group], None],
+        on_lost: Callable[[], None],
     ) -> None:
         self._decisions = decisions
         self._liveness = liveness
         self._clock = clock
         self._allows_unclean = allows_unclean
         self._on_elected = on_elected
+        self._on_lost = on_lost
         self._groups: dict[str, Group] = {}
         self._confirmed: dict[str, int] = {}
         """Highest confirm offset that a master has reported, by broker name."""
@@ -154,10 +158,12 @@ class DecidedGroups:
             return decision
         try:
             await self._decisions.replace(name, group, decision.group)
-        except (ConflictError, NotLeaderError) as error:
-            log.warning("leadership lost cause=%s", error)
+        except Exception as error:
+            expected = isinstance(error, ConflictError | NotLeaderError)
+            log.warning("decision failed cause=%s", error, exc_info=not expected)
             if self._leads_since == term:
                 self.end()
+                self._on_lost()
             raise NotLeaderError(str(error)) from None
         if self._leads_since != term:
             raise NotLeaderError("this controller leads no longer")
@@ -235,6 +241,8 @@ class DecidedGroups:
     def note_deaths(self, keys: Iterable[ReplicaKey], cause: str) -> None:
         """Note that replicas have died."""
         for key in keys:
+            if not self.leads:
+                continue
             group = self._groups.get(key.broker_name)
             is_master = group is not None and group.master == key.id
             log.warning(

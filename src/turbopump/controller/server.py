@@ -91,6 +91,7 @@ class Controller:
             self._clock,
             lambda: config.enable_elect_unclean_master,
             self._elected,
+            self._load_groups,
         )
         running = RunningConfiguration.from_file(
             config, CONTROLLER_KEYS, file, config.config_store_path
@@ -219,10 +220,15 @@ class Controller:
     def _leader_changed(self) -> None:
         leader = self._decisions.leader
         log.warning("controllers have a leader leader=%s own=%s", leader, self._address)
+        self._load_groups()
+
+    def _load_groups(self) -> None:
+        """Begin to lead with the stored groups, if this controller leads."""
         if self._loading is not None:
             self._loading.cancel()
             self._loading = None
         self.groups.end()
+        leader = self._decisions.leader
         if leader is not None and leader == self._address:
             self._loading = asyncio.ensure_future(self._begin())
 
