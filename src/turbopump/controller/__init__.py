@@ -1,4 +1,4 @@
-"""Controller. It decides which replica of a broker name is the master."""
+"""Controller: the server that decides which replica of a broker name is the master."""
 
 from turbopump.controller.server import Controller
 

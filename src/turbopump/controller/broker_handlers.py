@@ -27,7 +27,7 @@ from turbopump.remoting.router import RequestContext, Router
 from turbopump.remoting.wire import Wire
 
 DEFAULT_TIMEOUT_MS: Final = 10_000
-"""Time of silence after which a replica is dead, if its heartbeats have none. As Apache's."""
+"""Time of silence after which a replica is dead, if its heartbeats name none. Apache's default."""
 TIMEOUT_MIN_MS, TIMEOUT_MAX_MS = 100, 3_600_000
 DESIGNATED_S: Final = 2.0
 """Seconds that an operator's or a leaving master's election waits until the designated replica has

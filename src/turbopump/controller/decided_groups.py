@@ -1,7 +1,7 @@
-"""Groups of the leading controller. Each change is made durable before anybody is told.
+"""Groups of the leading controller. Each change is durable before its request is answered.
 
-Changes of one group happen one after the other. A change that has begun is finished, whatever
-becomes of the request that caused it, so that memory and storage never differ. Elections without a
+Changes of one group happen one after the other. A change that has begun is finished, also if the
+request that caused it is cancelled, so that memory and storage do not differ. Elections without a
 request begin here: after a death, and when a heartbeat shows that a member of the sync state set
 has every confirmed message. Sockets are unknown here.
 """
@@ -171,7 +171,7 @@ class DecidedGroups:
         return decision
 
     def _note(self, name: str, before: Group | None, decision: Decision, cause: str) -> None:
-        """Take a durable decision over, log it, and tell the replicas of a new master."""
+        """Apply a durable decision to memory, log it, and call ``on_elected`` for a new master."""
         after, election = decision.group, decision.election
         self._count(decision)
         if after is None:

@@ -9,8 +9,8 @@ includes every decision made before it started. A decision that cannot be writte
 until it is durable: it must neither be refused nor be answered before, because nobody knows whether
 a failed write will be there after a crash.
 
-A damaged file stops the start. It must not be replaced by an older copy without thinking: a copy
-may name a replica as up to date that has since missed acknowledged messages.
+A damaged file stops the start. An older copy is not used in its place, because it may name a
+replica as up to date that has since missed acknowledged messages.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class DecisionFile:
         return dict(self._groups)
 
     async def replace(self, name: str, old: Group | None, new: Group | None) -> None:
-        """Write a decision. It returns when the decision is on the disk."""
+        """Write a decision. The call returns when the decision is on the disk."""
         if self._address is None:
             raise NotLeaderError("the controller is stopping")
         if self._groups.get(name) != old:

@@ -16,15 +16,15 @@ from turbopump.errors import TurbopumpError
 class NotLeaderError(TurbopumpError):
     """Raised when this controller does not lead, or leads no longer.
 
-    The outcome of a decision is then unknown: it may be in force, or may come into force. So the
-    controller answers the request with 2007, and a broker must take that answer as none.
+    The outcome of a decision is then unknown: it may be in force, or may come into force. The
+    controller answers the request with 2007, and a broker must treat this answer as a lost one.
     """
 
 
 class ConflictError(TurbopumpError):
     """Raised when the stored group is not the expected one: another controller has written it.
 
-    Nothing was changed.
+    The storage has not changed.
     """
 
 
@@ -52,7 +52,7 @@ class Decisions(Protocol):
     async def replace(self, name: str, old: Group | None, new: Group | None) -> None:
         """Make a decision durable: ``new`` replaces ``old``. None is a group that does not exist.
 
-        It returns when the decision is durable. A failure that may pass is tried again until then.
+        The call returns when the decision is durable. A failure that may pass is tried again.
         Raises ConflictError if the stored group is not ``old``, and NotLeaderError.
         """
 

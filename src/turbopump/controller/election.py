@@ -91,8 +91,8 @@ def elect(
 def elect_first(live: Iterable[Candidate], asker: int | None) -> Election:
     """Elect the first master of a broker name.
 
-    That is the replica which asks, unless another live one has more in its log. ``asker`` is None
-    if no replica asks. RocketMQ: elects the replica that asks.
+    The replica that asks is elected, unless another live one has more in its log. ``asker`` is
+    None if no replica asks. RocketMQ: elects the replica that asks.
     """
     known = {one.id: one for one in live}
     everyone = sorted(known.values(), key=rank)

@@ -1,19 +1,21 @@
 """Replicas of one broker name, and every decision about them.
 
-Each decision is a function of the group as it is stored, a request, and what is known of the live
-replicas. It returns the new group, which must be durable before the answer is sent. The rules:
+Each decision is a function of the stored group, a request, and what is known of the live replicas.
+The result has the new group, which must be durable before the answer is sent. The rules:
 
-- Ids 1, 2, 3, … belong to replicas for ever. A cleaned id is not given away again.
+- Ids 1, 2, 3, … belong to replicas for ever. A cleaned id is not given to another replica.
 - Each new master has a higher master epoch, and each change of the sync state set a higher set
   epoch. Neither goes down.
 - The master is in the sync state set. A new master is elected from the set alone, and is then its
-  only member. If the new master confirms nothing alone, the former set may still elect, until the
-  master has changed the set for the first time: all of it has every acknowledged message.
-- A process that registers as the recorded master has just started, and has forgotten what it
-  promised. So its registration ends its mastership, and the offsets that it reports decide.
-- A member of the set that has started again may have lost messages, by a power cut for example.
-  It is elected only while all members are alive, so that the longest log is known, until a master
-  takes it into the set anew.
+  only member.
+- A new master that confirms nothing alone leaves the former set as its heirs. They may elect until
+  the master changes its set for the first time, because all of them have every acknowledged
+  message.
+- A process that registers as the recorded master has just started, and knows nothing of its
+  promises. The registration ends the mastership, and the present logs decide.
+- A member of the set that has started a second time may have lost messages, by a power cut for
+  example. This member is elected only while all members are alive, so that the longest log is
+  known. The rule ends for the member when a master takes it into the set.
 
 Checks and response codes are in the order of apache/rocketmq `ReplicasInfoManager`. Pure: times,
 connections and files are unknown here.
@@ -60,7 +62,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     - ``master``: id of the master, or None.
     - ``sync_state_set``: ids of the replicas with every acknowledged message, in order.
     - ``heirs``: members of the former set, while the present master has confirmed nothing.
-    - ``restarted``: the electable ones that have started again since they joined the set.
+    - ``restarted``: the electable replicas that have started since they joined the set.
     - ``confirm_offset``: the highest confirm offset that a master had reported at the time of the
       last decision. -1 means none.
     """

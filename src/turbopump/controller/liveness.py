@@ -74,7 +74,7 @@ class Liveness:
     def note_registration(self, key: ReplicaKey, connection: int) -> None:
         """Forget what a replica reported over other connections before it registered.
 
-        That was perhaps another process.
+        Those were perhaps of another process.
         """
         live = self._live.get(key.broker_name, {}).get(key.id)
         if self._use(key, connection) and live is not None and live.connection != connection:

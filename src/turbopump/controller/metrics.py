@@ -1,4 +1,4 @@
-"""Metrics of a controller, under the names of Apache's. Those of its DLedger are not there."""
+"""Metrics of a controller, under the names of Apache's. Metrics of DLedger do not exist here."""
 
 from __future__ import annotations
 

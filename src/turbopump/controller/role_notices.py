@@ -1,4 +1,4 @@
-"""Notices to live replicas that a new master was elected (1008). They are one-way.
+"""Notices to live replicas that a new master was elected (1008), one-way.
 
 A notice that is lost does no harm: replicas ask for the master themselves, at intervals.
 """
