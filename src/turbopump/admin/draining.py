@@ -12,11 +12,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
 from turbopump.admin.broker_figures import BrokerFigures
 from turbopump.admin.cluster import ANSWER_S, Servers, broker_named
+from turbopump.admin.controllers import Controllers, GroupState
 from turbopump.admin.group_lag import group_lag
 from turbopump.admin.groups import group_members, group_names
 from turbopump.admin.name_servers import set_write_permission_at
@@ -91,12 +93,14 @@ class DrainedBroker:
     - ``address``: the address of the broker's master.
     - ``slaves``: the number of the broker's slaves.
     - ``name_servers``: the name servers at which the broker may be registered.
+    - ``controller``: the addresses of the controllers that elect its master, or None without one.
     """
 
     name: str
     address: str
     slaves: int
     name_servers: tuple[str, ...]
+    controller: str | None = None
 
 
 async def find_broker(servers: Servers, name: str) -> DrainedBroker:
@@ -111,13 +115,47 @@ async def find_broker(servers: Servers, name: str) -> DrainedBroker:
         raise ClientError(f"broker {name} has no master, so it accepts no messages now")
     address = addresses[MASTER_ID]
     known_servers = dict.fromkeys(servers.name_servers)
+    controller = None
     try:  # the broker may be registered at other name servers
         answer = await servers.exchange(address, GetBrokerConfig(), timeout=ANSWER_S)
         settings = properties.decode(answer.body)
         known_servers |= dict.fromkeys(filter(None, settings.get("namesrvAddr", "").split(";")))
+        if settings.get("enableControllerMode") == "true":
+            controller = settings.get("controllerAddr") or None
     except (RemotingError, ConfigError) as error:
         log.warning("name servers of a broker cannot be read broker=%s cause=%s", address, error)
-    return DrainedBroker(name, address, len(addresses) - 1, tuple(known_servers))
+    return DrainedBroker(name, address, len(addresses) - 1, tuple(known_servers), controller)
+
+
+async def hand_mastership_over(servers: Servers, broker: DrainedBroker) -> str:
+    """Make another replica the master, and wait until this one is in sync again as a slave.
+
+    Return the address of the new master. Raises ClientError if no other replica is in sync,
+    ResponseError if the controller elects none, and RemotingError.
+    """
+    controllers = Controllers(servers)
+    group = await _group_of(controllers, broker)
+    able = [one for one in group.replicas if one.in_sync and one.alive and not one.is_master]
+    if not able:
+        raise ClientError(
+            f"no other replica of {broker.name} is in sync, so none can be the master: start the "
+            "others, and wait until `turbopump controller replicas` shows them in sync"
+        )
+    elected = await controllers.elect(broker.name, able[0].id, controller=broker.controller)
+    while True:
+        with suppress(RemotingError):  # a controller may be busy
+            group = await _group_of(controllers, broker)
+            slaves = [one.address for one in group.replicas if one.in_sync and not one.is_master]
+            if broker.address in slaves:
+                return elected.master_address
+        await asyncio.sleep(ROUND_S / 5)
+
+
+async def _group_of(controllers: Controllers, broker: DrainedBroker) -> GroupState:
+    groups = await controllers.replicas([broker.name], broker.controller)
+    if broker.name not in groups:
+        raise ClientError(f"the controller does not know the broker name {broker.name}")
+    return groups[broker.name]
 
 
 async def set_write_permission(

@@ -12,6 +12,7 @@ from turbopump.admin.draining import (
     DrainState,
     drain,
     find_broker,
+    hand_mastership_over,
     set_write_permission,
 )
 from turbopump.cli.changes import Change, dry_run_option, show_changes
@@ -47,13 +48,15 @@ async def command(
 ) -> int:
     """Make clients send to other brokers, then wait until the consumers of this broker have read
     everything and its slaves have copied everything. NAME is its brokerName. The command does not
-    stop the broker.
+    stop the broker. With a controller, another replica becomes the master instead.
 
     Exit code 1 if the time is over, or a name server refused. The broker then stays without write
     permission until `--undo`, or until its master stops.
     """
     broker = await find_broker(servers, name)
     text = output == "table"
+    if broker.controller is not None and not undo:
+        return await _hand_over(servers, broker, timeout, output, dry_run=dry_run)
     if dry_run:
         old, new = ("wiped", "granted") if undo else ("granted", "wiped")
         return show_changes(
@@ -90,6 +93,30 @@ async def command(
     }
     show(output, row, _end(broker, state, timeout, servers))
     return 0 if state.drained and not failed else INCOMPLETE
+
+
+async def _hand_over(
+    servers: Servers, broker: DrainedBroker, timeout: float, output: str, *, dry_run: bool
+) -> int:
+    """Drain the master of a group of replicas. No write permission is removed, because clients
+    go on with the new master."""
+    old = broker.address
+    if dry_run:
+        change = Change(broker.name, "master", old, "another replica in sync")
+        return show_changes(output, [change], dry_run=True)
+    new = None
+    try:
+        async with asyncio.timeout(timeout):
+            new = await hand_mastership_over(servers, broker)
+    except TimeoutError:
+        complain(
+            f"{old} is not back in sync after {timeout:g} s: `turbopump controller replicas` shows "
+            "the state"
+        )
+    row = {"broker": broker.name, "drained": new is not None, "old_master": old, "master": new}
+    lines = (f"{new} is the master of {broker.name} now: it is safe to stop {old}",)
+    show(output, row, lines if new is not None else ())
+    return 0 if new is not None else INCOMPLETE
 
 
 def _end(

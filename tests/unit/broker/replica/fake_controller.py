@@ -13,6 +13,7 @@ from turbopump.protocol.requests.controller import (
     AlterSyncStateSetReply,
     ApplyBrokerId,
     ApplyBrokerIdReply,
+    BrokerReplicasInfo,
     ControllerMetadata,
     ElectMaster,
     ElectMasterBody,
@@ -20,11 +21,14 @@ from turbopump.protocol.requests.controller import (
     GetControllerMetadata,
     GetNextBrokerId,
     GetReplicaInfo,
+    GetSyncStateData,
     MasterReply,
     NextBrokerIdReply,
     NotifyRoleChanged,
     RegisterReplica,
     RegisterReplicaReply,
+    ReplicaIdentity,
+    ReplicasInfo,
     SyncStateSet,
 )
 from turbopump.protocol.requests.namesrv import BrokerHeartbeat
@@ -63,6 +67,7 @@ class FakeController:
         router.add(RegisterReplica, self._register)
         router.add(ElectMaster, self._elect_for)
         router.add_with_body(AlterSyncStateSet, self._alter)
+        router.add(GetSyncStateData, self._replicas)
         self._wires: dict[Wire, int] = {}
         self._remoting = RemotingClient()
         self._tasks = set[asyncio.Task[None]]()
@@ -202,6 +207,21 @@ class FakeController:
         )
         body = ElectMasterBody(sync_state_set=sorted(self.members))
         return Response(reply, body=fastjson.encode(body))
+
+    def _replicas(
+        self, _request: GetSyncStateData, _context: RequestContext
+    ) -> Response[BrokerReplicasInfo]:
+        info = ReplicasInfo(master_broker_id=self.master_id, master_epoch=self.epoch)
+        for one, heartbeat in sorted(self.live.items()):
+            replica = ReplicaIdentity(
+                broker_name=heartbeat.broker_name,
+                broker_id=one,
+                broker_address=heartbeat.broker_addr,
+                alive=True,
+            )
+            those = info.in_sync_replicas if one in self.members else info.not_in_sync_replicas
+            those.append(replica)
+        return Response(BrokerReplicasInfo(replicas_info_table={"broker-a": info}))
 
     def _alter(
         self, request: AlterSyncStateSet, wanted: SyncStateSet, _context: RequestContext

@@ -1,11 +1,15 @@
 """A controller elects another master when the master dies, and nothing acknowledged is lost."""
 
 import asyncio
+from contextlib import suppress
 
 from tests.loops import in_loop
 from tests.unit.broker.replica.groups import HOSTS, Group, eventually_routed, with_group
 
+from turbopump.admin.cluster import Servers
+from turbopump.admin.draining import find_broker, hand_mastership_over
 from turbopump.broker.replica.role import Part
+from turbopump.errors import ConnectionLostError
 
 
 @in_loop(with_group)
@@ -94,3 +98,39 @@ async def test_a_restarted_master_is_a_slave_until_it_is_elected_anew(group: Gro
     assert role is not None
     assert (role.part, role.master_epoch, role.floor) == (Part.SLAVE, 2, 2)
     assert await group.client(second).all_bodies() == [b"before"]
+
+
+@in_loop(with_group)
+async def test_a_drain_makes_another_replica_the_master_and_this_one_its_slave(
+    group: Group, /
+) -> None:
+    master = await group.master_other_than()
+    await group.client(master).create("T")
+    await group.until_in_sync(3)
+    await eventually_routed(group, 0, master.address)
+    drained = asyncio.Event()
+    sending = asyncio.ensure_future(_send_until(group, master.host, drained))
+    async with Servers(["10.0.0.9:9876"]) as servers:
+        broker = await find_broker(servers, "broker-a")
+        assert broker.controller == "10.0.0.8:9878"
+        new = await hand_mastership_over(servers, broker)
+    drained.set()
+    sent = await sending
+    await group.until_slave(master.host)
+    second = await group.master_other_than(master.host)
+    assert second.address == new
+    read = await group.client(second).all_bodies()
+    assert set(read) >= set(sent)
+
+
+async def _send_until(group: Group, host: str, over: asyncio.Event) -> list[bytes]:
+    """Send to one host without a pause, as a producer with an old route does. A connection that
+    ends is renewed."""
+    sent = list[bytes]()
+    while not over.is_set():
+        body = b"%d" % len(sent)
+        with suppress(ConnectionLostError):
+            await group.client_of(host).send(body)
+            sent.append(body)
+        await asyncio.sleep(0.02)
+    return sent
