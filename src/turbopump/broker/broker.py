@@ -68,6 +68,7 @@ from turbopump.broker.parts import (
 from turbopump.broker.readiness import Readiness
 from turbopump.broker.recovery_progress import RecoveryProgress
 from turbopump.broker.replica.group_replication import GroupReplication
+from turbopump.broker.replica.role import Part
 from turbopump.broker.replica.send_gate import NOT_IN_SYNC
 from turbopump.broker.replica.served_role import ServedRole
 from turbopump.broker.replication import Replication
@@ -228,7 +229,9 @@ class Broker:
             log.warning(
                 "no name server is given (namesrvAddr, -n): clients will not find this broker"
             )
-        await in_time(FIRST_REGISTRATION_S, *parts.announcing.registration.announce_changes())
+        served = self._served_role
+        if served is None or served.role.part is Part.WAITING:  # a change of the role has no time
+            await in_time(FIRST_REGISTRATION_S, *parts.announcing.registration.announce_changes())
 
     async def _build(self) -> Parts:
         """Open the store and the ports, and build all parts of the broker."""

@@ -31,7 +31,13 @@ from turbopump.config.addresses import join_address
 from turbopump.config.broker_config import BrokerConfig, BrokerRole
 from turbopump.disk.disk import Disk
 from turbopump.disk.system_disk import SystemDisk
-from turbopump.errors import ProtocolError, RemotingError, ResponseError, StoreError
+from turbopump.errors import (
+    NotStartedError,
+    ProtocolError,
+    RemotingError,
+    ResponseError,
+    StoreError,
+)
 from turbopump.protocol import fastjson
 from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import Command
@@ -115,6 +121,8 @@ class Replica:
         )
         self._remoting = RemotingClient(tls=config.client_tls, signer=inner_signer(config))
         self._served: ServedRole | None = None
+        self._opening: Broker | None = None
+        """Broker that was made last. Its start may go on."""
         self._open_role: Role | None = None
         """Role for which a broker was opened last."""
         self._opened = asyncio.Event()
@@ -497,10 +505,11 @@ class Replica:
             served_role=served,
         )
         broker.readiness.recovery.on_progress = self.on_progress
+        self._served = served
+        self._opening = broker
         await broker.start()
         self._ha_port = broker.group_replication.ha_port or self._ha_port
         self._last_address = broker.address
-        self._served = served
         self.broker = broker
         self._last_report = broker.group_replication.log_report()
         if not self._opened.is_set():
@@ -607,7 +616,11 @@ class Replica:
         Without an answer the request may take effect at any moment, so the link counts both sets.
         """
         served = self._served
-        link = None if self.broker is None else self.broker.group_replication.master
+        broker = self.broker or self._opening  # slaves connect while the start goes on
+        try:
+            link = None if broker is None else broker.group_replication.master
+        except NotStartedError:  # it has just been closed
+            return
         if served is None or link is None:
             return
         role = served.role

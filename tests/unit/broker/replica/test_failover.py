@@ -5,6 +5,7 @@ from contextlib import suppress
 
 from tests.loops import in_loop
 from tests.unit.broker.replica.groups import HOSTS, Group, eventually_routed, with_group
+from tests.unit.broker.replicas import NAMESRV
 
 from turbopump.admin.cluster import Servers
 from turbopump.admin.draining import find_broker, hand_mastership_over
@@ -134,3 +135,16 @@ async def _send_until(group: Group, host: str, over: asyncio.Event) -> list[byte
             sent.append(body)
         await asyncio.sleep(0.02)
     return sent
+
+
+@in_loop(with_group)
+async def test_without_a_name_server_another_master_takes_sends_all_the_same(
+    group: Group, /
+) -> None:
+    first = await group.master_other_than()
+    await group.client(first).create("T")
+    await group.until_in_sync(3)
+    group.kill(NAMESRV, power_cut=True)
+    group.kill(first.host)
+    second = await group.master_other_than(first.host)
+    assert (await group.client(second).send(b"after")).queue_offset == 0
