@@ -572,7 +572,10 @@ class Replica:
         replication = broker.group_replication
         gate = served.gate
         gate.hold("this broker stops, and its mastership is being handed over")
+        records = broker.parts.copying.table_records
+        assert records is not None
         try:
+            records.write()  # commits of the last moment
             end = broker.store.log.end
             await wait_for((broker.store.confirmed, end), seconds=HAND_OVER_S)
             successor = replication.best_member()

@@ -95,7 +95,8 @@ class TableRecords:
         saved = self._file.load(partial(fastjson.decode, type=RecordPosition), RecordPosition)
         self._saved_to = min(saved.applied_to, store.log.end)
         if self._saved_to < saved.applied_to:  # the log was cut, and gets other records there
-            self._save_position(self._saved_to)
+            for _ in range(2):  # the second save replaces the backup, too
+                self._save_position(self._saved_to)
         tables.files.append(self._file)
         count = self.reader.replay(self._saved_to)
         if count:
