@@ -221,7 +221,8 @@ class SavedLocks(SavedTable[HeldLocks]):
         return self.locks.holder(*_queue_of(key))
 
     def follow_master(self) -> None:
-        """Turn this table into a slave's table. It is not saved until the first ``copy``."""
+        """Turn this table into a slave's table. Without a file, it is not saved until the first
+        ``copy``."""
         self._complete = False
 
     def copy(self, table: HeldLocks, *, whole: bool) -> None:
@@ -255,6 +256,7 @@ class SavedLocks(SavedTable[HeldLocks]):
         holders = self._file.load(_holders_in, lambda: None)
         if holders is not None and not self._file.damaged:
             self.locks = QueueLocks(now, holders, on_change=self._changed)
+            self._complete = True
         elif not self._complete:
             self.locks = QueueLocks(now, on_change=self._changed)
         elif self._used:  # a copy from before the damage may name another holder than the last one
