@@ -42,6 +42,18 @@ GIVES_UP_SOON: Final = {
     "transactionCheckMax": 1,
 }
 """Settings of a broker that gives up a transaction after some seconds."""
+CONTROLLED: Final = frozenset(
+    {
+        "cleanControllerBrokerData",
+        "electMaster",
+        "getBrokerEpochCache",
+        "getControllerConfig",
+        "getControllerMetaData",
+        "getInSyncStateData",
+        "updateControllerConfig",
+    }
+)
+"""Operations that test_admin_controllers.py tries, because they need controllers."""
 PRODUCERS, PULLERS, PUSHERS = "producers", "pullers", "pushers"
 """Groups of the clients that run while cases run."""
 

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 import pytest
 from tests.interop.accounts import ADMIN, APACHES_ON, ON
-from tests.interop.admin_cases import GIVES_UP_SOON, Cases, prepare, side_of
+from tests.interop.admin_cases import CONTROLLED, GIVES_UP_SOON, Cases, prepare, side_of
 from tests.interop.admin_client_cases import CLIENTS
 from tests.interop.admin_server_cases import ACCOUNTS, SERVERS
 from tests.interop.apache import NEWEST, fetch_jars
@@ -142,7 +142,7 @@ def check_java(outcomes: Outcomes, name: str, servers: str) -> None:
 
 def test_every_operation_of_apache_has_a_case_or_a_reason() -> None:
     """The operations are those of Apache's jar, so none is forgotten."""
-    tried = PLAIN.operations | ACCOUNTS.operations
+    tried = PLAIN.operations | ACCOUNTS.operations | CONTROLLED
     operations = operations_of_apache()
     assert tried & WITHOUT.keys() == set()
     assert operations - tried - WITHOUT.keys() == set()

@@ -36,7 +36,7 @@ async def command(servers: Servers, broker: str, output: str) -> int:
     }
     parts: list[str | Table] = [
         Table(EPOCHS, rows),
-        f"{found.broker_name}, replica {found.broker_id}: its log ends at {found.max_offset:,}",
+        f"the log of {found.broker_name}:{found.broker_id} ends at {found.max_offset:,}",
     ]
     if output == "csv":
         parts = [Table(EPOCHS, rows)]

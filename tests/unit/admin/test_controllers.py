@@ -124,8 +124,7 @@ async def test_settings_of_controllers_change_while_they_run(group: Group, admin
 @in_loop(with_admin)
 async def test_a_replica_shows_the_epochs_of_its_log(group: Group, admin: Admin, /) -> None:
     found = await admin.replication.epochs(BROKER)
-    state = (await admin.controllers.replicas())[BROKER]
-    assert (found.broker_name, found.broker_id) == (BROKER, state.master_id)
+    assert (found.broker_name, found.broker_id) == (BROKER, 0)  # of a master, as at Apache's
     assert found.max_offset >= 0
 
 

@@ -53,7 +53,7 @@ class ReplicaHandler:
             EpochCache(
                 cluster_name=config.broker_cluster_name,
                 broker_name=config.broker_name,
-                broker_id=self.served_role.role.id,
+                broker_id=self.served_role.role.id_at_name_servers,  # RocketMQ: 0 for the master
                 epoch_list=self.replication.epochs(),
                 max_offset=self.stored.store.log.end,
             )
