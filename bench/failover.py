@@ -42,7 +42,7 @@ TOPIC, GROUP = "failover", "failover-group"
 EVERY_S: Final = 0.01
 ANSWER_S: Final = 1.0
 """Deadline of a send to one replica; a frozen one does not answer."""
-PATIENCE_S: Final = 180.0
+PATIENCE_S: Final = 60.0
 FAULTS = ("kill", "freeze", "slave", "slave-freeze", "topics")
 Fields = dict[str, str]
 
@@ -132,7 +132,9 @@ class Probes:
                 await asyncio.sleep(EVERY_S)
                 continue
             if answer.code == 0:
-                self.acknowledged.append((time.monotonic(), index, number))
+                # a slave of ours passes sends on: the id has the port of who stored it
+                stored_by = self.group.ports.index(int(answer.fields["msgId"][8:16], 16))
+                self.acknowledged.append((time.monotonic(), stored_by, number))
             else:
                 self.refusals[f"{answer.code} {answer.remark[:60]}"] += 1
             await asyncio.sleep(EVERY_S)
@@ -202,7 +204,9 @@ class Failover:
                     await self.probes.next_after(time.monotonic())
                     return master
             await asyncio.sleep(0.05)
-        raise TimeoutError(f"not all replicas are in sync: {await self.state()}")
+        raise TimeoutError(
+            f"not all replicas are in sync: {await self.state()}\n{self.group.tails()}"
+        )
 
     async def kill(self) -> float:
         return await self._kill(await self.whole())

@@ -59,6 +59,7 @@ RUNS = {
     "interop": Lanes(
         "tests/interop",
         (
+            "test_clients_through_a_switch.py",
             "test_delay_and_send_back.py",
             "test_exporter.py",
             "test_group_directories.py",
