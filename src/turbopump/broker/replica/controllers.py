@@ -47,7 +47,9 @@ class Controllers:
         self.leader: str | None = None
         """Address of the controller that leads, or None while unknown."""
 
-    async def ask(self, request: Request[Any], body: bytes = b"") -> Command:
+    async def ask(
+        self, request: Request[Any], body: bytes = b"", *, timeout: float = ANSWER_S
+    ) -> Command:
         """Send a request to the controller that leads, and return its answer.
 
         The answer may be an error, but not CONTROLLER_NOT_LEADER. Raises RemotingError if no
@@ -56,7 +58,7 @@ class Controllers:
         for is_last in (False, True):
             leader = self.leader or await self.find_leader()
             try:
-                answer = await self._remoting.exchange(leader, request, body, timeout=ANSWER_S)
+                answer = await self._remoting.exchange(leader, request, body, timeout=timeout)
             except RemotingError:
                 self._forget(leader)
                 raise

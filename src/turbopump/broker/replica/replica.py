@@ -20,7 +20,7 @@ from typing import Any, Final
 from turbopump.auth.server_access import inner_signer
 from turbopump.broker.background import stop_task, wait_for
 from turbopump.broker.broker import Broker
-from turbopump.broker.replica.controllers import Controllers
+from turbopump.broker.replica.controllers import ANSWER_S, Controllers
 from turbopump.broker.replica.identity import Claim, Identity
 from turbopump.broker.replica.role import News, Part, Role, news_of
 from turbopump.broker.replica.send_gate import SendGate
@@ -76,6 +76,9 @@ MASTER_AGAIN_S: Final = 0.03
 HAND_OVER_S: Final = 2.0
 """Maximum seconds that a master waits for its slaves before it hands its mastership over. Requests
 wait meanwhile."""
+SUCCESSOR_S: Final = 3.0
+"""Maximum seconds to wait for the election of a successor. The controller first waits for its next
+heartbeat, which must report everything that is confirmed."""
 PASSING_S: Final = 5.0
 """Maximum seconds for which a replaced master passes requests on before it stops."""
 QUIET_S: Final = 1.0
@@ -364,7 +367,8 @@ class Replica:
             designate_elect=successor is not None,
             invoke_time=self._clock.now_ms(),
         )
-        answer = await self._controllers.ask(request)
+        wait = ANSWER_S if successor is None else SUCCESSOR_S
+        answer = await self._controllers.ask(request, timeout=wait)
         if answer.code not in (ResponseCode.SUCCESS, ResponseCode.CONTROLLER_MASTER_STILL_EXIST):
             log.info("no master is elected cause=%s", answer.remark)
             return
