@@ -121,7 +121,7 @@ def questions() -> Iterator[Question]:
     yield _alter("a set after another", [1, 2], master=1, epoch=1, set_epoch=7)
     yield _alter("a set with a stranger", [1, 9], master=1, epoch=1, set_epoch=1)
     yield _alter("a set without the master", [2], master=1, epoch=1, set_epoch=1)
-    yield _alter("the same set", [1], master=1, epoch=1, set_epoch=1)
+    yield _alter("the same set", [1], master=1, epoch=1, set_epoch=7)
     yield _alter("a larger set", [1, 2], master=1, epoch=1, set_epoch=1)
     yield _elect("a designated replica outside of the set", 3, designate=True)
     yield _elect("the master, designated", 1, designate=True)

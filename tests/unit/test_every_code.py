@@ -56,6 +56,7 @@ LAST = [
     RequestCode.DELETE_TOPIC_IN_BROKER,
     RequestCode.UNREGISTER_BROKER,
     RequestCode.CONTROLLER_ELECT_MASTER,
+    RequestCode.CONTROLLER_REGISTER_BROKER,
     RequestCode.CLEAN_BROKER_DATA,
 ]
 """They take away what others need."""

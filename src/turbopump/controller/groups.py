@@ -308,14 +308,17 @@ def alter_set(
     fault = _set_fault(group, request, wanted, body.sync_state_set_epoch, view)
     if fault is not None:
         return Decision(group, fault)
-    members = set(wanted) & set(group.sync_state_set)  # the others are taken in now
+    heirs: tuple[int, ...] = ()
+    if wanted == group.sync_state_set:
+        heirs = group.heirs  # the set is not larger yet
+    kept = {*heirs, *(set(wanted) & set(group.sync_state_set))}  # the others are taken in now
     changed = _changed(
         group,
         view,
         sync_state_set=wanted,
         sync_state_set_epoch=group.sync_state_set_epoch + 1,
-        heirs=(),
-        restarted=tuple(one for one in group.restarted if one in members),
+        heirs=heirs,
+        restarted=tuple(one for one in group.restarted if one in kept),
     )
     reply = requests.AlterSyncStateSetReply(new_sync_state_set_epoch=changed.sync_state_set_epoch)
     return Decision(changed, Answer(reply=reply, body=changed.set_body))

@@ -224,6 +224,9 @@ def test_the_former_set_may_elect_until_the_new_master_has_changed_its_own() -> 
     second = elect_after_death(led(), modest(2, 3)).group
     assert second is not None
     assert (second.master, second.sync_state_set, second.heirs) == (2, (2,), (1, 2, 3))
+    again = altered(second, [2], modest(2), master=2, epoch=5, set_epoch=8).group
+    assert again is not None
+    assert (again.sync_state_set_epoch, again.heirs) == (9, (1, 2, 3))
     third = elect_after_death(second, modest(3)).group
     assert third is not None
     assert (third.master, third.master_epoch, third.heirs) == (3, 6, (1, 2, 3))
