@@ -421,7 +421,7 @@ class Recovery:
             elif not (self.copied_again and self._torn_at(replay) is not None):
                 replay.dispatch_entry(parsed)
                 continue
-            if self.copied_again:
+            if self.copied_again and self._torn_at(replay) is not None:
                 break
         replay.end_log(walk.end, walk.fault)
         torn = self._torn_at(replay) if self.copied_again else None
@@ -434,10 +434,14 @@ class Recovery:
         return replay
 
     def _may_be_torn(self, parsed: ParsedEntry) -> bool:
-        """Return True if a power cut may have replaced the end of an entry by zeros.
+        """Return True if zeros may have replaced the end of an entry.
 
-        Only a whole-entry CRC covers the properties, and a copied entry may lack this CRC.
+        Only a whole-entry CRC covers the properties, and a copied entry may lack this CRC. In front
+        of the part that a power cut may tear, a file may have been cut. Where the log is copied
+        again, an entry that is good after all costs little.
         """
+        if self.copied_again:
+            return True
         return not self.clean and parsed.offset >= self.checkpoint.safe_offset
 
     def _torn_at(self, replay: LogReplay) -> Damage | None:
