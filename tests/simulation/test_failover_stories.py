@@ -179,3 +179,14 @@ async def test_the_death_of_the_name_server_does_not_matter_to_the_group(group: 
     await another_master(group, old)
     await asyncio.sleep(3)
     group.kept_down.clear()
+
+
+@in_loop(with_group)
+async def test_a_name_server_that_is_cut_off_does_not_stop_a_switch(group: Group, /) -> None:
+    """The new master registers for seconds in vain. Meanwhile its slaves join."""
+    cut(group, (NAMESRV,), REPLICAS)
+    old = master_of(group)
+    group.simulation.end(old, power_cut=False)
+    await another_master(group, old)
+    await group.until(lambda: len(group.in_sync()) >= 2, 15, "no slave joins the new master")
+    heal(group, (NAMESRV,), REPLICAS)
