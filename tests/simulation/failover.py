@@ -44,6 +44,7 @@ from turbopump.errors import TurbopumpError
 from turbopump.message.codec import decode_entries
 from turbopump.namesrv.server import NameServer
 from turbopump.protocol.codes import RequestCode
+from turbopump.protocol.requests.controller import CleanBrokerData
 from turbopump.store.message_store import MessageStore
 from turbopump.store.repair import scrub
 
@@ -100,6 +101,8 @@ class Group:
         self.rest_s = 12.0
         """Longest rest of a program between its end and its next start."""
         self.was_damaged = False
+        self.gone_ids: set[int] = set()
+        """Ids of replicas whose stores were emptied. The operator removes them."""
         self.kept_down: set[str] = set()
         """Hosts whose programs are not started again for now."""
         self.masterships: dict[str, list[Mastership]] = defaultdict(list)
@@ -108,6 +111,8 @@ class Group:
         self.counts: Counter[str] = Counter()
         self.healed: float | None = None
         self._stops: dict[str, asyncio.Event] = {}
+        self._ids: dict[str, set[int]] = {}
+        """Id of the replica of each host since its store was emptied."""
         self._kept: dict[str, asyncio.Task[None]] = {}
         self._watch: asyncio.Task[None] | None = None
 
@@ -148,6 +153,7 @@ class Group:
             60,
             "a program does not start again",
         )
+        await self._clean_ids()
         self.healed = self.now
         self.note("all faults have ended")
         deadline = self.now + PROGRESS_S + 1
@@ -162,6 +168,18 @@ class Group:
         while self.now < deadline and not self.is_settled():
             self.check_alive()
             await asyncio.sleep(0.5)
+
+    async def _clean_ids(self) -> None:
+        """Let the operator remove the ids of emptied replicas, which have new ones."""
+        for gone in sorted(self.gone_ids):
+            request = CleanBrokerData(
+                cluster_name="DefaultCluster",
+                broker_name=BROKER,
+                broker_controller_ids_to_clean=str(gone),
+            )
+            ask = self.clients.operator.ask_controller(CONTROLLER_ADDRESS, request)
+            code = await self.simulation.process(OPERATOR).start(ask)
+            self.note(f"the operator removes the id {gone}: code {code}")
 
     async def _scrub(self) -> None:
         """Wait until each replica has checked its whole log once more, and mended what it found."""
@@ -361,6 +379,8 @@ class Group:
                 if seen == last.get(host):
                     continue
                 last[host] = seen
+                if role is not None:
+                    self._ids[host] = {role.id}
                 self.note(f"{host} {seen}")
                 if role is not None and role.is_master:
                     self.masterships[host].append(Mastership(self.now, role.master_epoch))
@@ -434,6 +454,7 @@ class Group:
         if host not in self.damaged:
             raise AssertionError(f"{host} ended with {error!r}\n{self.story()}") from error
         self.counts["emptied"] += 1
+        self.gone_ids |= self._ids.pop(host, set())
         self.note(f"{host} is emptied")
         disk = self.simulation.disk(host)
         for path in list(disk.files):

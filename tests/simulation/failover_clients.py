@@ -315,6 +315,14 @@ class Operator:
             value = await self._value(master, key)
             self.ledger.facts.read(key, value, begun, self.now, f"at {master}")
 
+    async def ask_controller(self, address: str, request: Request[Any]) -> int:
+        """Ask the controller until it answers; return the code of the answer."""
+        while True:
+            try:
+                return (await self._remoting.exchange(address, request, timeout=3)).code
+            except TurbopumpError:
+                await asyncio.sleep(0.5)
+
     # --- deeds
 
     async def _put_topic(self, host: str, rng: random.Random) -> None:

@@ -138,7 +138,7 @@ def open_parts(
     disk.write_file(abort, str(os.getpid()).encode() + ABORT_MARK)
     files.queues.load()
     report = _recover(config, hooks, files, writing, last, known, known_end)
-    _show_queues(config, files, writing.confirmed, report.log_end)
+    _show_queues(config, disk, files, writing.confirmed, report.log_end)
     unchanged = 0
     if last.ours:
         holes = [damage.start for damage in report.damages]
@@ -289,11 +289,16 @@ def _make_reading(
 
 
 def _show_queues(
-    config: StoreConfig, files: StoreFiles, confirmed: Confirmed, log_end: int
+    config: StoreConfig, disk: Disk, files: StoreFiles, confirmed: Confirmed, log_end: int
 ) -> None:
-    """Show readers the recovered messages. At a replica, only those confirmed before."""
+    """Show readers the recovered messages. At a replica, only those confirmed before.
+
+    A replica has epochs before its first message, and a confirmed offset only after its first
+    checkpoint.
+    """
     before = files.checkpoint.confirmed_offset
-    if config.is_replica and before:
+    was_replica = before or disk.file_size(config.paths.epochs) is not None
+    if config.is_replica and was_replica:
         confirmed.begin_at(min(max(before, files.log.start), log_end), files.queues)
         return
     # Readers have seen all messages of a store that was no replica before.
