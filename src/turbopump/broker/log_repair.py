@@ -42,6 +42,8 @@ log = logging.getLogger(__name__)
 ANSWER_S: Final = 2.0
 AGAIN_S: Final = 60.0
 """Minimum seconds between two requests for the same range."""
+UNREACHED_S: Final = 2.0
+"""Seconds until the next request for a range, if no other broker could be asked."""
 RANGE_MAX: Final = 16 * 1024 * 1024
 """Maximum bytes that are fetched of a damaged range. They are its first ones."""
 RANGES_MAX: Final = 10_000
@@ -78,9 +80,14 @@ class LogRepair:
     _tried: dict[Range, float] = field(default_factory=dict)
     _waiting: list[Callable[[], object]] = field(default_factory=list)
     _task: asyncio.Task[None] | None = None
+    _unreached: dict[Range, None] = field(default_factory=dict)
+    """Ranges that no other broker could be asked for."""
+    _timer: asyncio.TimerHandle | None = None
 
     async def stop(self) -> None:
         """Stop the running repair. The method may be called twice."""
+        if self._timer is not None:
+            self._timer.cancel()
         await stop_task(self._task)
         await self.remoting.close()
 
@@ -157,8 +164,9 @@ class LogRepair:
         entries: list[bytes] = []
         at = one.start
         causes = list[str]()
+        was_answered = False
         while at < min(one.end, one.start + RANGE_MAX):
-            entry, causes = await self._fetch_entry(at, one.end, copies)
+            entry, causes, was_answered = await self._fetch_entry(at, one.end, copies)
             if entry is None:
                 break
             entries.append(entry)
@@ -177,7 +185,11 @@ class LogRepair:
         except (StoreError, OSError) as error:
             at = one.start
             causes = [str(error)]
-        if at < one.end and copies:
+        was_unreached = one in self._unreached
+        self._unreached.pop(one, None)
+        if at < one.end and not was_answered:
+            self._fetch_soon(one)
+        if at < one.end and copies and (was_answered or not was_unreached):
             log.error(
                 "damaged part of the commit log cannot be fetched again start=%d end=%d cause=%s",
                 at,
@@ -185,14 +197,29 @@ class LogRepair:
                 "; ".join(causes) or f"only the first {RANGE_MAX} bytes are",
             )
 
+    def _fetch_soon(self, one: Range) -> None:
+        """Try a range again after UNREACHED_S. The other brokers may just be starting."""
+        self._unreached[one] = None
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(UNREACHED_S, self._fetch_unreached)
+
+    def _fetch_unreached(self) -> None:
+        """Try the ranges again that no other broker could be asked for."""
+        for one in self._unreached:
+            self._tried.pop(one, None)
+        self.fetch(self._unreached)
+
     async def _fetch_entry(
         self, at: int, end: int, copies: list[str]
-    ) -> tuple[bytes | None, list[str]]:
+    ) -> tuple[bytes | None, list[str], bool]:
         """Fetch the message at a log offset from another broker.
 
-        If no broker has a usable message, return None and the reasons.
+        If no broker has a usable message, return None and the reasons. The last value is True if a
+        broker has answered.
         """
         causes = []
+        was_answered = False
         for address in copies:
             try:
                 answer = await self.remoting.exchange(
@@ -201,13 +228,14 @@ class LogRepair:
             except (RemotingError, ProtocolError) as error:
                 causes.append(str(error))
                 continue
+            was_answered = True
             fault: str | None = answer.remark or f"code {answer.code}"
             if answer.code == ResponseCode.SUCCESS:
                 fault = self._entry_fault(answer.body, at, end)
                 if fault is None:
-                    return bytes(answer.body), []
+                    return bytes(answer.body), [], True
             causes.append(f"{address}: {fault}")
-        return None, causes
+        return None, causes, was_answered
 
     def _entry_fault(self, entry: bytes, at: int, end: int) -> str | None:
         """Check an entry that another broker has sent for this offset. Return its fault, or None if

@@ -20,6 +20,7 @@ from tests.unit.broker.replicas import (
 from tests.unit.broker.talking import Client
 
 from turbopump.broker.broker import Broker
+from turbopump.broker.log_repair import AGAIN_S, Range
 from turbopump.config.broker_config import FlushDiskType
 from turbopump.message.codec import entry_fault
 from turbopump.message.entry import CRC_SUFFIX_SIZE
@@ -179,3 +180,18 @@ async def test_a_start_that_finds_damage_has_it_fetched_and_its_unit_written(
     await eventually(lambda: unit(again, 4) == (offset, size))
     assert await bodies(replicas.client_of(SLAVE)) == BODIES
     await same_logs(replicas.brokers[MASTER], replicas.brokers[SLAVE])
+
+
+@in_loop(with_replicas)
+async def test_a_damaged_part_is_fetched_when_the_other_broker_is_there_again(
+    replicas: Replicas, /
+) -> None:
+    _, slave = await pair(replicas)
+    offset, size = unit(slave, 3)
+    harm(slave, 3)
+    await replicas.stop(MASTER)
+    assert slave.parts.delivering.log_repair.fetch([Range(offset, offset + size)])
+    await replicas.master(**SYNC)
+    began = replicas.simulation.loop.time()
+    await until_mended(slave, 1)
+    assert replicas.simulation.loop.time() - began < AGAIN_S / 4
