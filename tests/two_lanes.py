@@ -71,6 +71,7 @@ RUNS = {
             "test_store_directories.py",
             "test_store_roots.py",
             "test_timer_directories.py",
+            "test_unconfirmed_readers.py",
             "test_unnoticed_masters.py",
         ),
         (),

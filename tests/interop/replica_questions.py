@@ -87,11 +87,13 @@ class GroupClient:
         end its loop while the confirm offset is before the end of the log, so a slave whose master
         goes away then is never in sync again.
         """
-        everyone = len(self.group.sides)
-        state = await self.until("all are in sync", lambda state: len(state.in_sync) == everyone)
+        await self.until("all are in sync", self._is_whole)
         await self.send(1)
         await self.until_all_confirm()
-        return state
+        return await self.until("all are in sync", self._is_whole)
+
+    def _is_whole(self, state: GroupState) -> bool:
+        return state.master is not None and len(state.in_sync) == len(self.group.sides)
 
     async def elect(self, index: int) -> GroupState:
         """Have the controller make this replica the master, as `mqadmin electMaster` does, and wait
