@@ -82,6 +82,7 @@ RUNS = {
         "tests/simulation",
         (
             "test_delays.py",
+            "test_failover.py",
             "test_pop.py",
             "test_rebalances.py",
             "test_store.py",

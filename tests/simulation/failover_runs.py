@@ -29,6 +29,8 @@ from tests.simulation.world.simulation import Simulation, run_simulation
 SECONDS = 40.0
 """How long things go wrong in each seed, in virtual time."""
 LINES_MAX = 12
+PROGRESS = 50
+"""After so many seeds a line says how many have failed."""
 
 
 @dataclass
@@ -145,9 +147,11 @@ def main() -> int:
     cpu_s = 0.0
     with ProcessPoolExecutor(options.jobs) as pool:
         outcomes = pool.map(run, seeds) if options.jobs > 1 else map(run, seeds)
-        for outcome in outcomes:
+        for number, outcome in enumerate(outcomes, 1):
             total += outcome.counts
             cpu_s += outcome.cpu_s
+            if number % PROGRESS == 0:
+                print(f"{number} seeds, {len(failed)} failed", file=sys.stderr, flush=True)
             if options.log:
                 print(outcome.story)
             if outcome.wrong:

@@ -1,12 +1,10 @@
 """Three replicas and a controller through kills, power cuts, pauses, cuts, slow disks, clock steps
 and damage: nothing acknowledged is lost, and there are never two masters."""
 
-import pytest
 from tests.simulation.failover_runs import run_seed
 from tests.simulation.figures import Figures
 
 
-@pytest.mark.seeds_of_sim(100)
 def test_what_was_acknowledged_survives_every_fault(seed: int, figures: Figures) -> None:
     outcome = run_seed(seed)
     assert not outcome.wrong, f"{outcome}\n{outcome.story}"
