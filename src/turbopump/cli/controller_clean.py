@@ -36,14 +36,21 @@ async def command(
     dry_run: bool,
     output: str,
 ) -> int:
-    """Make the controllers forget replicas of a broker name. A replica that comes back gets a new
-    id, and copies the whole log."""
+    """Make the controllers forget replicas of a broker name, which have been removed for good.
+
+    The controllers refuse a forgotten replica. To bring it back, remove brokerIdentity from its
+    store, and start it: it gets a new id. Exit code 3 if a replica is not known."""
     facet = Controllers(servers)
     group = (await facet.replicas([name], controller)).get(name)
     if group is None:
         complain(f"the controller does not know the broker name {name}")
         return NOT_FOUND
-    ids = list(replicas) or [one.id for one in group.replicas]
+    known = {one.id: one for one in group.replicas}
+    ids = list(replicas) or list(known)
+    for number in ids:
+        if number not in known:
+            complain(f"{name} has no replica {number}; there are: {', '.join(map(str, known))}")
+            return NOT_FOUND
     fault = None
     if not dry_run:
         fault = await failure_of(
@@ -55,9 +62,5 @@ async def command(
                 cluster=cluster,
             )
         )
-    known = {one.id: one for one in group.replicas}
-    changes = []
-    for number in ids:
-        old = known[number].address if number in known else None
-        changes.append(Change(name, f"replica {number}", old, None, fault))
+    changes = [Change(name, f"replica {one}", known[one].address, None, fault) for one in ids]
     return show_changes(output, changes, dry_run=dry_run)

@@ -63,7 +63,7 @@ SMALL_FILES: Final[Mapping[str, object]] = {
     "--replicas",
     type=click.IntRange(1, 5),
     default=1,
-    help="Brokers of one group, each a process; a controller elects the master.  [default: 1]",
+    help="Brokers of one group, each a process; a controller elects the master.",
 )
 @serving.insecure_option
 @log_options("warning")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 import os
 import signal
 import sys
@@ -20,6 +21,7 @@ from typing import Final
 
 import click
 
+from turbopump.broker.replica.identity import Claim, Identity
 from turbopump.cli import main, serving
 from turbopump.config import properties
 from turbopump.config.addresses import LOOPBACK
@@ -32,8 +34,9 @@ from turbopump.disk.system_disk import SystemDisk
 from turbopump.errors import ConfigError, ProtocolError, RemotingError
 from turbopump.namesrv.server import NameServer
 from turbopump.protocol import fastjson
+from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.command import reply_in
-from turbopump.protocol.requests.controller import GetSyncStateData, ReplicasInfo
+from turbopump.protocol.requests.controller import ApplyBrokerId, GetSyncStateData, ReplicasInfo
 from turbopump.remoting.client import RemotingClient
 
 PORT_STEP: Final = 10
@@ -43,18 +46,20 @@ AGAIN_S: Final = 5.0
 START_S: Final = 60.0
 STOP_S: Final = 15.0
 LOOK_S: Final = 0.1
+STDIN: Final = 0
 
 
 class ReplicaProcess:
     """Process of one replica. It is started again when it has ended.
 
     - ``number``: 1 for the first replica.
-    - ``file``: the configuration file.
+    - ``file``: the configuration file. The log is beside it.
     """
 
     def __init__(self, number: int, file: Path) -> None:
         self.number = number
         self._file = file
+        self._log_file = file.with_suffix(".log")
         self._process: asyncio.subprocess.Process | None = None
         self._stopping = False
         self._task: asyncio.Task[None] | None = None
@@ -75,7 +80,7 @@ class ReplicaProcess:
             process = self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 *("-c", f"from {__name__} import run_replica; run_replica()"),
-                *("broker", "-c", str(self._file), "--log-level", "error"),
+                *("broker", "-c", str(self._file), "--log-file", str(self._log_file)),
                 stdin=asyncio.subprocess.PIPE,  # its end is the end of this process
                 stdout=asyncio.subprocess.PIPE,
                 start_new_session=True,  # Ctrl-C is for this process, which stops the others
@@ -91,7 +96,10 @@ class ReplicaProcess:
                 return
             if not self.ready.done():
                 self.ready.set_exception(
-                    ConfigError(f"replica {self.number} has not started: read its error above")
+                    ConfigError(
+                        f"replica {self.number} has not started: read its error above, or "
+                        f"{self._log_file}"
+                    )
                 )
                 return
             click.echo(
@@ -125,7 +133,9 @@ def run_replica() -> None:
 
 
 def _end_with_parent() -> None:
-    sys.stdin.buffer.read()
+    # Not sys.stdin: a read that waits there aborts the interpreter when the process stops.
+    while os.read(STDIN, 4096):
+        pass
     os._exit(1)
 
 
@@ -140,6 +150,11 @@ async def running(
     namesrv: NamesrvConfig, broker: BrokerConfig, directory: Path, replicas: int
 ) -> AsyncIterator[None]:
     """Run the servers and the replicas until the block ends."""
+    # GroupWatch prints what the warnings of these servers say. Other levels show them.
+    log = logging.getLogger("turbopump")
+    if log.getEffectiveLevel() == logging.WARNING:
+        for name in ("controller", "namesrv"):
+            log.getChild(name).setLevel(logging.ERROR)
     async with AsyncExitStack() as stack:
         disk = SystemDisk(asyncio.get_running_loop().call_soon_threadsafe)
         stack.callback(disk.close)
@@ -179,6 +194,12 @@ async def running(
         watch = GroupWatch(controller.address, broker.broker_name, processes)
         stack.push_async_callback(watch.close)
         for process in processes:
+            store = directory / f"replica-{process.number}"
+            identity = Identity(
+                disk, store / "brokerIdentity", broker.broker_cluster_name, broker.broker_name
+            )
+            await watch.give_id(process.number, broker.broker_cluster_name, identity)
+        for process in processes:
             process.start()
         async with asyncio.timeout(START_S):
             await asyncio.gather(*(process.ready for process in processes))
@@ -188,7 +209,7 @@ async def running(
         click.echo(f"  controller   {controller.address}")
         for process in processes:
             click.echo(f"  replica {process.number}    {process.address}  pid {process.pid}")
-        click.echo(f"  data         {directory}")
+        click.echo(f"  data, logs   {directory}")
         click.echo("  kill -9 PID kills a replica, Ctrl-C stops all")
         click.echo(f"ready namesrv={namesrv_address} broker={master}")
         watch.start()
@@ -215,6 +236,27 @@ class GroupWatch:
         self._remoting = RemotingClient()
         self._task: asyncio.Task[None] | None = None
 
+    async def give_id(self, number: int, cluster: str, identity: Identity) -> None:
+        """Give a new replica its number as its id, so that all commands show the same numbers.
+
+        A replica whose number is not free gets an id when it starts.
+        """
+        if identity.load() is not None:
+            return
+        claim = Claim(number, f"replica-{number}")
+        identity.write_claim(claim)
+        request = ApplyBrokerId(
+            cluster_name=cluster,
+            broker_name=self._name,
+            applied_broker_id=claim.id,
+            register_check_code=claim.check_code,
+        )
+        answer = await self._remoting.exchange(self._controller, request, timeout=START_S)
+        if answer.code == ResponseCode.SUCCESS:
+            identity.keep(claim.id)
+        else:
+            identity.drop_claim()
+
     async def first_master(self) -> str:
         """Wait until a master is elected, and all replicas are in sync. Return its address."""
         while True:
@@ -232,6 +274,8 @@ class GroupWatch:
 
     async def close(self) -> None:
         """Stop all replicas, the master last, and the watch."""
+        # That no master can be elected any more is no error now.
+        logging.getLogger("turbopump.controller").setLevel(logging.CRITICAL)
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

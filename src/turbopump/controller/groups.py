@@ -486,7 +486,7 @@ def _may_catch_up(election: Election, only: int | None) -> bool:
 def _keeping(group: Group) -> Decision:
     reply = _master_reply(group)
     body = requests.ElectMasterBody(sync_state_set=list(group.sync_state_set))
-    remark = f"the master {group.master} is alive"
+    remark = f"the master {group.master} is alive: name another replica, which then takes its place"
     return Decision(group, Answer(ResponseCode.CONTROLLER_MASTER_STILL_EXIST, remark, reply, body))
 
 

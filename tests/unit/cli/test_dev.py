@@ -315,6 +315,8 @@ def test_a_group_of_replicas_replaces_a_killed_master(start: Start, run_here: Ru
     namesrv = dev.wait_for(READY)[1]
     master, pid = dev.wait_for(r"^master is replica (\d) \(pid (\d+)\), epoch 1; ").groups()
     assert run_here("produce", "T", "-n", namesrv, "--raw", text="before\n").returncode == 0
+    shown = run_here("controller", "replicas", "-n", namesrv).stdout
+    assert re.search(rf"^broker-dev +{master} .* master ", shown, re.MULTILINE)
     os.kill(int(pid), signal.SIGKILL)
     second = dev.wait_for(r"^master is replica (\d) \(pid \d+\), epoch 2; in sync: \d, \d")[1]
     assert second != master

@@ -46,18 +46,21 @@ async def check_controllers(examination: Examination) -> None:
 
 
 def _judge_leader(found: Findings, states: Sequence[ControllerState]) -> None:
+    is_alone = len(states) == 1
     for one in states:
         if one.fault is not None:
-            found.wrong(
-                f"{one.address} does not answer: {one.fault}",
-                "start it, or take it out of controllerAddr of the brokers",
-            )
+            fix = "start it, or take it out of controllerAddr of the brokers"
+            if is_alone:
+                fix = "start it; if it ends again, its last line of output says why"
+            found.wrong(f"{one.address} does not answer: {one.fault}", fix)
     leaders = sorted({one.leader for one in states if one.leader is not None})
     if not leaders:
         found.wrong(
             "none leads: no master can be elected; the present masters go on with their present "
             "replicas",
-            "read the log of a controller: several of them need a majority of etcd's members, "
+            "start the controller, or read its log"
+            if is_alone
+            else "read the log of a controller: several of them need a majority of etcd's members, "
             "Apache's a majority of themselves",
         )
     elif len(leaders) > 1:
@@ -147,10 +150,13 @@ def group_problems(
     alive = [one for one in group.replicas if one.in_sync and one.alive]
     wanted = settings.get("minInSyncReplicas", "")
     if group.master_id is not None and wanted.isdecimal() and len(alive) < int(wanted):
+        fix = f"start the others; see how far they are behind with {SHOW} {n}"
+        if len(group.replicas) < int(wanted):
+            fix = f"run {wanted} replicas, or set a lower minInSyncReplicas in their files"
         yield Problem(
             f"sends are refused: {len(alive)} of {counted(len(group.replicas), 'replica')} in "
             f"sync, and minInSyncReplicas={wanted}",
-            f"start the others; see how far they are behind with {SHOW} {n}",
+            fix,
         )
     for one in group.replicas:
         if not one.alive:
@@ -209,7 +215,7 @@ def weaker_promises(group: GroupState, settings: Mapping[str, str]) -> Iterator[
         )
     if len(group.replicas) < REPLICAS_OF_PROMISE:
         yield Problem(
-            f"it has {counted(len(group.replicas), 'replica')}: with minInSyncReplicas=2 sends are "
-            "refused while one is away",
+            f"it has {counted(len(group.replicas), 'replica')}: with minInSyncReplicas=2, our "
+            "default, sends are refused while one is away",
             f"run {REPLICAS_OF_PROMISE} replicas",
         )

@@ -113,6 +113,8 @@ class Controllers:
             return error
         if answer.code == ResponseCode.SUCCESS and reply.controller_leader_address:
             return reply.controller_leader_address
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return NoLeaderError(f"{address} is no controller: correct controllerAddr")
         return NoLeaderError(f"{address} knows no leader")
 
     def _note_leader(self, address: str) -> None:

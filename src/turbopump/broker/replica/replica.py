@@ -148,6 +148,7 @@ class Replica:
         self._following: asyncio.Task[None] | None = None
         self._altering: asyncio.Task[None] | None = None
         self._fault = ""
+        self._logged_refusal: tuple[list[int], str | None] | None = None
 
     # --- life
 
@@ -179,14 +180,18 @@ class Replica:
     @contextmanager
     def _identity(self) -> Iterator[Identity]:
         config = self.config
-        path = Path(config.store_path_root_dir) / "brokerIdentity"
-        if config.store_path_broker_identity:
-            path = Path(config.store_path_broker_identity)
         disk = self._open_disk() if self._open_disk else _system_disk()
         try:
-            yield Identity(disk, path, config.broker_cluster_name, config.broker_name)
+            yield Identity(
+                disk, self._identity_path(), config.broker_cluster_name, config.broker_name
+            )
         finally:
             disk.close()
+
+    def _identity_path(self) -> Path:
+        if self.config.store_path_broker_identity:
+            return Path(self.config.store_path_broker_identity)
+        return Path(self.config.store_path_root_dir) / "brokerIdentity"
 
     async def close(self) -> None:
         """Hand the mastership over, stop following the controller, and close the broker.
@@ -294,9 +299,14 @@ class Replica:
             )
         )
         if answer.code != ResponseCode.SUCCESS:
-            self._note_fault(
-                f"the controller refuses this replica: {answer.code} {answer.remark or ''}"
-            )
+            fault = f"the controller refuses this replica: {answer.code} {answer.remark or ''}"
+            if answer.code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED:
+                fault += (
+                    f"; if it was cleaned, stop this broker, remove {self._identity_path()} and "
+                    "start it again: it gets a new id. If the controller has lost its file, read "
+                    '"When the file is lost" in the guide about the controller'
+                )
+            self._note_fault(fault)
             return False
         news = await self._replica_info()
         if news is None:
@@ -647,12 +657,15 @@ class Replica:
             link.request_unanswered()
             return
         if answer.code != ResponseCode.SUCCESS:
-            log.warning(
-                "sync state set refused wanted=%s code=%d cause=%s",
-                sorted(ids),
-                answer.code,
-                answer.remark,
-            )
+            refusal = (sorted(ids), answer.remark)
+            if refusal != self._logged_refusal:  # it is repeated while a cleaned replica copies
+                self._logged_refusal = refusal
+                log.warning(
+                    "sync state set refused wanted=%s code=%d cause=%s",
+                    sorted(ids),
+                    answer.code,
+                    answer.remark,
+                )
             self._ask_now.set()
             if answer.code in REFUSED_FOR_GOOD:
                 link.request_refused()
@@ -660,6 +673,7 @@ class Replica:
                 await self._pause()
                 link.request_unanswered()
             return
+        self._logged_refusal = None
         reply = _set_in(answer) or SyncStateSet()
         self._take_news(
             News(
