@@ -29,11 +29,12 @@ import tempfile
 import time
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import click
@@ -223,6 +224,7 @@ class Operator:
         )
         self._numbers = itertools.count(1)
         self._users: set[str] = set()
+        self._has_keepers = False
         self.refusals: Counter[str] = Counter()
         """Changes without the answer that they are done, by kind and cause."""
 
@@ -272,9 +274,8 @@ class Operator:
 
     async def _commit(self, master: ReplicaProcess) -> None:
         """Commit the offset behind the last acknowledged message."""
-        if f"group {KEEPERS}" not in self._ledger.facts.writes and not await self._put_group(
-            master, KEEPERS
-        ):
+        if not self._has_keepers:
+            self._has_keepers = await self._put_group(master, KEEPERS)
             return
         last = next(
             (
@@ -421,7 +422,6 @@ class Campaign:
         self._clients = Clients(group, self.ledger, attempt_timeout)
         self._reader = RemotingClient(connect_timeout=ANSWER_S)
         self._judged = 0
-        self._final: dict[tuple[Queue, int], bytes] = {}
 
     async def run(self, rounds: int, report: Callable[[str], None]) -> Outcome:
         """So many rounds, then the verdict."""
@@ -542,27 +542,24 @@ class Campaign:
 
     async def _judge_round(self, master: ReplicaProcess) -> None:
         """Everything that was acknowledged in this round is there, and all that was made."""
-        sends = self.ledger.messages.sends[self._judged :]
+        latest = self.ledger.messages.sends[self._judged :]
         self._judged = len(self.ledger.messages.sends) - 10 * LANES
-        found = await self._read(master, self._first_offsets(sends))
-        self._final.update(found)
-        for send in sends:
-            if send.outcome is SendOutcome.ACKNOWLEDGED:
-                assert send.queue is not None
-                if found.get((send.queue, send.offset)) != send.body:
-                    instead = found.get((send.queue, send.offset))
-                    by = self.ledger.by[send]
-                    self.outcome.violations.append(f"lost {send} by {by}: there is {instead!r}")
-        await self._clients.operator.read_all(master)
-        self.outcome.violations += map(str, self.ledger.facts.violations())
-
-    def _first_offsets(self, sends: list[Send]) -> dict[int, int]:
+        # of those that are under way now, some are acknowledged while it is read
+        sends = [send for send in latest if send.outcome is SendOutcome.ACKNOWLEDGED]
         first: dict[int, int] = {}
         for send in sends:
-            if send.outcome is SendOutcome.ACKNOWLEDGED and send.queue is not None:
-                queue_id = send.queue.queue_id
-                first[queue_id] = min(first.get(queue_id, send.offset), send.offset)
-        return first
+            assert send.queue is not None
+            queue_id = send.queue.queue_id
+            first[queue_id] = min(first.get(queue_id, send.offset), send.offset)
+        found = await self._read(master, first)
+        for send in sends:
+            assert send.queue is not None
+            instead = found.get((send.queue, send.offset))
+            if instead != send.body:
+                by = self.ledger.by[send]
+                self.outcome.violations.append(f"lost {send} by {by}: there is {instead!r}")
+        await self._clients.operator.read_all(master)
+        self.outcome.violations += map(str, self.ledger.facts.violations())
 
     async def _read(
         self, master: ReplicaProcess, begin: dict[int, int]
@@ -649,11 +646,14 @@ async def campaign(
     frozen_s: float,
     rng: random.Random,
     attempt_timeout: float | None = None,
+    settings: Mapping[str, object] = MappingProxyType({}),
     report: Callable[[str], None] = lambda _line: None,
 ) -> Outcome:
-    """Start a group below ``home``, and run a campaign on it."""
+    """Start a group below ``home``, and run a campaign on it. ``settings`` are further lines of
+    each broker.conf."""
     flush = "SYNC_FLUSH" if fault == "power-sync" else "ASYNC_FLUSH"
-    async with ReplicaGroup(home, flush=flush, power=fault.startswith("power")) as group:
+    lines = {"flushDiskType": flush, **settings}
+    async with ReplicaGroup(home, lines, power=fault.startswith("power")) as group:
         faults = Campaign(group, fault, frozen_s=frozen_s, rng=rng, attempt_timeout=attempt_timeout)
         return await faults.run(rounds, report)
 
@@ -664,6 +664,7 @@ async def campaign(
 @click.option("--frozen-s", type=float, default=30.0, show_default=True)
 @click.option("--seed", type=int, default=1, show_default=True)
 @click.option("--attempt-timeout", type=float, help="Seconds, of the producers' attempts.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Line of broker.conf.")
 @click.option("--keep", type=click.Path(path_type=Path), help="Directory that is kept.")
 def main(
     fault: str,
@@ -671,6 +672,7 @@ def main(
     frozen_s: float,
     seed: int,
     attempt_timeout: float | None,
+    settings: tuple[str, ...],
     keep: Path | None,
 ) -> None:
     with tempfile.TemporaryDirectory(prefix="failover-") as directory:
@@ -686,6 +688,7 @@ def main(
                 frozen_s=frozen_s,
                 rng=random.Random(seed),
                 attempt_timeout=attempt_timeout,
+                settings=dict(setting.split("=", 1) for setting in settings),
                 report=lambda line: print(line, flush=True),
             )
         )

@@ -13,6 +13,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any, Final, Self
@@ -151,7 +152,7 @@ class ReplicaProcess:
         index: int,
         controller: ControllerProcess,
         namesrv_port: int,
-        flush: str,
+        settings: Mapping[str, object],
         file_system: Ext4 | None,
     ) -> None:
         self.host = f"127.0.0.{11 + index}"
@@ -168,7 +169,7 @@ class ReplicaProcess:
         ]
         user = {"username": SUPER_USER, "password": PASSWORD}
         inner = {"accessKey": SUPER_USER, "secretKey": PASSWORD}
-        settings: dict[str, object] = {
+        lines: dict[str, object] = {
             **SETTINGS,
             "brokerName": BROKER,
             "brokerIP1": self.host,
@@ -176,15 +177,15 @@ class ReplicaProcess:
             "namesrvAddr": self.proxies[3].address,
             "enableControllerMode": "true",
             "controllerAddr": self.proxies[2].address,
-            "flushDiskType": flush,
             "authenticationEnabled": "true",
             "authenticationWhitelist": EVERY_CODE,
             "initAuthenticationUser": json.dumps(user),
             "innerClientAuthenticationCredentials": json.dumps(inner),
+            **settings,
         }
         root = home if file_system is None else file_system.mount_point
         self.store = root / "store"
-        self.process = BrokerProcess(home, self.store, settings, namesrv=self.proxies[3].address)
+        self.process = BrokerProcess(home, self.store, lines, namesrv=self.proxies[3].address)
 
     async def __aenter__(self) -> Self:
         await self.process.__aenter__()
@@ -229,15 +230,16 @@ class ReplicaProcess:
 class ReplicaGroup:
     """A name server in this process, a controller and three replicas. Enter it to start them.
 
-    With ``power`` each replica has a file system of its own, whose power can be cut.
+    ``settings`` are further lines of each broker.conf. With ``power`` each replica has a file
+    system of its own, whose power can be cut.
     """
 
-    def __init__(self, home: Path, *, flush: str = "ASYNC_FLUSH", power: bool = False) -> None:
+    def __init__(self, home: Path, settings: Mapping[str, object], *, power: bool = False) -> None:
         self.home = home
         self.controller = ControllerProcess(home / "controller")
         self.replicas: list[ReplicaProcess] = []
         self.namesrv = ""
-        self._flush, self._power = flush, power
+        self._settings, self._power = settings, power
         self._remoting = RemotingClient()
         self._stack = AsyncExitStack()
 
@@ -273,7 +275,7 @@ class ReplicaGroup:
             if self._power:
                 file_system = self._stack.enter_context(Ext4(home, FILE_SYSTEM_SIZE))
             replica = ReplicaProcess(
-                home, index, self.controller, bound[1], self._flush, file_system
+                home, index, self.controller, bound[1], self._settings, file_system
             )
             self.replicas.append(await self._stack.enter_async_context(replica))
         await asyncio.gather(*(replica.process.start() for replica in self.replicas))

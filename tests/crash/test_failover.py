@@ -40,3 +40,16 @@ def test_a_group_of_replicas_survives(
     assert outcome.changes
     if fault in ("kill", "freeze", "cut"):
         assert outcome.elections > rounds
+
+
+def test_a_weaker_setting_loses_what_a_master_acknowledges_while_it_is_cut_off(
+    tmp_path: Path, rng: random.Random, full: bool, measured: Callable[[str], None]
+) -> None:
+    """The control: were it to pass, the others had no teeth."""
+    if not full:
+        pytest.skip("only with --full")
+    alone = {"allAckInSyncStateSet": "false", "minInSyncReplicas": 1}
+    outcome = asyncio.run(campaign(tmp_path, "cut", 1, frozen_s=FROZEN_S, rng=rng, settings=alone))
+    measured(str(outcome))
+    found = {violation.split(" ", 1)[0] for violation in outcome.violations}
+    assert {"lost", "lost_from_log", "two_masters", "fork"} <= found
