@@ -228,6 +228,7 @@ class ListeningPort:
         self._opening: dict[asyncio.Task[Any], socket.socket] = {}
         self._again: asyncio.TimerHandle | None = None
         self._failing = False
+        self._is_closed = False
         self._loop.add_reader(listening, self._accept_arrived)
         if tls is not None:
             self._loop.add_reader(self._selector.fileno(), self._look_at_ready)
@@ -249,8 +250,11 @@ class ListeningPort:
         if self._tls is not None:
             self._loop.remove_reader(self._selector.fileno())
         self._selector.close()
-        for opening in self._opening:
-            opening.cancel()
+        # A plain opening is not cancelled but aborted when it is done. If it is cancelled between
+        # connection_made and its end, uvloop closes the socket and never calls connection_lost.
+        self._is_closed = True
+        for handshake in self._handshaking:
+            handshake.cancel()
         return self._socket
 
     @property
@@ -426,6 +430,9 @@ class ListeningPort:
                 _no_tls(peer, failure_words(error))
             else:
                 _lost_at_once(error)
+        elif self._is_closed:
+            transport, _ = opening.result()
+            transport.abort()
 
     def _pause_accepting(self, cause: str) -> None:
         if not self._failing:

@@ -116,6 +116,7 @@ class RemotingServer:
         self.memory = ConnectionMemory(memory_max)
         self.ports: list[ListeningPort] = []
         self._all_gone = asyncio.Event()
+        self._is_closing = False
         self._sweep: asyncio.TimerHandle | None = None
 
     @property
@@ -157,6 +158,7 @@ class RemotingServer:
     async def close(self) -> None:
         """Stop listening, send pending answers and close every connection. Returns when all
         connections have ended."""
+        self._is_closing = True
         if self._sweep is not None:
             self._sweep.cancel()
             self._sweep = None
@@ -203,6 +205,8 @@ class RemotingServer:
             self._unaccepted[connection] = None
         if self._per_address:
             self._by_address[connection.peer_ip] += 1
+        if self._is_closing:  # it was accepted just before
+            connection.abort()
 
     def _closed(self, connection: Wire) -> None:
         if connection in self.connections:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -24,6 +25,7 @@ from turbopump.remoting.response import Response
 from turbopump.remoting.router import HELD, Ready, RequestContext, Router
 from turbopump.remoting.served_requests import ServedRequests
 from turbopump.remoting.server import RemotingServer
+from turbopump.remoting.wire import Wire
 from turbopump.repeated_line import report_all
 
 MIN = GetMinOffset(topic="T", queue_id=5)
@@ -416,3 +418,32 @@ async def test_thousands_of_bad_connections_leave_one_line_and_their_number(
     first, counted = caplog.messages
     assert first.startswith("closing connection peer=127.0.0.1:")
     assert counted.endswith("more=49 in_seconds=10")
+
+
+class ClosedAtOnce(RemotingServer):
+    """Begins to close when a connection has just been made."""
+
+    closing: asyncio.Task[None] | None = None
+
+    def _opened(self, connection: Wire) -> None:
+        super()._opened(connection)
+        if self.closing is None:
+            self.closing = asyncio.ensure_future(self.close())
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_a_connection_that_is_made_while_the_server_closes_does_not_keep_it_from_closing(
+    loop: str,
+) -> None:
+    async def story() -> None:
+        server = ClosedAtOnce(Router())
+        bound = await server.listen("127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection(*bound)
+        async with asyncio.timeout(10):
+            with suppress(ConnectionError):
+                assert await reader.read() == b""
+            assert server.closing is not None
+            await server.closing
+        writer.close()
+
+    on_loop(story, loop)
