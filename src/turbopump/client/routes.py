@@ -46,6 +46,10 @@ SHRUNK_S: Final = 5.0
 with a restarted name server within this time."""
 DOUBT_S: Final = 1.0
 """Minimum time in seconds between two requests for the same route because of failed calls."""
+MASTER_PAUSE_S: Final = 0.4
+"""Minimum time in seconds between two requests for the same route while a master is silent. It is
+below 0.5 s, the interval at which producers with the default ``send_timeout`` look for such
+masters."""
 
 
 class NameServersSilentError(errors.RouteNotFoundError):
@@ -181,6 +185,35 @@ class Routes:
         """Start to fetch a newer route for later calls, without waiting for the answer."""
         if self._is_in_doubt(doubtful, DOUBT_S):
             self._question(doubtful.topic, inherit=True)
+
+    def broker_at(self, address: str) -> str | None:
+        """Return the name of the broker whose master has this address in a known route, or None."""
+        for route in self.known.values():
+            for broker_name in route.addresses:
+                if route.master(broker_name) == address:
+                    return broker_name
+        return None
+
+    async def ask_for_master(self, broker_name: str) -> str | None:
+        """Ask a name server for the address of a broker's writable master.
+
+        Any topic of the broker will do: the route that was asked for longest ago is renewed. Return
+        None if there is no such master, if no name server knows the topic, or if the route was
+        asked for within the last MASTER_PAUSE_S.
+        """
+        routes = [route for route in self.known.values() if broker_name in route.addresses]
+        if not routes:
+            return None
+        doubtful = min(routes, key=lambda route: self._asked_at.get(route.topic, -inf))
+        if not self._is_in_doubt(doubtful, MASTER_PAUSE_S):
+            return None
+        try:
+            newer = await self.refresh(doubtful.topic, inherit=True)
+        except errors.RouteNotFoundError:
+            return None
+        # an acting master only reads, and its broker has no queues to send to
+        writable = any(queue.broker_name == broker_name for queue in newer.publish_queues)
+        return newer.master(broker_name) if writable else None
 
     def _is_in_doubt(self, doubtful: TopicRoute, pause: float) -> bool:
         # A broker that dies makes thousands of sends fail at once, each with the same route. A

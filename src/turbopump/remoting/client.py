@@ -12,7 +12,7 @@ import logging
 import os
 import socket
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
@@ -177,7 +177,7 @@ class RemotingClient:
             limit = min(timeout, limit)
         try:
             async with asyncio.timeout(limit):
-                return await outcome_of(task, lambda: _closed(address))
+                return await outcome_of(task, lambda: self._not_opened(address))
         except TimeoutError:
             raise ConnectError(f"no connection to {address} within {limit:.1f} s") from None
 
@@ -192,6 +192,17 @@ class RemotingClient:
         """Return True if a connection to ``address`` is open now."""
         connection = self._connections.get(address)
         return connection is not None and not connection.closed
+
+    @property
+    def connecting(self) -> Collection[str]:
+        """Addresses to which a connection is being opened."""
+        return self._connecting.keys()
+
+    def give_up_connecting(self, address: str) -> None:
+        """Stop opening a connection to ``address``. Pending calls fail with ConnectError."""
+        task = self._connecting.get(address)
+        if task is not None:
+            task.cancel()
 
     def disconnect(self, address: str) -> None:
         """Close the connection to ``address``, if there is one."""
@@ -274,6 +285,11 @@ class RemotingClient:
                 task.result().close()
             else:
                 self._connections[address] = task.result()
+
+    def _not_opened(self, address: str) -> ConnectError:
+        if self._ended:
+            return _closed(address)
+        return ConnectError(f"no connection to {address}: another broker took its place meanwhile")
 
     def _closed(self, address: str, connection: Wire) -> None:
         if self._connections.get(address) is connection:

@@ -26,10 +26,12 @@ from turbopump.client.sending.outgoing import DELAYING, LARGE_BODY_SIZE, Outgoin
 from turbopump.client.sending.queue_chooser import Target
 from turbopump.client.sending.send_result import (
     BOUND_SEND_ANSWER,
+    ONE_BROKER_SEND_ANSWER,
     SEND_ANSWER,
     AnswerUnreadError,
     Attempt,
     BrokerHangsError,
+    MasterMovedError,
     NotWrittenError,
     ProducerClosedError,
     SendResult,
@@ -98,8 +100,8 @@ async def deliver(
             connection = sender.connection(address)
             if connection is not None:
                 kind = BOUND_SEND_ANSWER
-                if route.spread and sender.may_retry:
-                    kind = SEND_ANSWER
+                if sender.may_retry:
+                    kind = SEND_ANSWER if route.spread else ONE_BROKER_SEND_ANSWER
                     if not sender.hangs.on:
                         sender.hangs.start()
                 try:
@@ -211,7 +213,7 @@ class SendAttempts:
                     outcome.outcome,
                     kind=outcome.broker_name,
                 )
-                if is_routes_fault(outcome):
+                if is_routes_fault(outcome) or names_old_master(route, outcome):
                     route = await self._renewed(route, RETRY_PAUSE_S)
             else:
                 correction = await self._correction(route, outcome)
@@ -288,6 +290,8 @@ class SendAttempts:
         context = self._call_hooks_before(queue, address or "no address")
         try:
             address = master_of(route, queue)
+            if may_retry and not sender.hangs.on:
+                sender.hangs.start()
             if sender.introduces:
                 patience = self._patience(route, connected=False, may_retry=may_retry)
                 await self._introduce(address, patience)
@@ -298,10 +302,9 @@ class SendAttempts:
                 connection = await sender.connect(address, timeout=patience)
             sender.under_way.refuse_if_closed(NOT_WRITTEN)
             time_left = max(min(patience, self._time_left()), 0.001)
-            may_leave = may_retry and route.spread
-            kind = SEND_ANSWER if may_leave else BOUND_SEND_ANSWER
-            if may_leave and not sender.hangs.on:
-                sender.hangs.start()
+            kind = BOUND_SEND_ANSWER
+            if may_retry:
+                kind = SEND_ANSWER if route.spread else ONE_BROKER_SEND_ANSWER
             answer = await sender.ask(connection, self._outgoing, queue, time_left, kind)
             result = result_of(answer, self._outgoing, queue, address)
         except asyncio.CancelledError:
@@ -515,6 +518,15 @@ def is_routes_fault(attempt: Attempt) -> bool:
     error = attempt.error
     unknown = isinstance(error, errors.ResponseError) and error.code == ResponseCode.TOPIC_NOT_EXIST
     return unknown or isinstance(error, errors.ConnectError) or is_queue_gone(error)
+
+
+def names_old_master(route: TopicRoute, attempt: Attempt) -> bool:
+    """Return True if the broker's master has moved, and this route still names the old address.
+
+    The move was seen in another topic's route.
+    """
+    moved = isinstance(attempt.error, MasterMovedError)
+    return moved and route.master(attempt.broker_name) == attempt.address
 
 
 def with_properties(outgoing: Outgoing, properties: dict[str, str]) -> Outgoing:

@@ -79,9 +79,11 @@ class SendAnswer(SendMessageReply, kw_only=True):
 AnswerKind = msgspec.json.Decoder[TypedJsonHeader[SendAnswer]]
 SEND_ANSWER: Final = msgspec.json.Decoder(TypedJsonHeader[SendAnswer], strict=False)
 """Decoder of the answer to a send that may be retried on another broker."""
+ONE_BROKER_SEND_ANSWER: Final = msgspec.json.Decoder(TypedJsonHeader[SendAnswer], strict=False)
+"""Decoder of the answer to a send that may be retried, to a topic that only one broker has."""
 BOUND_SEND_ANSWER: Final = msgspec.json.Decoder(TypedJsonHeader[SendAnswer], strict=False)
-"""Decoder of the answer to a send to this broker only."""
-"""Both decode the whole header of a valid answer in one pass."""
+"""Decoder of the answer to a send that is not retried."""
+"""All three decode the whole header of a valid answer in one pass."""
 
 STATUS_BY_CODE: Final[dict[int, SendStatus]] = {
     ResponseCode.SUCCESS: SendStatus.OK,
@@ -168,6 +170,11 @@ class NotWrittenError(errors.CallTimeoutError):
 class BrokerHangsError(errors.CallTimeoutError):
     """Raised when the broker has stopped answering. As after a timeout, the message may be
     stored."""
+
+
+class MasterMovedError(errors.CallTimeoutError):
+    """Raised when the broker has not answered and another address is its master now. As after a
+    timeout, the message may be stored."""
 
 
 class ProducerClosedError(errors.RemotingError):

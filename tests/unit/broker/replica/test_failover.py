@@ -10,7 +10,8 @@ from tests.unit.broker.replicas import NAMESRV
 from turbopump.admin.cluster import Servers
 from turbopump.admin.draining import find_broker, hand_mastership_over
 from turbopump.broker.replica.role import Part
-from turbopump.errors import ConnectionLostError
+from turbopump.client.producer import Producer
+from turbopump.errors import ConnectionLostError, SendError
 
 
 @in_loop(with_group)
@@ -148,3 +149,26 @@ async def test_without_a_name_server_another_master_takes_sends_all_the_same(
     group.kill(first.host)
     second = await group.master_other_than(first.host)
     assert (await group.client(second).send(b"after")).queue_offset == 0
+
+
+@in_loop(with_group)
+async def test_a_producer_is_over_a_master_that_was_cut_off_soon_after_the_election(
+    group: Group, /
+) -> None:
+    first = await group.master_other_than()
+    await group.client(first).create("T")
+    await group.until_in_sync(3)
+    await eventually_routed(group, 0, first.address)
+    loop = asyncio.get_running_loop()
+    async with Producer("10.0.0.9:9876") as producer:
+        await producer.send("T", b"before")
+        began = loop.time()
+        group.cut(first.host)
+        loop.call_later(3.5, group.controller.elect_without, first.host)
+        while loop.time() < began + 60:
+            with suppress(SendError):
+                await producer.send("T", b"after")
+                break
+        assert loop.time() - began < 4.5
+    second = await group.master_other_than(first.host)
+    assert b"after" in await group.client(second).all_bodies()
