@@ -33,6 +33,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import inf
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -423,8 +424,11 @@ class Campaign:
         self._reader = RemotingClient(connect_timeout=ANSWER_S)
         self._judged = 0
 
-    async def run(self, rounds: int, report: Callable[[str], None]) -> Outcome:
-        """So many rounds, then the verdict."""
+    async def run(
+        self, rounds: int, report: Callable[[str], None], minutes: float | None = None
+    ) -> Outcome:
+        """So many rounds, or those that begin within the minutes, then the verdict."""
+        end = inf if minutes is None else now() + 60 * minutes
         try:
             await self._make_topic()
             async with self._clients.run():
@@ -433,7 +437,7 @@ class Campaign:
                     gaps = (self.outcome.gaps, self.outcome.producer_gaps, self.outcome.later_gaps)
                     shown = ", ".join(f"{each[-1]:.3f}" for each in gaps)
                     report(f"round {number + 1}: {shown} s")
-                    if self.outcome.violations:
+                    if self.outcome.violations or now() > end:
                         break
                 await self._whole()
                 await self._clients.stop()
@@ -647,6 +651,7 @@ async def campaign(
     rng: random.Random,
     attempt_timeout: float | None = None,
     settings: Mapping[str, object] = MappingProxyType({}),
+    minutes: float | None = None,
     report: Callable[[str], None] = lambda _line: None,
 ) -> Outcome:
     """Start a group below ``home``, and run a campaign on it. ``settings`` are further lines of
@@ -655,12 +660,13 @@ async def campaign(
     lines = {"flushDiskType": flush, **settings}
     async with ReplicaGroup(home, lines, power=fault.startswith("power")) as group:
         faults = Campaign(group, fault, frozen_s=frozen_s, rng=rng, attempt_timeout=attempt_timeout)
-        return await faults.run(rounds, report)
+        return await faults.run(rounds, report, minutes)
 
 
 @click.command(help=__doc__)
 @click.option("--fault", type=click.Choice(FAULTS), default="kill", show_default=True)
 @click.option("--rounds", type=int, default=20, show_default=True)
+@click.option("--minutes", type=float, help="No round begins after so many.")
 @click.option("--frozen-s", type=float, default=30.0, show_default=True)
 @click.option("--seed", type=int, default=1, show_default=True)
 @click.option("--attempt-timeout", type=float, help="Seconds, of the producers' attempts.")
@@ -669,6 +675,7 @@ async def campaign(
 def main(
     fault: str,
     rounds: int,
+    minutes: float | None,
     frozen_s: float,
     seed: int,
     attempt_timeout: float | None,
@@ -688,6 +695,7 @@ def main(
                 frozen_s=frozen_s,
                 rng=random.Random(seed),
                 attempt_timeout=attempt_timeout,
+                minutes=minutes,
                 settings=dict(setting.split("=", 1) for setting in settings),
                 report=lambda line: print(line, flush=True),
             )
