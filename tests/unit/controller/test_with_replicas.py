@@ -9,9 +9,11 @@ from typing import Any
 from tests.loops import in_loop, on_a_client_s_host
 from tests.simulation.world.simulation import Simulation
 from tests.unit.broker.replica.groups import CONTROLLER, HOSTS, Group
+from tests.unit.broker.talking import Client
 
 from turbopump.config.controller_config import ControllerConfig
 from turbopump.controller import Controller
+from turbopump.protocol.requests.offsets import UpdateConsumerOffset
 
 
 class ControlledGroup(Group):
@@ -121,6 +123,43 @@ async def test_a_stopped_master_hands_over_and_no_send_fails(group: ControlledGr
     await stopping
     second = await group.master_other_than(first.host)
     assert await group.client(second).all_bodies() == sent
+
+
+@in_loop(with_controller)
+async def test_a_stopped_master_writes_nothing_that_its_successor_lacks(
+    group: ControlledGroup, /
+) -> None:
+    """Consumers commit all the time. A record of their offsets that came after the election would
+    make the third replica cut its log, and nobody could confirm sends meanwhile."""
+    first = await group.master_other_than()
+    talk = group.client(first)
+    await talk.create("T")
+    await talk.join("consumer")
+    await talk.send(b"x")
+    await group.until_in_sync(3)
+    committing = asyncio.ensure_future(_commit_often(group.client(first)))
+    await asyncio.sleep(0.5)
+    written = first.store.log
+    slaves = [one.broker for host, one in group.replicas.items() if host != first.host]
+    await group.stop(first.host)
+    committing.cancel()
+    second = await group.master_other_than(first.host)
+    await group.until_in_sync(2)
+    epoch = second.group_replication.epochs()[-1]
+    assert written.end <= epoch.start_offset
+    brokers = [one.broker for one in group.replicas.values()]
+    assert sum(one in slaves for one in brokers) == 1  # only the successor was opened again
+
+
+async def _commit_often(client: Client) -> None:
+    offset = 0
+    while True:
+        offset = 1 - offset
+        commit = UpdateConsumerOffset(
+            consumer_group="g", topic="T", queue_id=0, commit_offset=offset
+        )
+        await client.remoting.send_oneway(client.address, commit)
+        await asyncio.sleep(0.003)
 
 
 @in_loop(with_controller)

@@ -442,6 +442,10 @@ class Replica:
                 role.master_address,
                 role.id,
             )
+            if before.is_master and self.broker is not None:
+                records = self.broker.parts.copying.table_records
+                assert records is not None
+                records.hold()
         self._changed.set()
 
     async def _switch(self) -> None:
@@ -590,23 +594,29 @@ class Replica:
         assert records is not None
         try:
             records.write()  # commits of the last moment
+            records.hold()
             end = broker.store.log.end
             await wait_for((broker.store.confirmed, end), seconds=HAND_OVER_S)
             successor = replication.best_member()
             if successor is None:
                 log.warning("no other replica is in sync, so the mastership is not handed over")
+                records.resume()
                 return
             log.info("mastership is handed over successor=%d", successor)
             await self._elect(successor)
         except (RemotingError, ProtocolError) as error:
             log.warning("mastership is not handed over cause=%s", error)
         if self._is_master():
+            records.resume()
             gate.open()  # as a stop without a controller
             return
+        await replication.stop()  # the others copy from the new master
         assert self.role is not None
-        assert self.role.master_address is not None
         master = self.role.master_address
         gate.pass_on(None)
+        if master is None:
+            log.warning("no other master is elected yet")
+            return
         try:
             async with asyncio.timeout(PASSING_S):
                 await self._ha_address_of(master)
@@ -638,8 +648,8 @@ class Replica:
             link = None if broker is None else broker.group_replication.master
         except NotStartedError:  # it has just been closed
             return
-        if served is None or link is None:
-            return
+        if served is None or link is None or not self._is_master():
+            return  # a replaced master has no set to change
         role = served.role
         request = AlterSyncStateSet(
             broker_name=self.config.broker_name,
