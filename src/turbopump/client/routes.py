@@ -50,6 +50,8 @@ MASTER_PAUSE_S: Final = 0.4
 """Minimum time in seconds between two requests for the same route while a master is silent. It is
 below 0.5 s, the interval at which producers with the default ``send_timeout`` look for such
 masters."""
+_NOT_THE_MASTER: Final = (ResponseCode.SYSTEM_ERROR, ResponseCode.SERVICE_NOT_AVAILABLE)
+"""Answers of a slave to requests for its master."""
 
 
 class NameServersSilentError(errors.RouteNotFoundError):
@@ -214,6 +216,17 @@ class Routes:
         # an acting master only reads, and its broker has no queues to send to
         writable = any(queue.broker_name == broker_name for queue in newer.publish_queues)
         return newer.master(broker_name) if writable else None
+
+    def renew_after_failure(self, topic: str, error: Exception) -> None:
+        """Start to fetch a newer route of ``topic`` if a broker in the known one did not answer, or
+        is a slave. Another replica may be its master by now."""
+        route = self.known.get(topic)
+        if route is None or not isinstance(error, errors.RemotingError):
+            return
+        if isinstance(error, errors.ResponseError) and error.code not in _NOT_THE_MASTER:
+            return
+        if self._is_in_doubt(route, DOUBT_S):
+            self._question(topic, inherit=route.inherited)
 
     def _is_in_doubt(self, doubtful: TopicRoute, pause: float) -> bool:
         # A broker that dies makes thousands of sends fail at once, each with the same route. A

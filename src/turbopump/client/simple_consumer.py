@@ -334,6 +334,10 @@ class RunningSimple(RunningMember):
         self._failed[source] = error
         self._asked_again_at[source] = self._loop.time() + PAUSE_S
 
+    def _broker_failed(self, source: MessageQueue, error: Error) -> None:
+        self._source_failed(str(source), error)
+        self.instance.routes.renew_after_failure(source.topic, error)
+
     def _source_works(self, source: str) -> None:
         if self._failed.pop(source, None) is not None:
             log.info("receiving works again group=%s source=%s", self._group, source)
@@ -376,7 +380,7 @@ class RunningSimple(RunningMember):
             try:
                 found = await self._pop_once(source, batch, invisible_s)
             except (errors.RemotingError, errors.ProtocolError) as error:
-                self._source_failed(str(source), error)
+                self._broker_failed(source, error)
                 break
             self._source_works(str(source))
             messages += found.messages
@@ -474,7 +478,7 @@ class RunningSimple(RunningMember):
                 raise refused_by(address, request, command)
             has_something = command.header(NotificationReply).has_msg
         except (errors.RemotingError, errors.ProtocolError) as error:
-            self._source_failed(str(source), error)
+            self._broker_failed(source, error)
             return False
         if not has_something:  # the broker may answer at once, if too many polls wait
             await asyncio.sleep(max(min(seconds, PAUSE_S) - (self._loop.time() - asked), 0.0))

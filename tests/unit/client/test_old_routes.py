@@ -17,12 +17,15 @@ from tests.loops import in_loop, simulated
 from tests.simulation.world.simulation import Simulation
 from tests.stand_ins import does_nothing, returns
 from tests.unit.client.producers import producer_of
+from tests.unit.client.push_consumers import consumer_of as reader_of
 from tests.unit.client.scripted_cluster import (
     ScriptedBroker,
     ScriptedCluster,
     refusal,
     scripted_cluster,
 )
+from tests.unit.client.simple_consumers import bodies, popping
+from tests.unit.client.simple_consumers import consumer_of as popper_of
 from tests.waits import until, until_count
 
 from turbopump.client.producer import Producer
@@ -474,3 +477,27 @@ async def test_a_broker_that_a_name_server_has_not_heard_of_yet_is_back_within_s
         asked = len(name_server.asked)
         await asyncio.sleep(59)
         assert len(name_server.asked) - asked == 3
+
+
+@in_loop(simulated)
+async def test_a_push_consumer_finds_a_broker_that_has_moved(simulation: Simulation, /) -> None:
+    """Another replica may be the master after a kill."""
+    async with scripted_cluster(simulation, queues=1) as cluster, reader_of(cluster) as consumer:
+        cluster.broker.store("orders", 0, b"before")
+        stream = aiter(consumer)
+        assert (await anext(stream)).body == b"before"
+        await move(cluster)
+        moved = simulation.loop.time()
+        cluster.broker.store("orders", 0, b"after")
+        assert (await anext(stream)).body == b"after"
+        assert simulation.loop.time() - moved < 5
+
+
+@in_loop(simulated)
+async def test_a_simple_consumer_finds_a_broker_that_has_moved(simulation: Simulation, /) -> None:
+    async with popping(simulation) as (cluster, (pops,)), popper_of(cluster) as consumer:
+        pops.store("orders", 0, b"before")
+        assert bodies(await consumer.receive()) == [b"before"]
+        await move(cluster)
+        pops.store("orders", 0, b"after")
+        assert bodies(await consumer.receive(timeout=5)) == [b"after"]

@@ -156,6 +156,7 @@ class QueueLoop(ABC):
         if not self._fails:  # one line when it begins and one when it ends
             _fails(self.verb, self._where, error, kind=self.queue)
         self._fails = True
+        self._instance.routes.renew_after_failure(self.queue.topic, error)
         return ERROR_PAUSE_S
 
     @property
