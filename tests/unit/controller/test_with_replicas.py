@@ -8,9 +8,10 @@ from typing import Any
 
 from tests.loops import in_loop, on_a_client_s_host
 from tests.simulation.world.simulation import Simulation
-from tests.unit.broker.replica.groups import CONTROLLER, HOSTS, Group
+from tests.unit.broker.replica.groups import CONTROLLER, HOSTS, Group, eventually_routed
 from tests.unit.broker.talking import Client
 
+from turbopump.client.producer import Producer
 from turbopump.config.controller_config import ControllerConfig
 from turbopump.controller import Controller
 from turbopump.protocol.requests.offsets import UpdateConsumerOffset
@@ -149,6 +150,30 @@ async def test_a_stopped_master_writes_nothing_that_its_successor_lacks(
     assert written.end <= epoch.start_offset
     brokers = [one.broker for one in group.replicas.values()]
     assert sum(one in slaves for one in brokers) == 1  # only the successor was opened again
+
+
+@in_loop(with_controller)
+async def test_a_producer_that_sends_without_a_pause_gets_over_a_stop_of_its_master(
+    group: ControlledGroup, /
+) -> None:
+    """Its route is older than the election until the stopping broker refuses a send."""
+    first = await group.master_other_than()
+    await group.client(first).create("T")
+    await group.until_in_sync(3)
+    await eventually_routed(group, 0, first.address)
+    async with Producer("10.0.0.9:9876", group="p") as producer:
+        await producer.send("T", b"first")
+        stopping = asyncio.ensure_future(group.stop(first.host))
+        sends = [asyncio.ensure_future(_send_until(producer, stopping)) for _ in range(5)]
+        await asyncio.gather(*sends)
+        await stopping
+        await producer.send("T", b"last")
+
+
+async def _send_until(producer: Producer, over: asyncio.Future[None]) -> None:
+    while not over.done():
+        await producer.send("T", b"x")
+        await asyncio.sleep(0.001)
 
 
 async def _commit_often(client: Client) -> None:

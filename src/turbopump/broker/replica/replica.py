@@ -624,6 +624,7 @@ class Replica:
             log.warning("the new master does not answer yet master=%s", master)
         gate.pass_on(master)
         await gate.until_quiet(QUIET_S, PASSING_S)
+        await gate.refuse(f"this broker stops, the master is {master}", ANSWER_S)
         log.info("requests passed on to the new master count=%d", gate.passed_on)
 
     def _is_master(self) -> bool:

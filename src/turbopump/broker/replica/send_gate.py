@@ -40,6 +40,9 @@ WAIT_S: Final = 2.5
 ANSWER_S: Final = 3.0
 AGAIN_S: Final = 0.03
 QUIET_CHECK_S: Final = 0.02
+REFUSING_S: Final = 0.3
+"""Seconds for which a broker that stops refuses requests before it ends their connections. A client
+does not know what has become of a request whose connection ends."""
 NOT_IN_SYNC: Final = "in-sync replicas not enough"
 """Remark of the refusal, as Apache's broker gives it. More text follows."""
 _NOT_STORED: Final = (ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_BUSY)
@@ -103,6 +106,21 @@ class SendGate:
         if self._state is not GateState.HELD:
             self._closed_at = asyncio.get_running_loop().time()
         self._move(GateState.HELD)
+
+    async def refuse(self, reason: str, longest: float) -> None:
+        """Refuse requests from now on, so that clients ask name servers for the new master.
+
+        Nothing is stored for a refused request. The call waits until those that were passed on are
+        answered, and ``REFUSING_S`` for the clients. It ends after ``longest`` seconds.
+        """
+        self._reason = reason
+        self._closed_at = -WAIT_S
+        self._move(GateState.HELD)
+        await asyncio.sleep(REFUSING_S)
+        for _ in range(int(longest / QUIET_CHECK_S)):
+            if not self.waiting:
+                return
+            await asyncio.sleep(QUIET_CHECK_S)
 
     def pass_on(self, master: str | None) -> None:
         """Pass requests on to the master at this address. None lets them wait for one."""

@@ -513,11 +513,15 @@ class SendAttempts:
         return newer if newer.publish_queues else route
 
 
+_ELSEWHERE: Final = (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SERVICE_NOT_AVAILABLE)
+"""Answers of a broker that does not have the topic, or is no longer the master."""
+
+
 def is_routes_fault(attempt: Attempt) -> bool:
     """Return True if an old route may have caused the failure. Nothing was stored in that case."""
     error = attempt.error
-    unknown = isinstance(error, errors.ResponseError) and error.code == ResponseCode.TOPIC_NOT_EXIST
-    return unknown or isinstance(error, errors.ConnectError) or is_queue_gone(error)
+    elsewhere = isinstance(error, errors.ResponseError) and error.code in _ELSEWHERE
+    return elsewhere or isinstance(error, errors.ConnectError) or is_queue_gone(error)
 
 
 def names_old_master(route: TopicRoute, attempt: Attempt) -> bool:
