@@ -431,19 +431,20 @@ class ClosedAtOnce(RemotingServer):
             self.closing = asyncio.ensure_future(self.close())
 
 
+async def connect_to_a_closing_server() -> None:
+    server = ClosedAtOnce(Router())
+    bound = await server.listen("127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection(*bound)
+    async with asyncio.timeout(10):
+        with suppress(ConnectionError):
+            assert await reader.read() == b""
+        assert server.closing is not None
+        await server.closing
+    writer.close()
+
+
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 def test_a_connection_that_is_made_while_the_server_closes_does_not_keep_it_from_closing(
     loop: str,
 ) -> None:
-    async def story() -> None:
-        server = ClosedAtOnce(Router())
-        bound = await server.listen("127.0.0.1", 0)
-        reader, writer = await asyncio.open_connection(*bound)
-        async with asyncio.timeout(10):
-            with suppress(ConnectionError):
-                assert await reader.read() == b""
-            assert server.closing is not None
-            await server.closing
-        writer.close()
-
-    on_loop(story, loop)
+    on_loop(connect_to_a_closing_server, loop)
