@@ -84,13 +84,14 @@ async def test_a_producer_that_sends_one_after_the_other_is_over_soon_after_an_e
 async def test_a_route_that_was_renewed_for_another_reason_is_seen_too(
     simulation: Simulation, /
 ) -> None:
-    async with two_replicas(simulation) as (cluster, replica), producer_of(cluster) as producer:
+    async with (
+        two_replicas(simulation) as (cluster, replica),
+        producer_of(cluster, route_interval=1.4) as producer,
+    ):
         await ask_for_routes(producer)
         sending = asyncio.ensure_future(producer.send("orders", b"x"))
         await asyncio.sleep(1.3)
         move(cluster, replica)
-        assert producer._sender is not None
-        await producer._sender.instance.routes.refresh_all()
         async with asyncio.timeout(DOUBT_S):
             await sending
         assert len(replica.requests(SendMessageV2)) == 1
