@@ -60,6 +60,7 @@ PLAIN_GROUP, ORDERED_GROUP = "accounting", "billing"
 GROUPS = {PLAIN_GROUP: PLAIN, ORDERED_GROUP: IN_ORDER}
 """Consumer groups, each with its topic."""
 SUPER_USER, PASSWORD = "operator", "12345678"
+BURSTS = (1, 1, 1, 2, 6)
 BROKER = "broker-a"
 PORT = 10911
 
@@ -125,13 +126,17 @@ class Clients:
     # --- producers
 
     async def _produce(self, host: str) -> None:
-        """Send to any queue, with the producer's own retries."""
+        """Send to any queue, with the producer's own retries, often several messages at once: then
+        a master that dies has some that its slaves lack."""
         rng = self._source(host)
         producer = Producer(self._namesrv, group="sellers", **self._options(host))
         await producer.start()
         while True:
             if self.producing:
-                await self._send(host, producer, PLAIN, None)
+                count = rng.choice(BURSTS)
+                await asyncio.gather(
+                    *(self._send(host, producer, PLAIN, None) for _ in range(count))
+                )
             await asyncio.sleep(rng.uniform(0, 0.6))
 
     async def _produce_in_order(self, host: str) -> None:
