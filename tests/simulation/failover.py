@@ -72,10 +72,18 @@ class Shape:
     """What differs from seed to seed beside the faults."""
 
     flush: FlushDiskType = FlushDiskType.SYNC_FLUSH
+    rest_s: float = 12.0
+    """Longest rest of a program between its end and its next start."""
+    is_damaged: bool = True
+    """False: no disk is damaged, so replicas need not check their logs."""
 
     @classmethod
     def of(cls, rng: random.Random) -> Shape:
-        return cls(flush=rng.choice(list(FlushDiskType)))
+        return cls(
+            flush=rng.choice(list(FlushDiskType)),
+            rest_s=rng.choice((0.3, 2.0, 6.0)),
+            is_damaged=rng.random() < 0.3,
+        )
 
 
 @dataclass(frozen=True)
@@ -93,13 +101,16 @@ class Group:
         self.simulation = simulation
         self.shape = shape or Shape.of(simulation.random)
         self.ledger = GroupLedger()
-        self.clients = Clients(simulation, self.ledger, NAMESRV_ADDRESS, REPLICAS, self.master_at)
+        self.clients = Clients(
+            simulation, self.ledger, NAMESRV_ADDRESS, REPLICAS, self.master_at, self.reached
+        )
         self.replicas: dict[str, Replica] = {}
         self.controller: Controller | None = None
         self.damaged: set[str] = set()
         """Hosts whose disk lost something: others must have all that was acknowledged."""
-        self.rest_s = 12.0
-        """Longest rest of a program between its end and its next start."""
+        self.rest_s = self.shape.rest_s
+        self.moments: dict[str, list[Callable[[str], None]]] = defaultdict(list)
+        """Calls with a host, each made once, when a moment comes: see ``reached``."""
         self.was_damaged = False
         self.gone_ids: set[int] = set()
         """Ids of replicas whose stores were emptied. The operator removes them."""
@@ -220,7 +231,7 @@ class Group:
         await self._until_nothing_moves()
         if found or self.master() is None:
             return [*found, *self._judged()]
-        judged = self._judged()
+        judged = self._judged() + await self._differing_tables()
         old = self.master()
         assert old is not None
         self.note(f"kill {old} for the last time")
@@ -235,6 +246,26 @@ class Group:
         judged += await self._read_facts()
         del self.ledger.facts.reads[:facts]
         return judged + [f"after the last switch: {one}" for one in self.ledger.facts.violations()]
+
+    async def _differing_tables(self) -> list[str]:
+        """Facts that the replicas do not agree on. All of them have the same log."""
+        deadline = self.now + 10
+        while True:
+            tables: dict[str, dict[str, object]] = {}
+            for host in REPLICAS:
+                ask = self.clients.operator.facts_of(f"{host}:{PORT}")
+                try:
+                    tables[host] = await self.simulation.process(OPERATOR).start(ask)
+                except TurbopumpError as error:
+                    tables[host] = {"the answer": error}
+            found = []
+            for key in self.ledger.facts.writes:
+                values = {host: str(tables[host].get(key)) for host in REPLICAS}
+                if len(set(values.values())) > 1:
+                    found.append(f"tables differ in the end: {key} is {values}")
+            if not found or self.now > deadline:
+                return found
+            await asyncio.sleep(0.5)
 
     async def _until_nothing_moves(self) -> None:
         """Wait until all logs are the same, for a while. Clients commit offsets now and then."""
@@ -295,6 +326,12 @@ class Group:
     @property
     def now(self) -> float:
         return self.simulation.loop.time()
+
+    def reached(self, moment: str, host: str) -> None:
+        """Make the calls that wait for a moment: a ``send`` or ``change`` that the host answered,
+        a ``master`` that it has become, a set that it has ``joined`` at the controller."""
+        for call in self.moments.pop(moment, ()):
+            call(host)
 
     def note(self, event: str) -> None:
         self.events.append(f"{self.now:9.3f} {event}")
@@ -371,7 +408,11 @@ class Group:
     async def _watch_roles(self) -> None:
         """Write down who takes itself for the master, and which damage is mended."""
         last: dict[str, str] = {}
+        electable: set[str] = set()
         while True:
+            before, electable = electable, self._electable() or electable
+            for host in sorted(electable - before):
+                self.reached("joined", host)
             for host in REPLICAS:
                 replica = self.running(host)
                 role = None if replica is None else replica.role
@@ -383,12 +424,24 @@ class Group:
                     self._ids[host] = {role.id}
                 self.note(f"{host} {seen}")
                 if role is not None and role.is_master:
+                    known = self.masterships[host][-1:]
                     self.masterships[host].append(Mastership(self.now, role.master_epoch))
+                    if not known or known[0].epoch != role.master_epoch:
+                        self.counts["elections"] += 1
+                        self.reached("master", host)
             for host in list(self.damaged):
                 if self.is_mended(host):
                     self.damaged.discard(host)
                     self.note(f"{host} is whole again")
             await asyncio.sleep(0.02)
+
+    def _electable(self) -> set[str]:
+        """Hosts that the controller may elect."""
+        if self.controller is None or not self.simulation.process(CONTROLLER).alive:
+            return set()
+        decided = self.controller.groups.get(BROKER)
+        ids = set() if decided is None else set(decided.electable)
+        return {host for host in REPLICAS if self._ids.get(host, set()) & ids}
 
     @staticmethod
     def _seen(role: object) -> str:

@@ -60,14 +60,16 @@ PLAIN_GROUP, ORDERED_GROUP = "accounting", "billing"
 GROUPS = {PLAIN_GROUP: PLAIN, ORDERED_GROUP: IN_ORDER}
 """Consumer groups, each with its topic."""
 SUPER_USER, PASSWORD = "operator", "12345678"
-BURSTS = (1, 1, 1, 2, 6)
+BURSTS = (1, 1, 2, 5)
+SEND_TIMEOUTS_S = (1.0, 3.0, 12.0)
 BROKER = "broker-a"
 PORT = 10911
 
 
 class Clients:
     """All clients of one group. ``master_at`` tells the epoch in which a host acknowledged between
-    two moments."""
+    two moments. ``reached`` is called at each answer to a send or a change, with the master's
+    host."""
 
     TOPICS: ClassVar = (PLAIN, IN_ORDER)
     QUEUES: ClassVar = 2
@@ -79,16 +81,18 @@ class Clients:
         namesrv: str,
         replicas: Sequence[str],
         master_at: Callable[[str, float, float], int],
+        reached: Callable[[str, str], None],
     ) -> None:
         self.simulation = simulation
         self.ledger = ledger
         self.producing = True
         self.in_order = HandlersInOrder()
-        self.operator = Operator(simulation, ledger, namesrv)
+        self.operator = Operator(simulation, ledger, namesrv, reached)
         self.counts: Counter[str] = Counter()
         self._namesrv = namesrv
         self._replicas = replicas
         self._master_at = master_at
+        self._reached = reached
         self._numbers = 0
         self._lives = 0
         self._refusals: Counter[str] = Counter()
@@ -129,7 +133,10 @@ class Clients:
         """Send to any queue, with the producer's own retries, often several messages at once: then
         a master that dies has some that its slaves lack."""
         rng = self._source(host)
-        producer = Producer(self._namesrv, group="sellers", **self._options(host))
+        timeout = rng.choice(SEND_TIMEOUTS_S)
+        producer = Producer(
+            self._namesrv, group="sellers", send_timeout=timeout, **self._options(host)
+        )
         await producer.start()
         while True:
             if self.producing:
@@ -137,7 +144,7 @@ class Clients:
                 await asyncio.gather(
                     *(self._send(host, producer, PLAIN, None) for _ in range(count))
                 )
-            await asyncio.sleep(rng.uniform(0, 0.6))
+            await asyncio.sleep(rng.uniform(0, 0.3))
 
     async def _produce_in_order(self, host: str) -> None:
         """Send to queues of its choice, one message after the other."""
@@ -177,6 +184,7 @@ class Clients:
                     Acknowledged(master, epoch, log_offset),
                 )
                 self.ledger.succeeded(host, self.now)
+                self._reached("send", master)
             else:
                 send.maybe(self.now)
         del at_kill[send]
@@ -243,7 +251,7 @@ class Clients:
         remoting = RemotingClient()
         newest: dict[tuple[str, int], int] = {}
         while True:
-            await asyncio.sleep(rng.uniform(0, 0.5))
+            await asyncio.sleep(rng.uniform(0, 0.15))
             address = f"{rng.choice(self._replicas)}:{PORT}"
             topic, queue_id = rng.choice(self.TOPICS), rng.randrange(self.QUEUES)
             offset = max(newest.get((topic, queue_id), 0) - rng.randrange(4), 0)
@@ -276,12 +284,19 @@ class Operator:
     """Makes, changes and deletes topics, groups and users, and sets offsets, one thing after the
     other, at the master that the name server names."""
 
-    NAMES = 4
+    NAMES = 10
 
-    def __init__(self, simulation: Simulation, ledger: GroupLedger, namesrv: str) -> None:
+    def __init__(
+        self,
+        simulation: Simulation,
+        ledger: GroupLedger,
+        namesrv: str,
+        reached: Callable[[str, str], None],
+    ) -> None:
         self.simulation = simulation
         self.ledger = ledger
         self._namesrv = namesrv
+        self._reached = reached
         self._remoting: RemotingClient
         self._number = 0
         self._users: set[str] = set()
@@ -307,7 +322,7 @@ class Operator:
             self._reset,
         )
         while True:
-            await asyncio.sleep(rng.uniform(0, 1.5))
+            await asyncio.sleep(rng.uniform(0, 0.6))
             if self.active:
                 await rng.choice(deeds)(host, rng)
 
@@ -319,6 +334,10 @@ class Operator:
             begun = self.now
             value = await self._value(master, key)
             self.ledger.facts.read(key, value, begun, self.now, f"at {master}")
+
+    async def facts_of(self, address: str) -> dict[str, object]:
+        """The value of each fact at one broker."""
+        return {key: await self._value(address, key) for key in list(self.ledger.facts.writes)}
 
     async def ask_controller(self, address: str, request: Request[Any]) -> int:
         """Ask the controller until it answers; return the code of the answer."""
@@ -435,6 +454,7 @@ class Operator:
         del at_kill[write]
         if done:
             self.ledger.succeeded(host, self.now)
+            self._reached("change", master.partition(":")[0])
         return done
 
     async def _outcome(self, master: str, request: Request[Any], body: bytes, write: Write) -> bool:

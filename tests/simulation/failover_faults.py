@@ -3,6 +3,11 @@
 One rule keeps it fair: at most one replica at a time has lost something that it had acknowledged,
 by damage, or by a power cut with ASYNC_FLUSH. It counts as damaged until it has its master's log
 again.
+
+Some deeds are sequences, for states that single faults seldom reach: a master with messages that no
+other replica has (``cut_off_the_master``), one replica that must know everything
+(``leave_one``), masters that end one after the other (``hunt_masters``), and a fault at a moment
+instead of a time (``at_a_moment``).
 """
 
 from __future__ import annotations
@@ -19,9 +24,13 @@ from tests.simulation.world.pipe import Link
 
 from turbopump.config.broker_config import FlushDiskType
 
-LONGEST_S = 25.0
+LONGEST_S = 12.0
 """Longest time of a cut, a pause, or a slow disk."""
+CALM_S = 6.0
+"""Longest wait for a group that acknowledges sends, before the next fault."""
 SLOW_DISK_S = (0.05, 1.5)
+LAGS_S = (0.05, 0.3, 1.0)
+MOMENTS = ("send", "change", "change", "master", "master", "joined", "joined")
 
 
 class Faults:
@@ -33,28 +42,47 @@ class Faults:
         self.rng: random.Random = group.simulation.random
         self._copies: dict[str, DiskCopy] = {}
         self._usual_disk_s: dict[str, tuple[float, float]] = {}
+        self._has_ended = False
 
     async def make(self, seconds: float) -> None:
-        """Break something every few seconds for so long. What is cut or paused comes back."""
+        """Break something every second or so for so long. What is cut or paused comes back."""
         loop = self.simulation.loop
         deeds = self.deeds()
         end = loop.time() + seconds
         while loop.time() < end:
-            await asyncio.sleep(self.rng.choice((0.05, 0.5, 2.0, 6.0)) * self.rng.uniform(0.2, 2))
+            await asyncio.sleep(self.rng.choice((0.02, 0.2, 1.0, 3.0)) * self.rng.uniform(0.2, 2))
+            if self.rng.random() < 0.5:
+                await self._until_it_serves()
             self.group.check_alive()
             self.rng.choice(deeds)()
         self.heal()
 
+    async def _until_it_serves(self) -> None:
+        """Wait until sends are acknowledged again, for a while: what is lost must first be
+        stored."""
+        loop = self.simulation.loop
+        deadline = loop.time() + CALM_S
+        while len(self.group.in_sync()) < 2 and loop.time() < deadline:
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(self.rng.uniform(0, 1))
+
     def deeds(self) -> list[Callable[[], None]]:
         """Each as often as it is likely."""
         weights = {
-            self.kill: 4,
+            self.cut_off_the_master: 5,
+            self.leave_one: 5,
+            self.hunt_masters: 2,
+            self.at_a_moment: 5,
+            self.lag: 4,
+            self.slow_controller: 3,
+            self.kill: 3,
+            self.kill_all: 1,
             self.power_cut: 3,
             self.power_cut_in_an_operation: 1,
             self.power_cut_of_all: 1,
-            self.pause: 4,
-            self.cut_one_way: 4,
-            self.isolate: 3,
+            self.pause: 3,
+            self.cut_one_way: 2,
+            self.isolate: 2,
             self.reset: 1,
             self.change_link: 1,
             self.slow_disk: 2,
@@ -62,13 +90,16 @@ class Faults:
             self.stop_cleanly: 1,
             self.trouble_the_controller: 3,
             self.kill_the_name_server: 1,
-            self.damage: 4,
-            self.copy_a_store: 1,
+            self.damage: 3 if self.group.shape.is_damaged else 0,
+            self.copy_a_store: 1 if self.group.shape.is_damaged else 0,
         }
         return [deed for deed, weight in weights.items() for _ in range(weight)]
 
     def heal(self) -> None:
-        """End every cut, pause and slowness."""
+        """End every cut, pause and slowness, and what was yet to come."""
+        self._has_ended = True
+        self.group.moments.clear()
+        self.group.kept_down.clear()
         network = self.simulation.network
         for one in HOSTS:
             for other in HOSTS:
@@ -79,7 +110,7 @@ class Faults:
             process = self.simulation.process(one)
             if process.paused:
                 process.resume()
-        for host in REPLICAS:
+        for host in (CONTROLLER, *REPLICAS):
             self.simulation.disk(host).clear_faults()
             self._restore_disk(host)
         self.note("everything is healed")
@@ -89,7 +120,156 @@ class Faults:
         if count is not None:
             self.group.counts[count] += 1
 
+    # --- sequences
+
+    def cut_off_the_master(self) -> None:
+        """The master keeps its clients and loses its slaves, often the controller, too. Sometimes
+        it ends meanwhile."""
+        host = self.group.master()
+        if host is None:
+            return
+        others = [one for one in REPLICAS if one != host]
+        if self.rng.random() < 0.6:
+            others.append(CONTROLLER)
+        seconds = self.rng.uniform(0.2, 8)
+        self.note(f"cut {host} off from {others} for {seconds:.1f} s", "cut_off_masters")
+        for other in others:
+            self._cut(host, other, seconds)
+            self._cut(other, host, seconds)
+        if self.rng.random() < 0.5:
+            self._in_a_while(self.rng.uniform(0.1, seconds), self._fail, host)
+
+    def leave_one(self, host: str | None = None) -> None:
+        """Let one replica live alone. Before, it may fall behind; it may start again meanwhile."""
+        host = host or self.rng.choice(REPLICAS)
+        others = [one for one in REPLICAS if one != host]
+        self.rng.shuffle(others)
+        begin = 0.0
+        seconds = self.rng.uniform(1, 4)
+        if self.rng.random() < 0.6:  # it falls behind, while its place in the set is still known
+            begin = self.rng.choice((0.3, 1.5, 4.0)) * self.rng.uniform(0.2, 1)
+            for other in others:
+                self._cut(other, host, begin + seconds)
+        self.note(f"leave {host} alone in {begin:.2f} s for {seconds:.1f} s", "left_alone")
+        for other in others:
+            down = seconds + self.rng.uniform(0, 2)
+            self._in_a_while(begin + self.rng.uniform(0, 0.1), self._keep_down, other, down)
+        if self.rng.random() < 0.4:
+            self._in_a_while(begin, self._restart, host)
+
+    def hunt_masters(self) -> None:
+        """The next masters fail soon after they have become it."""
+        count = self.rng.randint(1, 3)
+        self.note(f"the next {count} masters will fail", "hunts")
+        self._hunt(count)
+        master = self.group.master()
+        if master is not None:
+            self._fail(master)
+
+    def _hunt(self, count: int) -> None:
+        delay = self.rng.choice((0.05, 0.5, 2.0)) * self.rng.uniform(0, 1)
+
+        def fail(host: str) -> None:
+            self._in_a_while(delay, self._fail, host)
+            if count > 1:
+                self._hunt(count - 1)
+
+        self.group.moments["master"].append(fail)
+
+    def at_a_moment(self) -> None:
+        """Something fails just after an answer, an election, or a replica's return to the set."""
+        moment = self.rng.choice(MOMENTS)
+        delay = self.rng.choice((0.0, 0.005, 0.1)) * self.rng.uniform(0, 1)
+        whom = self.rng.choice(("it", "it", "other", "all", "controller", "alone"))
+        self.note(f"at the next {moment}, {delay:.4f} s later, fails: {whom}", "at_moments")
+
+        def fail(host: str) -> None:
+            if whom == "it":
+                self._fail(host)
+            elif whom == "other":
+                self._fail(self.rng.choice([one for one in REPLICAS if one != host]))
+            elif whom == "all":
+                self.kill_all()
+            elif whom == "controller":
+                self.note("power cut of the controller", "controller_faults")
+                self.simulation.end(CONTROLLER, power_cut=True)
+            else:
+                self.leave_one(host if moment == "joined" else None)
+
+        self.group.moments[moment].append(lambda host: self._in_a_while(delay, fail, host))
+
+    def lag(self) -> None:
+        """What the master sends to one slave, or to both, is late."""
+        master = self.group.master()
+        if master is None:
+            return
+        slaves = [one for one in REPLICAS if one != master]
+        late = self.rng.choice(([slaves[0]], [slaves[1]], slaves))
+        for slave in late:
+            self._slow_down(master, slave, self.rng.choice(LAGS_S))
+
+    def slow_controller(self) -> None:
+        """The controller's answers, or requests to it, are late or lost; or its disk is slow."""
+        if self.rng.random() < 0.3:
+            self._slow_disk(CONTROLLER, self.rng.uniform(0.5, 3))
+            if self.rng.random() < 0.5:
+                self.simulation.disk(CONTROLLER).cut_power_at(nth=self.rng.randint(1, 12))
+                self.note("the power of the controller will be cut in an operation")
+            return
+        if self.rng.random() < 0.3:
+            host, seconds = self._replica(), self.rng.uniform(0.2, 3)
+            self.note(f"cut {CONTROLLER} -> {host} for {seconds:.1f} s", "one_way_cuts")
+            self._cut(CONTROLLER, host, seconds)
+            return
+        lag_s = self.rng.choice(LAGS_S)
+        for host in REPLICAS:
+            self._slow_down(CONTROLLER, host, lag_s)
+            if self.rng.random() < 0.3:
+                self._slow_down(host, CONTROLLER, lag_s)
+
+    def _slow_down(self, source: str, target: str, lag_s: float) -> None:
+        link = self.simulation.network.link(source, target)
+        link.latency_min, link.latency_max = lag_s / 2, lag_s
+        self.note(f"{source} -> {target} takes up to {lag_s} s", "lags")
+        self._later(self._while(), self._restore_link, source, target)
+
+    def _fail(self, host: str) -> None:
+        """End, freeze or cut off one replica."""
+        deed = self.rng.choice(("kill", "kill", "power", "pause", "cut"))
+        if deed == "power" and self._may_lose(host):
+            self._cut_power(host)
+        elif deed == "pause":
+            self._pause(host)
+        elif deed == "cut":
+            seconds = self.rng.uniform(0.5, 6)
+            self.note(f"isolate {host} for {seconds:.1f} s", "isolations")
+            for other in SERVERS:
+                if other != host:
+                    self._cut(host, other, seconds)
+                    self._cut(other, host, seconds)
+        else:
+            self._end(host)
+
+    def _keep_down(self, host: str, seconds: float) -> None:
+        self.group.kept_down.add(host)
+        self._later(seconds, self.group.kept_down.discard, host)
+        is_sync = self.group.shape.flush is FlushDiskType.SYNC_FLUSH
+        if is_sync and self.rng.random() < 0.5:
+            self._cut_power(host)
+        else:
+            self._end(host)
+
+    def _restart(self, host: str) -> None:
+        if self._may_lose(host):
+            self._cut_power(host)
+        else:
+            self._end(host)
+
     # --- deeds
+
+    def kill_all(self) -> None:
+        for host in REPLICAS:
+            self._end(host)
 
     def kill(self) -> None:
         self._end(self._replica())
@@ -109,8 +289,11 @@ class Faults:
     def power_cut_of_all(self) -> None:
         """Only with SYNC_FLUSH: else it takes what all have acknowledged."""
         if self.group.shape.flush is FlushDiskType.SYNC_FLUSH:
+            may_damage = self._may_damage()
             for host in REPLICAS:
                 self._cut_power(host)
+            if may_damage and self.rng.random() < 0.5:
+                self._damage(self._replica())
 
     def pause(self) -> None:
         host = self._replica() if self.rng.random() < 0.7 else self.rng.choice(HOSTS)
@@ -150,11 +333,13 @@ class Faults:
         self._later(self._while(), self._restore_link, one, other)
 
     def slow_disk(self) -> None:
-        host = self._replica()
+        self._slow_disk(self._replica(), self._while())
+
+    def _slow_disk(self, host: str, seconds: float) -> None:
         self._usual_disk_s.setdefault(host, self.simulation.disk(host).sync_seconds)
         self.simulation.disk(host).sync_seconds = SLOW_DISK_S
         self.note(f"the disk of {host} is slow", "slow_disks")
-        self._later(self._while(), self._restore_disk, host)
+        self._later(seconds, self._restore_disk, host)
 
     def step_clock(self) -> None:
         host = self.rng.choice(SERVERS)
@@ -195,9 +380,19 @@ class Faults:
     def damage(self) -> None:
         """Kill a replica, and damage its files before it starts again."""
         host = self._replica()
-        if self.group.damaged or len(self.group.in_sync()) < 2:
-            return
-        self._end(host)
+        if self._may_damage():
+            self._end(host)
+            self._damage(host)
+
+    def _may_damage(self) -> bool:
+        """True if another replica has what one may lose now."""
+        return (
+            self.group.shape.is_damaged
+            and not self.group.damaged
+            and len(self.group.in_sync()) >= 2
+        )
+
+    def _damage(self, host: str) -> None:
         self.group.damaged.add(host)
         self.group.was_damaged = True
         deed = self.rng.choice(
@@ -255,10 +450,14 @@ class Faults:
         return one, other
 
     def _while(self) -> float:
-        return self.rng.choice((1.0, 5.0, LONGEST_S)) * self.rng.uniform(0.1, 1)
+        return self.rng.choice((0.5, 3.0, LONGEST_S)) * self.rng.uniform(0.1, 1)
 
     def _later(self, seconds: float, act: Callable[..., object], *args: object) -> None:
         self.simulation.loop.call_later(seconds, act, *args)
+
+    def _in_a_while(self, seconds: float, act: Callable[..., object], *args: object) -> None:
+        """Do it later, unless everything is healed by then."""
+        self._later(seconds, lambda: None if self._has_ended else act(*args))
 
     def _may_lose(self, host: str) -> bool:
         """True if a power cut of this host is fair now."""
@@ -294,7 +493,8 @@ class Faults:
     def _restore_link(self, one: str, other: str) -> None:
         link: Link = self.simulation.network.link(one, other)
         usual = self.simulation.network.default_link
-        link.latency_max, link.chunk_size_max = usual.latency_max, usual.chunk_size_max
+        link.latency_min, link.latency_max = usual.latency_min, usual.latency_max
+        link.chunk_size_max = usual.chunk_size_max
 
     def _restore_disk(self, host: str) -> None:
         if host in self._usual_disk_s:

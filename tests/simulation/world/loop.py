@@ -158,7 +158,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                     continue
             self._handle_serial += 1
             self._parent = self._handle_serial
-            self.trace(describe_handle(handle))
+            if not self._trace_ended:
+                self.trace(describe_handle(handle))
             handle._run()
             self._parent = 0
 
