@@ -64,6 +64,8 @@ SCRUB_FIRST_S, SCRUB_AGAIN_S, SCRUB_S = 3.0, 10.0, 25.0
 SETTLED_S = 120.0
 """Longest time, without faults and producers, until everything is consumed and all logs are the
 same."""
+CONTROLLER_DISK_S = (0.002, 0.06)
+"""Time of a sync at the controller: enough for something to happen meanwhile."""
 EVERY_CODE = ",".join(str(int(code)) for code in RequestCode)
 
 
@@ -132,6 +134,7 @@ class Group:
     async def start(self) -> None:
         """Start everything, and wait for a master with all replicas in sync."""
         self.keep(NAMESRV, self._name_server)
+        self.simulation.disk(CONTROLLER).sync_seconds = CONTROLLER_DISK_S
         self.keep(CONTROLLER, self._controller)
         for host in REPLICAS:
             self.keep(host, self._replica)

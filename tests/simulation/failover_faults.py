@@ -69,12 +69,12 @@ class Faults:
     def deeds(self) -> list[Callable[[], None]]:
         """Each as often as it is likely."""
         weights = {
-            self.cut_off_the_master: 5,
+            self.cut_off_the_master: 8,
             self.leave_one: 5,
             self.hunt_masters: 2,
             self.at_a_moment: 5,
             self.lag: 4,
-            self.slow_controller: 3,
+            self.slow_controller: 4,
             self.kill: 3,
             self.kill_all: 1,
             self.power_cut: 3,
@@ -123,39 +123,54 @@ class Faults:
     # --- sequences
 
     def cut_off_the_master(self) -> None:
-        """The master keeps its clients and loses its slaves, often the controller, too. Sometimes
-        it ends meanwhile."""
-        host = self.group.master()
-        if host is None:
-            return
+        """The master keeps its clients and loses its slaves, often the controller, too: it stores
+        sends that nobody confirms. Sometimes it ends meanwhile."""
+        self.group.moments["send"].append(self._cut_off)
+
+    def _cut_off(self, host: str) -> None:
         others = [one for one in REPLICAS if one != host]
         if self.rng.random() < 0.6:
             others.append(CONTROLLER)
-        seconds = self.rng.uniform(0.2, 8)
+        seconds = self.rng.choice((self.rng.uniform(0.2, 3), self.rng.uniform(4, 8)))
         self.note(f"cut {host} off from {others} for {seconds:.1f} s", "cut_off_masters")
         for other in others:
             self._cut(host, other, seconds)
-            self._cut(other, host, seconds)
+            if self.rng.random() < 0.7:
+                self._cut(other, host, seconds)
         if self.rng.random() < 0.5:
             self._in_a_while(self.rng.uniform(0.1, seconds), self._fail, host)
 
     def leave_one(self, host: str | None = None) -> None:
-        """Let one replica live alone. Before, it may fall behind; it may start again meanwhile."""
+        """Let one replica live alone. Before, it may fall behind, cut off or down; it may start
+        again meanwhile."""
         host = host or self.rng.choice(REPLICAS)
         others = [one for one in REPLICAS if one != host]
         self.rng.shuffle(others)
-        begin = 0.0
         seconds = self.rng.uniform(1, 4)
-        if self.rng.random() < 0.6:  # it falls behind, while its place in the set is still known
-            begin = self.rng.choice((0.3, 1.5, 4.0)) * self.rng.uniform(0.2, 1)
+        before = self.rng.choice(("nothing", "cut", "cut", "down"))
+        begin = 0.0
+        if before == "cut":
+            begin = self.rng.choice((0.3, 1.5, 6.0)) * self.rng.uniform(0.2, 1)
             for other in others:
                 self._cut(other, host, begin + seconds)
+        elif before == "down":
+            begin = self.rng.uniform(0.5, 5)
+            self._keep_down(host, begin)
         self.note(f"leave {host} alone in {begin:.2f} s for {seconds:.1f} s", "left_alone")
         for other in others:
             down = seconds + self.rng.uniform(0, 2)
             self._in_a_while(begin + self.rng.uniform(0, 0.1), self._keep_down, other, down)
         if self.rng.random() < 0.4:
             self._in_a_while(begin, self._restart, host)
+
+    def _outlive(self, host: str) -> None:
+        """Cut a replica off from the others, which end soon."""
+        begin, seconds = self.rng.uniform(0.02, 0.5), self.rng.uniform(1, 4)
+        self.note(f"{host} outlives the others in {begin:.2f} s for {seconds:.1f} s", "left_alone")
+        for other in REPLICAS:
+            if other != host:
+                self._cut(other, host, begin + seconds)
+                self._in_a_while(begin, self._keep_down, other, seconds)
 
     def hunt_masters(self) -> None:
         """The next masters fail soon after they have become it."""
@@ -194,7 +209,7 @@ class Faults:
                 self.note("power cut of the controller", "controller_faults")
                 self.simulation.end(CONTROLLER, power_cut=True)
             else:
-                self.leave_one(host if moment == "joined" else None)
+                self._outlive(host if moment == "joined" else self.rng.choice(REPLICAS))
 
         self.group.moments[moment].append(lambda host: self._in_a_while(delay, fail, host))
 
@@ -213,8 +228,7 @@ class Faults:
         if self.rng.random() < 0.3:
             self._slow_disk(CONTROLLER, self.rng.uniform(0.5, 3))
             if self.rng.random() < 0.5:
-                self.simulation.disk(CONTROLLER).cut_power_at(nth=self.rng.randint(1, 12))
-                self.note("the power of the controller will be cut in an operation")
+                self._cut_power_of_controller_in_an_operation()
             return
         if self.rng.random() < 0.3:
             host, seconds = self._replica(), self.rng.uniform(0.2, 3)
@@ -226,6 +240,10 @@ class Faults:
             self._slow_down(CONTROLLER, host, lag_s)
             if self.rng.random() < 0.3:
                 self._slow_down(host, CONTROLLER, lag_s)
+
+    def _cut_power_of_controller_in_an_operation(self) -> None:
+        self.simulation.disk(CONTROLLER).cut_power_at(nth=self.rng.randint(1, 12))
+        self.note("the power of the controller will be cut in an operation", "controller_faults")
 
     def _slow_down(self, source: str, target: str, lag_s: float) -> None:
         link = self.simulation.network.link(source, target)
@@ -353,9 +371,11 @@ class Faults:
         self.group.stop_cleanly(host)
 
     def trouble_the_controller(self) -> None:
-        deed = self.rng.choice(("kill", "kill", "power", "pause", "cut"))
+        deed = self.rng.choice(("kill", "power", "operation", "operation", "pause", "cut"))
         if deed == "kill":
             self._end(CONTROLLER)
+        elif deed == "operation":
+            self._cut_power_of_controller_in_an_operation()
         elif deed == "power":
             self.note("power cut of the controller", "controller_faults")
             self.simulation.end(CONTROLLER, power_cut=True)
