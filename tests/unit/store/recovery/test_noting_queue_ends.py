@@ -92,13 +92,20 @@ def test_queue_files_go_only_once_it_is_noted_that_they_may() -> None:
         opened.disk.kill()
 
 
-def test_queue_files_stay_while_it_cannot_be_noted_and_go_with_the_next_round() -> None:
+@pytest.mark.parametrize(
+    ("first_fault", "report"),
+    [(1, "00000000000000000000 is not deleted"), (5, "turbopump.queues.json could not be saved")],
+    ids=["start of the log", "ends of queues"],
+)
+def test_queue_files_stay_while_it_cannot_be_noted_and_go_with_the_next_round(
+    first_fault: int, report: str
+) -> None:
     found = fill(trimmed=False)
     files = len(files_of(found.image(), "busy"))
-    found.disk.fail("rename", times=100)
+    found.disk.fail("rename", nth=first_fault, times=100)
     clean(found)
     assert len(files_of(found.image(), "busy")) == files
-    assert any("turbopump.queues.json could not be saved" in report for report in found.reports)
+    assert any(report in each for each in found.reports)
     found.disk.clear_faults()
     found.store.queue_ends.file.repeat_save()
     found.loop.run()
