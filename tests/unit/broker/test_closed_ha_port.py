@@ -20,7 +20,8 @@ from tests.waits import until, until_logged
 from turbopump.auth.signatures import Credentials, RequestSigner
 from turbopump.broker import slave_tables
 from turbopump.broker.broker import Broker
-from turbopump.broker.replication import Replication, weak_promises
+from turbopump.broker.replication import Replication
+from turbopump.broker.replication_settings import weak_promises
 from turbopump.config.broker_config import BrokerConfig, BrokerRole
 from turbopump.config.tls import ClientAuth, ClientTls, TlsMode
 from turbopump.event_loop import loop_factory

@@ -27,7 +27,7 @@ from tests.unit.broker.talking import talking
 from tests.waits import is_logged
 
 from turbopump.broker.registration import WITHOUT_SLAVE_S
-from turbopump.broker.replication import weak_promises
+from turbopump.broker.replication_settings import weak_promises
 from turbopump.config.broker_config import BrokerConfig, BrokerRole, FlushDiskType
 from turbopump.errors import ProtocolError, ReadsRefusedError, TurbopumpError
 from turbopump.event_loop import loop_factory

@@ -12,23 +12,23 @@ import logging
 from typing import Final
 
 from turbopump.broker.replica.served_role import ServedRole
-from turbopump.broker.replication import PORT_MAX, peer_rules, weak_promises
+from turbopump.broker.replication import PORT_MAX
+from turbopump.broker.replication_settings import master_settings, peer_rules, weak_promises
+from turbopump.broker.replication_status import (
+    figures_of_master,
+    figures_of_slave,
+    status_of_connection,
+    status_of_master,
+    status_of_slave,
+)
 from turbopump.clock import Clock
 from turbopump.config.broker_config import BrokerConfig, FlushDiskType
 from turbopump.disk.disk import Disk
 from turbopump.errors import ConfigError
 from turbopump.protocol.requests.controller import EpochEntry
-from turbopump.protocol.requests.replication import (
-    COMPARES,
-    PROVED,
-    SLAVES,
-    HAClientRuntimeInfo,
-    HAConnectionRuntimeInfo,
-    HARuntimeInfo,
-)
+from turbopump.protocol.requests.replication import PROVED, HARuntimeInfo
 from turbopump.replication.auto_switch import SlaveHandshake
 from turbopump.replication.epochs import EpochFile
-from turbopump.replication.master import MasterSettings
 from turbopump.replication.replica_master_link import Mastership, ReplicaMasterLink
 from turbopump.replication.replica_slave_link import ReplicaSlaveLink
 from turbopump.replication.slave import SlaveSettings
@@ -91,16 +91,7 @@ class GroupReplication:
         self.master = ReplicaMasterLink(
             store,
             disk,
-            MasterSettings(
-                heartbeat=heartbeat,
-                housekeeping=housekeeping,
-                batch=config.ha_transfer_batch_size,
-                rate_max=config.max_ha_transfer_byte_in_second
-                if config.ha_flow_control_enable
-                else 0,
-                acks=config.slave_acks,
-                catch_up=config.ha_max_time_slave_not_catchup / 1000,
-            ),
+            master_settings(config, heartbeat),
             self._epochs,
             Mastership(
                 role.id,
@@ -206,25 +197,20 @@ class GroupReplication:
         """
         log_end = self._store.log.end
         if self.master is None:
-            return HARuntimeInfo(master=False, ha_client_runtime_info=self._as_slave(now))
+            assert self.slave is not None
+            return status_of_slave(self.slave, log_end, now, self._clock.now_ms())
         slaves = [
-            HAConnectionRuntimeInfo(
-                addr=peer.address,
-                slave_ack_offset=peer.connection.acked,
-                diff=log_end - max(peer.connection.acked, 0),
-                in_sync=peer.replica_id in self.master.sync_state,
-                transferred_byte_in_second=peer.connection.sent.per_second(now),
-                transfer_from_where=_or_none(peer.connection.next),
+            status_of_connection(
+                peer.address,
+                peer.connection,
+                log_end,
+                now,
+                is_in_sync=peer.replica_id in self.master.sync_state,
                 proof=PROVED,  # by the epochs of both logs
             )
             for peer in self.master.slaves
         ]
-        return HARuntimeInfo(
-            master=True,
-            master_commit_log_max_offset=log_end,
-            in_sync_slave_nums=sum(one.in_sync for one in slaves),
-            ha_connection_info=slaves,
-        )
+        return status_of_master(log_end, slaves)
 
     def figures(self) -> dict[str, str]:
         """Return figures about replication for the runtime information of the broker.
@@ -234,41 +220,6 @@ class GroupReplication:
         role = self._served_role.role
         figures = {"masterEpoch": str(role.master_epoch), "replicaId": str(role.id)}
         if self.master is None:
-            copies = self.slave is not None and self.slave.accepted
-            return {**figures, "haCopies": "true" if copies else "false"}
-        status = self.status(asyncio.get_running_loop().time())
-        slaves = status.ha_connection_info
-        return {
-            **figures,
-            SLAVES: str(len(slaves)),
-            COMPARES: "true",
-            "syncStateSet": ",".join(map(str, sorted(self.master.sync_state))),
-            "haSlavesInSync": str(status.in_sync_slave_nums),
-            "haBehindBytesMax": str(max((one.diff for one in slaves), default=0)),
-            "haBytesPerSecond": str(sum(one.transferred_byte_in_second for one in slaves)),
-        }
-
-    def _as_slave(self, now: float) -> HAClientRuntimeInfo:
-        slave = self.slave
-        assert slave is not None
-        info = HAClientRuntimeInfo(
-            master_addr=slave.address,
-            max_offset=self._store.log.end,
-            fault=None if slave.accepted else slave.fault,
-            refusal=None if slave.accepted else slave.refusal,
-        )
-        wall = self._clock.now_ms()
-        if slave.copied_until is not None:
-            info.copied_until = wall - int((now - slave.copied_until) * 1000)
-        if slave.peer is not None:
-            connection = slave.peer.connection
-            info.last_read_timestamp = wall - int((now - connection.last_read) * 1000)
-            info.last_write_timestamp = wall - int((now - connection.last_write) * 1000)
-            info.transferred_byte_in_second = connection.came.per_second(now)
-            if slave.accepted:
-                info.copied_until = info.last_read_timestamp
-        return info
-
-
-def _or_none(offset: int | None) -> int:
-    return -1 if offset is None else offset
+            return figures | figures_of_slave(self.slave)
+        figures["syncStateSet"] = ",".join(map(str, sorted(self.master.sync_state)))
+        return figures | figures_of_master(self.status(asyncio.get_running_loop().time()))
