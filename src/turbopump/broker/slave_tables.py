@@ -32,7 +32,6 @@ from turbopump.broker.handlers.topics import TopicRecords
 from turbopump.broker.lost_topics import lost_topic
 from turbopump.broker.pop.order_info import OrderInfo, OrderInfoTable
 from turbopump.broker.queue_locks import HeldLocks
-from turbopump.broker.saved_table import SavedTable, in_time
 from turbopump.broker.schedule.delays import Delays
 from turbopump.broker.schedule.timers import Timers
 from turbopump.broker.stored import Stored
@@ -123,8 +122,8 @@ class SlaveTables:
     master: str | None = None
     """Address of the master, ``host:port``. None while unknown."""
     acts: bool = False
-    """True while this slave acts as the master. It then has progress of its own, and copies no
-    positions."""
+    """True while this slave acts as the master. The slave then has progress of its own, and
+    copies no positions."""
     copy_accounts: Callable[[str], Awaitable[None]] | None = None
     """Function that copies the users and policies of a master once. None without access control."""
     by_records: bool = False
@@ -232,17 +231,7 @@ class SlaveTables:
         """Save the copied tables. Raises CopyError if they cannot be saved now."""
         # A crash must not leave a log that was confirmed without the tables that belong to it. The
         # log brings later changes only, and older records may be deleted already.
-        tables = self.stored.tables
-        copies: tuple[SavedTable[Any], ...] = (
-            tables.topics,
-            tables.groups,
-            tables.offsets,
-            tables.locks,
-            self.stored.request_modes,
-        )
-        saving = [each.saving() for each in copies]
-        await in_time(SAVE_S, *saving)
-        if not all(each.done() and each.result() for each in saving):
+        if not await self.stored.save_recorded(SAVE_S):
             raise CopyError(
                 "the tables of the master cannot be saved here: the disk is full, slow or broken "
                 "(see the log of this broker)"
@@ -362,9 +351,8 @@ class SlaveTables:
             return AT_ONCE_S  # it is no master of ours, or its topics come first
         request = GetAllConsumerOffset(locks=True, held=True)
         answer = await self._request(master, request, HeldLocks)
-        if (
-            HELD in (answer.ext or {}) and not self.by_records
-        ):  # else it is older, and has answered with offsets
+        # an older master has answered with offsets
+        if HELD in (answer.ext or {}) and not self.by_records:
             self._copy_table(answer, HeldLocks, self.stored.tables.locks)
         return _pause_after(answer)
 

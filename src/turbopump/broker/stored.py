@@ -10,6 +10,7 @@ import logging
 import random
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Any
 
 from turbopump.broker.client_table import ClientTable
 from turbopump.broker.counters.counted_events import CountedEvents
@@ -17,6 +18,7 @@ from turbopump.broker.counters.labels import SystemLabel
 from turbopump.broker.groups import RequestModes
 from turbopump.broker.recovery_progress import RecoveryProgress
 from turbopump.broker.runtime_info import RuntimeInfo
+from turbopump.broker.saved_table import SavedTable, in_time
 from turbopump.broker.send_queue import SendQueue
 from turbopump.broker.statistics import Statistics
 from turbopump.broker.store_opening import log_error, log_info, open_store
@@ -61,6 +63,23 @@ class Stored:
     runtime_info: RuntimeInfo
     turns: Turns
     times: AnswerTimes
+
+    async def save_recorded(self, seconds: float | None) -> bool:
+        """Save the tables whose changes are records in the log (``table_records/``).
+
+        Return False if one of them cannot be saved, or not within ``seconds``.
+        """
+        tables = self.tables
+        recorded: tuple[SavedTable[Any], ...] = (
+            tables.topics,
+            tables.groups,
+            tables.offsets,
+            tables.locks,
+            self.request_modes,
+        )
+        rounds = [each.saving() for each in recorded]
+        await in_time(seconds, *rounds)
+        return all(each.done() and each.result() for each in rounds)
 
     def close(self) -> None:
         """Save the tables and close the store."""

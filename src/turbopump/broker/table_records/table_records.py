@@ -1,16 +1,16 @@
 """Changes of a broker's tables as records in its log, in controller mode.
 
-RocketMQ copies tables to slaves every ten seconds, so a topic that a client was told of vanishes if
+RocketMQ copies tables to slaves every ten seconds, so a topic that a client has made vanishes if
 the master dies before that. Here the log carries each change. The rules:
 
 - A master appends a record of each change. The answer waits until the record is confirmed, so every
   replica that may be elected has it (``held_changes.py``).
 - A slave takes a snapshot of the master's tables before it copies the log (``slave_tables.py``).
-  Then it applies records alone, as the log brings them. What a truncated log had applied too much
-  is repaired by the snapshot.
+  Then it applies records alone, as the log brings them. The snapshot also removes changes whose
+  records were cut from the log.
 - A start applies the records since the last save. ``config/tableRecords.json`` has the log offset
-  up to which the saved tables have all records. It is saved after the tables. It is never behind
-  the end of the log, because another master may append other records there.
+  up to which the saved tables have all records. The file is saved after the tables. Its offset is
+  never beyond the end of the log, because another master may append other records there.
 
 Not recorded: what belongs to one broker (its settings), and the progress of delays, timers and
 ordered pops, which slaves copy as before.
@@ -23,7 +23,7 @@ import base64
 import logging
 import secrets
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -34,7 +34,6 @@ from turbopump.broker.background import stop_task
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.handlers.topics import TopicRecords
 from turbopump.broker.held_answers import confirm_wait_s
-from turbopump.broker.saved_table import SavedTable, in_time
 from turbopump.broker.store_opening import log_error, log_info
 from turbopump.broker.stored import Stored
 from turbopump.broker.table_records.held_changes import HeldChanges
@@ -191,18 +190,8 @@ class TableRecords:
             self._saving = asyncio.create_task(self._save())
 
     async def _save(self) -> None:
-        tables = self._stored.tables
-        recorded: tuple[SavedTable[Any], ...] = (
-            tables.topics,
-            tables.groups,
-            tables.offsets,
-            tables.locks,
-            self._stored.request_modes,
-        )
         position = self._applied_to
-        rounds = [each.saving() for each in recorded]
-        await in_time(None, *rounds)
-        if all(each.result() for each in rounds):
+        if await self._stored.save_recorded(None):
             self._saved_to = position
             self._file.save(fastjson.encode(RecordPosition(applied_to=position)))
 
