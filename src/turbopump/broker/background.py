@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
@@ -18,6 +19,8 @@ RequestT = TypeVar("RequestT", bound=Request[Any])
 
 RETRY_PAUSE_S: Final = 1.0
 """Seconds between a failed call and the next one."""
+TURN_S: Final = 5.0
+"""Maximum seconds to wait for the end of a turn before a task is interrupted."""
 
 
 async def wait_for(
@@ -50,6 +53,14 @@ async def stop_task(task: asyncio.Task[None] | None) -> None:
     if task is not None:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+async def stop_after_turn(turn: asyncio.Lock, stop: Callable[[], Awaitable[None]]) -> None:
+    """Call ``stop`` when the holder of ``turn`` has ended its turn, or after TURN_S."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(TURN_S), turn:
+            await stop()
+    await stop()
 
 
 class RetryingTask:

@@ -13,14 +13,13 @@ saves every 10 s.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from turbopump.broker.background import RetryingTask, stop_task, wait_for
+from turbopump.broker.background import RetryingTask, stop_after_turn, stop_task, wait_for
 from turbopump.broker.counters.counted_events import CountedEvents
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.reading import read_queue, read_units
@@ -48,8 +47,6 @@ from turbopump.store.queues.read_result import GetResult
 
 SLICE: Final = 32
 """Maximum number of messages delivered before other requests are served: about 1 ms."""
-SLICE_WAIT_S: Final = 5.0
-"""Maximum seconds to wait for the end of a slice before the deliveries stop."""
 SLEEP_MAX_S: Final = 60.0
 """Maximum seconds between two readings of the wall clock.
 
@@ -158,13 +155,10 @@ class Delays(SavedTable[DelayOffsetTable]):
     async def pause(self) -> None:
         """Stop the deliveries after the present slice, and save the positions.
 
-        A slice that lasts longer than SLICE_WAIT_S is interrupted. Its last message may then be
+        A slice that lasts longer than TURN_S is interrupted. Its last message may then be
         delivered twice.
         """
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(SLICE_WAIT_S), self._turn:
-                await self.stop()
-        await self.stop()
+        await stop_after_turn(self._turn, self.stop)
         if self._collect_positions():
             self._dirty = True
             self.save()

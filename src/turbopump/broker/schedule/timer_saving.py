@@ -42,8 +42,8 @@ class TimerSaving:
     - ``queue``: the queue of ``rmq_sys_wheel_timer``.
     - ``interval``: the minimum seconds between two saves.
     - ``held_back``: a function that returns the time of the first slot whose messages must be
-      delivered again after a restart, or None. It is for an acting slave, which keeps records of
-      delivered slots in memory.
+      delivered again after a restart, or None. An acting slave needs this, because it keeps
+      records of delivered slots in memory.
     """
 
     pending: PendingTimers

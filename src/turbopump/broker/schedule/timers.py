@@ -12,14 +12,13 @@ again. Source: apache/rocketmq ``TimerMessageStore``, which drops a message afte
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from turbopump.broker.background import RetryingTask, wait_for
+from turbopump.broker.background import RetryingTask, stop_after_turn, wait_for
 from turbopump.broker.counters.timers import TimerCounts
 from turbopump.broker.forwarding import Forwarding
 from turbopump.broker.reading import ask, read_units
@@ -56,8 +55,6 @@ SLEEP_MAX_S: Final = 60.0
 The clock may be set, and a sleep does not count the time in which the machine is suspended.
 """
 
-SLOT_WAIT_S: Final = 5.0
-"""Maximum seconds to wait for the end of a slot before the deliveries stop."""
 SLEEP_IDLE_S: Final = 86_400.0
 """Maximum seconds of sleep while no message waits."""
 LOGGED_MAX: Final = 1000
@@ -208,13 +205,10 @@ class Timers:
     async def pause(self) -> None:
         """Stop the deliveries after the present slot.
 
-        A slot that lasts longer than SLOT_WAIT_S is interrupted. One message may then be delivered
+        A slot that lasts longer than TURN_S is interrupted. One message may then be delivered
         twice.
         """
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(SLOT_WAIT_S), self._turn:
-                await self._task.stop()
-        await self._task.stop()
+        await stop_after_turn(self._turn, self._task.stop)
 
     async def save(self) -> None:
         """Save the progress after a ``pause``. Raises OSError."""
