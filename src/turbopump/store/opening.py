@@ -296,16 +296,16 @@ def _show_queues(
     A replica has epochs before its first message, and a confirmed offset only after its first
     checkpoint.
     """
-    before = files.checkpoint.confirmed_offset
-    was_replica = before or disk.file_size(config.paths.epochs) is not None
-    if config.is_replica and was_replica:
-        confirmed.begin_at(min(max(before, files.log.start), log_end), files.queues)
+    if not config.is_replica:
+        for queue in files.queues:
+            queue.end.advance(queue.max_index)
         return
-    # Readers have seen all messages of a store that was no replica before.
-    if config.is_replica:
-        confirmed.begin_at(log_end, files.queues)
-    for queue in files.queues:
-        queue.end.advance(queue.max_index)
+    before = files.checkpoint.confirmed_offset
+    if before or disk.file_size(config.paths.epochs) is not None:
+        shown = min(max(before, files.log.start), log_end)
+    else:  # readers have seen all messages of a store that was no replica before
+        shown = log_end
+    confirmed.begin_at(shown, files.queues)
 
 
 def _recover(

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from zlib import crc32
 
 import msgspec
@@ -352,7 +352,7 @@ class QueueEnds:
                 "firsts": _by_topic(queues, firsts),
                 "deleted": deleted,
             }
-            return _with_crc(known)
+            return encode_known(known)
 
         return encode
 
@@ -402,12 +402,8 @@ def decode_known(data: bytes) -> NotedQueueEnds:
     return ends
 
 
-def encode_known(known: NotedQueueEnds) -> bytes:
-    """Encode the content of ``turbopump.queues.json``."""
-    return _with_crc(known)
-
-
-def _with_crc(known: object) -> bytes:
+def encode_known(known: NotedQueueEnds | dict[str, Any]) -> bytes:
+    """Encode the content of ``turbopump.queues.json``. A dict may have encoded parts."""
     data = msgspec.json.encode(known)
     return b'{"crc":%d,"ends":%s}' % (crc32(data), data)
 
