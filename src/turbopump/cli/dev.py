@@ -37,6 +37,7 @@ SMALL_FILES: Final[Mapping[str, object]] = {
     "max_index_num": 400_000,
     "disk_free_space_min": 128 * 1024 * 1024,  # a developer's disk may well be 95 % full
 }
+TEMPORARY_NOTE: Final = "  (temporary, removed at the end; --data DIR keeps it)"
 
 
 @click.command(name="dev")
@@ -129,7 +130,8 @@ async def _replicas(
     with ExitStack() as stack:
         directory = data or stack.enter_context(tempfile.TemporaryDirectory(prefix="turbopump-"))
         click.echo(f"Turbopump {__version__}, for development: no access control, small files")
-        async with running(namesrv, broker, Path(directory), replicas):
+        note = "" if data is not None else TEMPORARY_NOTE
+        async with running(namesrv, broker, Path(directory), replicas, note):
             yield
 
 
@@ -202,9 +204,7 @@ def _refuse_directory_in_use(directory: Path) -> None:
 def _print_banner(
     namesrv: str, config: BrokerConfig, broker: "Broker", server: "NameServer", *, kept: bool
 ) -> None:
-    note = ""
-    if not kept:
-        note = "  (temporary, removed at the end; --data DIR keeps it)"
+    note = "" if kept else TEMPORARY_NOTE
     click.echo(f"Turbopump {__version__}, for development: no access control, small files")
     click.echo(f"  name server  {namesrv}")
     click.echo(

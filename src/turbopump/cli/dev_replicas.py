@@ -147,9 +147,9 @@ def _cause(code: int) -> str:
 
 @asynccontextmanager
 async def running(
-    namesrv: NamesrvConfig, broker: BrokerConfig, directory: Path, replicas: int
+    namesrv: NamesrvConfig, broker: BrokerConfig, directory: Path, replicas: int, note: str
 ) -> AsyncIterator[None]:
-    """Run the servers and the replicas until the block ends."""
+    """Run the servers and the replicas until the block ends. ``note`` is about the directory."""
     # GroupWatch prints what the warnings of these servers say. Other levels show them.
     log = logging.getLogger("turbopump")
     if log.getEffectiveLevel() == logging.WARNING:
@@ -209,7 +209,7 @@ async def running(
         click.echo(f"  controller   {controller.address}")
         for process in processes:
             click.echo(f"  replica {process.number}    {process.address}  pid {process.pid}")
-        click.echo(f"  data, logs   {directory}")
+        click.echo(f"  data, logs   {directory}{note}")
         click.echo("  kill -9 PID kills a replica, Ctrl-C stops all")
         click.echo(f"ready namesrv={namesrv_address} broker={master}")
         watch.start()
