@@ -1,6 +1,6 @@
 """Controllers: who leads, the replicas of each broker name, elections, and settings.
 
-An operation finds the leading controller by itself. Source of the requests: apache/rocketmq
+Each operation finds the leading controller first. Source of the requests: apache/rocketmq
 ``DefaultMQAdminExtImpl``.
 """
 
@@ -60,7 +60,7 @@ class ControllerState:
 class ReplicaState:
     """State of one replica of a broker name.
 
-    - ``id``: the id that the controller gave it. It does not change with the role.
+    - ``id``: the id that the controller gave it, which does not change with the role.
     - ``in_sync``: True if the replica is in the sync state set: it has every acknowledged message.
     """
 

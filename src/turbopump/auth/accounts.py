@@ -119,7 +119,7 @@ class Accounts:
         return AccountsChange(users=users, acls=acls)
 
     def with_change(self, change: AccountsChange) -> Accounts:
-        """Return a copy with the users and policies of a change, whatever they were before.
+        """Return a copy in which the users and policies of a change replace the old ones.
 
         Raises ConfigError if the change has an invalid user or policy.
         """

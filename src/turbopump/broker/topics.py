@@ -89,8 +89,8 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
         """Topics for which each send must pass the checks of ``send_checks.py``: new topics, topics
         of the broker itself, and topics with certain attributes."""
         self.unrecorded: set[str] = set()
-        """New topics whose records wait for a new file of the log. No message of them may stand in
-        the log before the record."""
+        """New topics whose records wait for a new file of the log. The record must be in the
+        log before their first message."""
         self.deleted: set[str] = set()
         """Topics that were deleted since the start and not created again."""
         self.loaded_ms = 0
@@ -173,8 +173,8 @@ class TopicTable(SavedTable[TopicConfigSerializeWrapper]):
     def put(self, config: TopicConfig, *, at_once: bool = False) -> None:
         """Create a topic or replace its settings, and save the table.
 
-        With ``at_once`` the record of the change stands in the log before the messages that the
-        caller stores next.
+        With ``at_once`` the record of the change is in the log before the messages that the caller
+        stores next.
         """
         assert config.topic_name is not None
         if config.topic_name not in self._topics:

@@ -36,7 +36,7 @@ _NOT_EXECUTED: Final = frozenset({_INVALID_ARGUMENT, 5, _PERMISSION_DENIED, 9, _
 """Codes of gRPC that etcd answers before it executes a request; 5 is NOT_FOUND, 9
 FAILED_PRECONDITION. After any other error the request may have been executed."""
 _SIGN_IN_AGAIN: Final = ("invalid auth token", "user name is empty", "revision of auth store")
-"""Parts of etcd's errors that a new token mends."""
+"""Parts of etcd's error messages after which a new token helps."""
 
 
 class EtcdError(Exception):

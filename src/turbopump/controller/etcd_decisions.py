@@ -99,7 +99,8 @@ class EtcdDecisions:
     async def open(self, address: str, on_change: Callable[[], object]) -> None:
         """Campaign for the leadership from now on.
 
-        - ``address``: that of this controller, which the others tell brokers while it leads.
+        - ``address``: the address of this controller, which the others report to brokers while it
+          leads.
         - ``on_change``: called when another controller leads or none does, and at the begin of each
           term of this one, which must load all groups again.
         """

@@ -8,9 +8,9 @@ The result has the new group, which must be durable before the answer is sent. T
   epoch. Neither goes down.
 - The master is in the sync state set. A new master is elected from the set alone, and is then its
   only member.
-- A new master that confirms nothing alone leaves the former set as its heirs. They may elect until
-  the master changes its set for the first time, because all of them have every acknowledged
-  message.
+- A new master that confirms nothing alone leaves the former set as its heirs. An heir may be
+  elected until the master changes its set for the first time, because all of them have every
+  acknowledged message.
 - A process that registers as the recorded master has just started, and knows nothing of its
   promises. The registration ends the mastership, and the present logs decide.
 - A member of the set that has started a second time may have lost messages, by a power cut for
@@ -105,7 +105,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class View(NamedTuple):
-    """What the controller knows about the replicas of a broker name now.
+    """Present knowledge of the controller about the replicas of a broker name.
 
     - ``live``: the live replicas by id.
     - ``confirmed``: the highest confirm offset that a master of the group has reported.

@@ -1,11 +1,11 @@
 """Table of the replicas that are alive: their heartbeats, and the connections that carry them.
 
 A replica is alive from its first heartbeat until it is silent for the time that it asked for, its
-connection ends, or it registers again. What a heartbeat reported belongs to its connection: a newer
-connection replaces it, also by a lower offset, because the process may be a new one with a shorter
-log. A heartbeat that arrives late on an older connection is ignored.
+connection ends, or it registers again. The numbers of a heartbeat belong to its connection: those
+of a newer connection replace them, also by a lower offset, because the process may be a new one
+with a shorter log. A heartbeat that arrives late on an older connection is ignored.
 
-Time comes in as a value, in seconds. Connections are known by numbers, which grow. Who is master is
+Time comes in as a value, in seconds. Connections are known by numbers, which grow. The master is
 unknown here. RocketMQ (`DefaultBrokerHeartbeatManager`): the reported offset of a replica does not
 go down until the replica is removed.
 """
@@ -74,7 +74,7 @@ class Liveness:
     def note_registration(self, key: ReplicaKey, connection: int) -> None:
         """Forget what a replica reported over other connections before it registered.
 
-        Those were perhaps of another process.
+        Another process may have reported them.
         """
         live = self._live.get(key.broker_name, {}).get(key.id)
         if self._use(key, connection) and live is not None and live.connection != connection:

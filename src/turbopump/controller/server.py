@@ -203,7 +203,7 @@ class Controller:
         return []
 
     def metadata(self) -> ControllerMetadata:
-        """Return what controllers tell about themselves (1005)."""
+        """Return the addresses of the controllers and of their leader (1005)."""
         peers = self.config.peers or {self.config.controller_d_leger_self_id: self._address}
         ids = {address: id_ for id_, address in peers.items()}
         leader = self.leader

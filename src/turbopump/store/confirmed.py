@@ -17,9 +17,9 @@ continue. Senders learn that no slave has their messages, so they do not count t
 
 A replica (a broker in controller mode) is never alone. Its sync state set confirms: at the master
 that set says what is copied, at a slave the master does. Every member of the set has what is
-confirmed, and the next master comes from the set. So no reader sees a message that a change of the
-master takes away. The offset survives restarts in the checkpoint. After one, readers see no more
-than before, until the set or the master has confirmed more.
+confirmed, and the next master comes from the set. No reader therefore sees a message that is lost
+when the master changes. The offset survives restarts in the checkpoint. After one, readers see no
+more than before, until the set or the master has confirmed more.
 """
 
 from __future__ import annotations

@@ -190,7 +190,7 @@ class LogRoots:
     def refuse_lost_front(self) -> None:
         """Raise StoreDamagedError if the log begins later than retention has left it.
 
-        Other replicas have the missing messages. This one must not go on without them, because it
+        Other replicas have the missing messages. A replica without them must not start, because it
         could be elected.
         """
         noted = self._provenance.log_start

@@ -1,7 +1,7 @@
 """Cut the log of a closed store, so that the next start ends it at an earlier offset.
 
-A replica does so when its log ends in messages that its new master does not have. They were never
-confirmed, so no client was told that they are safe.
+A replica does so when its log ends in messages that its new master does not have. These messages
+were never confirmed, so their producers got no answer that they are stored.
 
 ::
 

@@ -16,7 +16,7 @@ from turbopump.protocol.requests.replication import GetBrokerHaStatus
 
 SHOW = "turbopump controller replicas"
 REPLICAS_OF_PROMISE = 3
-"""Number of replicas with which sends go on after the loss of one, and nothing is lost."""
+"""Number of replicas with which one may be lost: sends continue, and no message is lost."""
 
 
 async def check_controllers(examination: Examination) -> None:

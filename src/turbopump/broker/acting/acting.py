@@ -2,14 +2,14 @@
 
 The slave asks the name servers for the live brokers of its name. While its own id is the smallest
 of them and it copies from no master, it delivers what a master delivers: delay levels, timers, open
-transactions, and popped messages without an acknowledgement. It takes no sends. What it delivers
-goes to another master of the cluster (``escape.py``), or waits.
+transactions, and popped messages without an acknowledgement. An acting slave takes no sends. The
+messages that it delivers go to another master of the cluster (``escape.py``), or wait.
 
-The other slaves copy the progress of the one that acts, so that another one can go on.
+The other slaves copy the progress of the one that acts, so that another one can continue.
 
 The work ends when the master is back: the starting master asks for it (request 906), or the slave
 copies from it again, or a name server shows it. Progress is kept in the same files as a master's,
-so the work goes on after a restart.
+so the work continues after a restart.
 
 Source: apache/rocketmq ``BrokerController.syncBrokerMemberGroup``, ``onMinBrokerChange``,
 ``changeSpecialServiceStatus``.

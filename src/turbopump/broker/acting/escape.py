@@ -1,5 +1,5 @@
-"""Forwarding of an acting slave. What is due goes to another master, because a slave stores nothing
-of its own.
+"""Forwarding of an acting slave. Due messages go to another master, because a slave stores no
+messages of its own.
 
 The records of POP are an exception. The timers deliver them to a revive queue, and an acting slave
 keeps them in memory until they are settled (``pop/reviving.py``). Source: apache/rocketmq
@@ -46,7 +46,7 @@ from turbopump.store.message_store import MessageStore
 from turbopump.store.timers.pending_timers import TIMER_TOPIC
 
 ELSEWHERE: Final = PutResult(0, 0, 0)
-"""Position of a message that another broker has stored. Nothing here waits for a flush of it."""
+"""Position of a message that another broker has stored. No flush of this broker is waited for."""
 COARSEST_MS: Final = 1000
 """Greatest possible length of a timer slot, in ms."""
 _NOT_HOSTS: Final = ~(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)

@@ -1,7 +1,7 @@
 """Open transactions of a slave whose master is away. Their half messages go to another master.
 
-That master asks the producers for the outcome. A half message that has ended by the log of this
-slave is left out, and so is one whose message was delivered. Source: apache/rocketmq
+The other master asks the producers for the outcome. A half message that has ended by the log of
+this slave is left out, and so is one whose message was delivered. Source: apache/rocketmq
 ``TransactionalMessageServiceImpl.check``, which moves them in the same way.
 """
 
@@ -40,8 +40,9 @@ class EndedHalves:
 class EscapingHalves:
     """Task that sends the open half messages of a slave to another master.
 
-    The offset of CID_RMQ_SYS_TRANS passes a half message when the other master has it. So the
-    master of this slave, which takes this offset when it comes back, does not check it again.
+    The offset of CID_RMQ_SYS_TRANS passes a half message when the other master has it. The
+    master of this slave takes this offset when it comes back, so it does not check the half message
+    again.
 
     Call ``start``, then ``stop``. Both may be repeated.
     """

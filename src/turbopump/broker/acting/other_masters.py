@@ -1,6 +1,6 @@
 """Masters of the same cluster with another name, to which an acting slave sends what is due.
 
-The name servers tell which masters take sends. Source: apache/rocketmq
+Routes of the name servers show which masters take sends. Source: apache/rocketmq
 ``EscapeBridge.putMessageToRemoteBroker``.
 """
 

@@ -3,7 +3,7 @@ so does a slave that acts after another one.
 
 A master asks before it opens its port and before its parts read the tables. A slave of ours stops
 its work before it answers, so no message is delivered twice. Source: apache/rocketmq
-``BrokerPreOnlineService``, ``BrokerController.isIsolated``. There, slaves go on until the name
+``BrokerPreOnlineService``, ``BrokerController.isIsolated``. There, slaves continue until the name
 server shows the master, and offsets of Apache's slaves count if their version is not lower.
 """
 
@@ -43,7 +43,8 @@ PATIENCE_S: Final = 10.0
 AGAIN_S: Final = 0.5
 NAME_SERVER_S: Final = 3.0
 HAND_OVER_S: Final = 15.0
-"""Seconds to wait until a slave has stopped its work. It finishes a slot of the timers first."""
+"""Seconds to wait until a slave has stopped its work. The slave finishes a slot of the timers
+first."""
 
 
 @dataclass
@@ -155,7 +156,7 @@ async def _hands_over(address: str, remoting: RemotingClient) -> bool:
 async def copy_progress(
     address: str, stored: Stored, remoting: RemotingClient, progress: Progress, *, acted: bool
 ) -> None:
-    """Copy how far a slave came. Nothing moves back.
+    """Copy the progress of a slave. No position moves back.
 
     - ``acted``: True if the slave has acted as the master. Its ordered pops, and its resets of
       offsets by operators, are then newer than those here.

@@ -1,6 +1,6 @@
 """Handler of the requests that only a broker in controller mode serves.
 
-A controller tells the master of the group (1008). Operators ask for the epochs of the log (1007).
+A controller reports the master of the group (1008). Operators ask for the epochs of the log (1007).
 Source: apache/rocketmq ``AdminBrokerProcessor``.
 """
 

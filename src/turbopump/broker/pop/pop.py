@@ -51,7 +51,7 @@ RECORDS_SPAN_MS: Final = 3000
 """Milliseconds before the end of an invisible time in which the timers may deliver its
 checkpoint."""
 ACKS_KEPT: Final = 100_000
-"""Maximum number of acknowledgements that a slave keeps for its master. Of more, the first are
+"""Maximum number of acknowledgements that a slave keeps for its master. Older ones are
 dropped, and their messages may be delivered again."""
 
 log = logging.getLogger(__name__)
@@ -200,8 +200,8 @@ class Pop:
     async def pause(self) -> None:
         """Stop the redelivery at a slave, because its master is back.
 
-        What is only in memory is delivered again now, a few seconds before its time. Records whose
-        messages no other master stores stay needed (``needed_ms``).
+        Messages whose records are only in memory are delivered again now, a few seconds early.
+        Records whose messages no other master stores stay needed (``needed_ms``).
         """
         for each in self.reviving:
             await each.stop()

@@ -1,8 +1,8 @@
 """Replication of a broker in controller mode: the part that its role gives it in the group.
 
 A master has an HA port and a sync state set, a slave has a connection to that port. The object has
-the methods of ``broker/replication.py``, which serves brokers without a controller. Who is master
-is decided elsewhere.
+the methods of ``broker/replication.py``, which serves brokers without a controller. The
+supervisor (``replica.py``) knows who is master.
 """
 
 from __future__ import annotations
@@ -171,8 +171,8 @@ class GroupReplication:
         ]
 
     def log_report(self) -> tuple[int, int, int]:
-        """Return what a heartbeat tells a controller: the epoch of the last byte of the log, the
-        end of the log that survives a power cut as the settings promise, and the confirmed
+        """Return the numbers of a heartbeat to a controller: the epoch of the last byte of the log,
+        the end of the log that survives a power cut as the settings promise, and the confirmed
         offset."""
         store = self._store
         end = min(store.log.end, store.durable.value) if self._synchronous else store.log.end

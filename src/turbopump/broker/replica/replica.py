@@ -84,7 +84,7 @@ PASSING_S: Final = 5.0
 QUIET_S: Final = 1.0
 """Seconds without such a request after which it stops sooner."""
 START_S: Final = 3.0
-"""Maximum seconds that ``start`` waits for the controller. After that the replica goes on trying in
+"""Maximum seconds that ``start`` waits for the controller. After that the replica continues in
 the background."""
 
 
@@ -125,7 +125,7 @@ class Replica:
         self._remoting = RemotingClient(tls=config.client_tls, signer=inner_signer(config))
         self._served: ServedRole | None = None
         self._opening: Broker | None = None
-        """Broker that was made last. Its start may go on."""
+        """Broker that was made last. It may still be starting."""
         self._open_role: Role | None = None
         """Role for which a broker was opened last."""
         self._opened = asyncio.Event()
@@ -156,8 +156,8 @@ class Replica:
         """Get an id, open the store as a slave, and begin to follow the controller.
 
         If no controller answers a new replica, the method returns after ``START_S`` seconds, and
-        the replica goes on trying. Raises the errors of ``Broker.start``, and ConfigError if the
-        identity on the disk is not of this broker.
+        the replica tries again in the background. Raises the errors of ``Broker.start``, and
+        ConfigError if the identity on the disk is not of this broker.
         """
         try:
             with self._identity() as identity:
@@ -270,9 +270,9 @@ class Replica:
     async def _report(self) -> None:
         """Register with the controller, begin to send heartbeats, and ask for a master.
 
-        The order makes a restart safe. The registration ends a mastership of an earlier process,
-        and whatever it had reported. Without a heartbeat this process cannot be elected. So all
-        masterships up to the epoch that is known now are old ones (``role.py``).
+        The order makes a restart safe. The registration ends the mastership of an earlier process,
+        and removes the numbers that it had reported. Without a heartbeat this process cannot be
+        elected. So masterships up to the present epoch are old ones (``role.py``).
         """
         while True:
             try:
@@ -558,7 +558,7 @@ class Replica:
     async def _ha_address_of(self, master: str) -> str:
         """Ask the master for the address of its replication port, until it answers.
 
-        It names one only once it serves as the master. Before that it may still be a slave, or be
+        The master names one only once it serves as such. Before that it may still be a slave, or be
         opening its store.
         """
         fault = ""
@@ -633,18 +633,18 @@ class Replica:
     # --- the sync state set
 
     def _alter_set(self, ids: frozenset[int], set_epoch: int) -> None:
-        """Ask the controller for another sync state set, the wish of the master's link."""
+        """Ask the controller for the sync state set that the master's link wants."""
         self._altering = asyncio.create_task(
             self._ask_for_set(ids, set_epoch), name="change of the sync state set"
         )
 
     async def _ask_for_set(self, ids: frozenset[int], set_epoch: int) -> None:
-        """Ask for a set until the controller has answered, and tell the link the answer.
+        """Ask for a set until the controller has answered, and pass the answer to the link.
 
         Without an answer the request may take effect at any moment, so the link counts both sets.
         """
         served = self._served
-        broker = self.broker or self._opening  # slaves connect while the start goes on
+        broker = self.broker or self._opening  # slaves connect during the start
         try:
             link = None if broker is None else broker.group_replication.master
         except NotStartedError:  # it has just been closed

@@ -3,9 +3,10 @@
 Values in, values out: answers and notices of a controller come in, the next role comes out.
 Connections, stores and the loop are unknown here. Two rules make a switch safe:
 
-- A process that has just started is master of nothing. It registers, asks for the present epoch,
-  and only then sends heartbeats with the end of its log. Masterships up to that epoch (``floor``)
-  were decided by what an earlier process had, which may be more, so they are never accepted.
+- A process that has just started is master of nothing. The process registers, asks for the present
+  epoch, and only then sends heartbeats with the end of its log. Masterships up to that epoch
+  (``floor``) were decided by what an earlier process had, which may be more, so they are never
+  accepted.
 - Only a higher master epoch is followed. News that were late on their way change nothing.
 
 Source: apache/rocketmq ``ReplicasManager``, which accepts an old mastership after a restart.
@@ -26,14 +27,14 @@ class Part(enum.Enum):
     """Part that a replica plays in its group."""
 
     WAITING = "waiting"
-    """The replica knows no master. It serves as a slave that copies from nobody."""
+    """The replica knows no master, and serves as a slave without one."""
     SLAVE = "slave"
     MASTER = "master"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class News:
-    """Facts that a controller has told about a group.
+    """Answer or notice of a controller about a group.
 
     - ``master_id``, ``master_address``: the master, or None if there is none.
     - ``master_epoch``: the number of the last election.
@@ -50,7 +51,7 @@ class News:
 def news_of(reply: MasterReply, body: SyncStateSet | None, set_epoch: int | None = None) -> News:
     """Return the news in an answer or a notice of a controller.
 
-    The epoch of the set stands in the body, or in the header (``set_epoch``).
+    The epoch of the set is in the body, or in the header (``set_epoch``).
     """
     ids = None if body is None else frozenset(body.sync_state_set)
     if set_epoch is None:
@@ -140,7 +141,7 @@ class Role:
     def begins_again(self, before: Role) -> bool:
         """Return True if a broker with the role ``before`` must be opened again for this role.
 
-        A slave that copies from another master, or from none, goes on as it is.
+        A slave that copies from another master, or from none, continues as it is.
         """
         if self.is_master or before.is_master:
             return (self.part, self.master_epoch) != (before.part, before.master_epoch)

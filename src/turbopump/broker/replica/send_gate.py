@@ -1,9 +1,9 @@
 """Gate before the requests of a replica that store messages for clients.
 
-It is open at a master with enough replicas in sync, and then costs nothing. Otherwise requests wait
-before it, are refused, or are passed on to the master, so that clients with an old route lose no
-time. One rule: a request is passed on again only if the master has certainly stored nothing. A
-request whose fate is unknown gets no answer, and its client decides.
+The gate is open at a master with enough replicas in sync, and then costs nothing. Otherwise
+requests wait before it, are refused, or are passed on to the master, so that clients with an old
+route lose no time. One rule: a request is passed on again only if the master has certainly stored
+nothing. If the master may have stored a request, the client gets no answer and decides itself.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ GATED: Final = (
     RequestCode.RECALL_MESSAGE,
 )
 PASSED_ON: Final = "turbopumpPassedOn"
-"""Header field of a request that another replica has passed on. It is not passed on again, because
-two replicas could take each other for the master."""
+"""Header field of a request that another replica has passed on. No replica passes it on again,
+because two replicas could take each other for the master."""
 WAIT_S: Final = 2.5
 """Maximum seconds that a request waits before the gate. Producers wait 3 s for an answer."""
 ANSWER_S: Final = 3.0
@@ -111,7 +111,7 @@ class SendGate:
         """Refuse requests from now on, so that clients ask name servers for the new master.
 
         Nothing is stored for a refused request. The call waits until those that were passed on are
-        answered, and ``REFUSING_S`` for the clients. It ends after ``longest`` seconds.
+        answered, then ``REFUSING_S`` for the clients, and ``longest`` seconds at most.
         """
         self._reason = reason
         self._closed_at = -WAIT_S

@@ -18,7 +18,7 @@ from turbopump.remoting.listening_port import KeptSockets
 class ServedRole:
     """Role of a broker that a controller manages.
 
-    - ``role``: the role. It changes while the broker runs, but its part stays.
+    - ``role``: the role, which changes while the broker runs. Its part stays.
     - ``gate``: the gate before requests that store messages.
     - ``sockets``: the listening sockets, which the brokers of this process leave to each other.
     - ``ha_port``: the replication port of an earlier broker of this process, or None.

@@ -1,9 +1,9 @@
 """Answers to requests that change tables. They wait until the change survives a switch.
 
-An answer promises that its change was made. So it is sent when the record of the change is
-confirmed, as the answer to a send. After the same deadline as that of sends, the client gets an
-error that says that the change may have been made. Refusals are sent at once, and one-way requests
-have no answer. Handlers know nothing of this: their context holds their answers.
+An answer promises that its change was made. The answer is therefore sent when the record of the
+change is confirmed, like the answer to a send. After the same deadline as that of sends, the client
+gets an error that says that the change may have been made. Refusals are sent at once, and one-way
+requests have no answer. Handlers know nothing of this: their context holds their answers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reader of table changes in the log. It applies them to the tables of this broker.
 
 A slave applies each record as it copies it, and every start applies those since the last save of
-the tables. Records are applied in the order of the log, whatever the old values are. Queues of a
+the tables. Records are applied in the order of the log. They replace the old values. Queues of a
 deleted topic and users are changed in the background; ``applied_to`` does not pass such a record
 before its change is on the disk.
 """
@@ -118,7 +118,8 @@ class RecordReader:
     def apply_entry(self, offset: int, size: int) -> None:
         """Apply the record in the entry at ``offset`` of the log.
 
-        A change that cannot be applied is logged and left out, because the log must go on.
+        A change that cannot be applied is logged and left out, because later entries must be
+        copied.
         """
         self._end = offset + size
         try:

@@ -33,7 +33,7 @@ LOCKS: Final = "queueLocks"
 ACCOUNTS: Final = "accounts"
 
 RECORD_SIZE_MAX: Final = 64 * 1024
-"""Maximum bytes of a record with several changes. A larger change is a record by itself."""
+"""Maximum bytes of a record with several changes. A larger change has a record of its own."""
 
 
 class Change(msgspec.Struct, array_like=True, frozen=True):

@@ -2,9 +2,9 @@
 
 A change is noted when its table makes it. All changes of one turn of the event loop share records.
 Offsets of consumers change all the time, so they are recorded at most every ``OFFSETS_EVERY_S``. A
-topic that a send creates is recorded at once. So its record stands before the message, and the
-answer to the send covers both. If the log cannot take a record, for want of a new file or of disk
-space, later changes wait behind it.
+topic that a send creates is recorded at once. Its record is then in the log before the message, and
+the answer to the send covers both. If the log cannot take a record, for want of a new file or of
+disk space, later changes wait behind it.
 """
 
 from __future__ import annotations

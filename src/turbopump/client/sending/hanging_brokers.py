@@ -41,9 +41,9 @@ class HangWatch:
     Only if the broker sends no byte of an answer, sends that may use another broker end with
     BrokerHangsError.
 
-    A broker name with several replicas gets another master when its master is silent. So name
-    servers are asked for the master while a send has had no answer for one or two checks, and
-    while no connection can be opened. If they name another address, sends that may have another
+    A broker name with several replicas gets another master when its master is silent. The name
+    servers are therefore asked for the master while a send has had no answer for one or two checks,
+    and while no connection can be opened. If they name another address, sends that may have another
     attempt end with MasterMovedError, and those that wait for a connection with ConnectError.
 
     Each producer has one timer, which runs only while sends are in flight.
@@ -57,8 +57,8 @@ class HangWatch:
         self._loop = asyncio.get_running_loop()
         self._looked_at = 0.0
         self._waiting: dict[str, int] = {}
-        """Request id of the oldest unanswered send at the last check, by address. It is CONNECTING
-        while a connection is being opened."""
+        """Request id of the oldest unanswered send at the last check, by address. The value is
+        CONNECTING while a connection is being opened."""
         self._names: dict[str, str] = {}
         """Broker name by address, while sends to this address wait. Routes may name another address
         before a send to the old one ends."""

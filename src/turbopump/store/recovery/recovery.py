@@ -437,8 +437,8 @@ class Recovery:
         """Return True if zeros may have replaced the end of an entry.
 
         Only a whole-entry CRC covers the properties, and a copied entry may lack this CRC. In front
-        of the part that a power cut may tear, a file may have been cut. Where the log is copied
-        again, an entry that is good after all costs little.
+        of the part that a power cut may tear, a file may have been cut. If the log is copied
+        again, a wrong guess costs only the copy of a few entries.
         """
         if self.copied_again:
             return True
