@@ -13,7 +13,7 @@ import logging
 import secrets
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, Final, Generic, Protocol, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 from turbopump.config.tls import ServerTls, TlsMode
 from turbopump.disk.disk import Disk, Found, Piece
@@ -22,7 +22,7 @@ from turbopump.remoting.listening_port import FirstByte, ListeningPort, bound_so
 from turbopump.remoting.tls import HANDSHAKE_S
 from turbopump.repeated_line import RepeatedLine
 from turbopump.replication.handshake import NONCE_SIZE, MasterHandshake, PeerRules
-from turbopump.replication.master import LogSpan, Transfer
+from turbopump.replication.master import LogSpan, SlaveFeed, Transfer
 from turbopump.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -49,15 +49,6 @@ HEAD_SIZE: Final = 36
 """Size of the largest head of a transfer, for the counting of ``TURN_SIZE``."""
 CHECK_S: Final = 0.5
 """Seconds between two checks of heartbeats, silent slaves, and slaves in sync."""
-
-
-class Feed(Protocol):
-    """State of one slave's connection, which decides the next bytes to send."""
-
-    def next_transfer(self, log: LogSpan, now: float) -> Transfer | None: ...
-    def head_of(self, transfer: Transfer) -> bytes: ...
-    def pause(self, written: int, now: float) -> float: ...
-    def is_silent(self, now: float) -> bool: ...
 
 
 PeerT = TypeVar("PeerT", bound="HaPeer")
@@ -254,7 +245,7 @@ class HaPeer(asyncio.Protocol):
     - ``feed``: the state that decides the next bytes to send.
     """
 
-    feed: Feed
+    feed: SlaveFeed
 
     def __init__(self, port: HaPort[Any]) -> None:
         self.port = port

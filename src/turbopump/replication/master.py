@@ -7,15 +7,15 @@ send and refusals come out. Sockets, files and the loop are unknown here. Source
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from abc import abstractmethod
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from turbopump.errors import ProtocolError
 from turbopump.replication.stream import TRANSFER_HEAD, ByteRate, ReportReader
 
 FAR_BEHIND: Final = 16 * 1024 * 1024
-"""Number of bytes by which a slave may be behind before ``SlaveConnection.pause`` slows the
-sending."""
+"""Number of bytes by which a slave may be behind before ``SlaveFeed.pause`` slows the sending."""
 PAUSE_S: Final = 0.001
 BUSY_S: Final = 0.1
 """Seconds after a write to the log for which the master counts as busy."""
@@ -54,6 +54,11 @@ class LogSpan(NamedTuple):
     written: int
     segment_size: int
 
+    @property
+    def last_segment(self) -> int:
+        """Start of the segment that is being written."""
+        return max(self.written - self.written % self.segment_size, self.start)
+
 
 class Transfer(NamedTuple):
     """Part of the log to send to a slave. With a size of 0 it is a heartbeat."""
@@ -62,81 +67,65 @@ class Transfer(NamedTuple):
     size: int
 
 
-@dataclass(slots=True, eq=False)
-class SlaveConnection:
-    """State of one slave's connection to its master.
+class SlaveFeed:
+    """State of one slave's connection to its master, which decides the next bytes to send.
 
-    - ``slave``: the name of the slave. Two connections of one slave have the same name.
+    A subclass reads the frames of the slave, and makes the heads of transfers.
+
     - ``now``: the time when the connection was opened.
     """
 
-    settings: MasterSettings
-    slave: str
-    now: float
-    acked: int = -1
-    """Offset before which the slave has the log by its last acknowledgement, or -1 without one."""
-    next: int | None = None
-    """Next offset to send, or None before the slave's first report."""
-    proved: bool = False
-    """True if a comparison has shown that the slave's log is the beginning of this log."""
-    last_read: float = 0.0
-    last_write: float = 0.0
-    sent: ByteRate = field(init=False)
-    _reports: ReportReader = field(default_factory=ReportReader)
-    _written: int = 0
-    _grew: float = float("-inf")
-
-    def __post_init__(self) -> None:
-        self.last_read = self.now
-        self.sent = ByteRate(self.now)
-        self.last_write = self.now - self.settings.heartbeat  # the first heartbeat is due at once
-
-    def begin_proved(self, offset: int) -> None:
-        """Start to send the log from ``offset`` on. The slave has proved its log up to this offset.
-
-        The proof does not count as an acknowledgement, because the slave's disk may have fewer
-        bytes.
-        """
-        self.next = offset
-        self.proved = True
-
-    def receive_reports(self, data: bytes, log: LogSpan, now: float) -> bool:
-        """Process received bytes with reports of the slave. Return True if a report was complete.
-
-        A repeated offset counts too, because it keeps an up-to-date slave in sync while nothing is
-        sent.
-
-        Raises ProtocolError if the wanted offset is not in the log, or if the slave acknowledges
-        bytes that were not sent. RocketMQ accepts any number.
-        """
+    def __init__(self, settings: MasterSettings, now: float) -> None:
+        self.settings = settings
+        self.acked = -1
+        """Offset before which the slave has the log by its last acknowledgement, or -1 without
+        one."""
+        self.next: int | None = None
+        """Next offset to send, or None before the slave's first report."""
         self.last_read = now
-        offsets = self._reports.feed(data)
-        if not offsets:
-            return False
-        had = self.next
-        if had is None:
-            self.next = self._first_offset(offsets[0], log)
-            had = max(self.next, offsets[0])
-        if max(offsets) > had:
-            raise ProtocolError(
-                f"the slave acknowledges offset {max(offsets)}, but was sent the log up to {had}"
-            )
-        self.acked = max(self.acked, *offsets)
-        return True
+        self.last_write = now - settings.heartbeat  # the first heartbeat is due at once
+        self.sent = ByteRate(now)
+        self._written = 0
+        self._grew = float("-inf")
 
+    @abstractmethod
+    def head_of(self, transfer: Transfer) -> bytes:
+        """Return the head of the frame for a transfer."""
+
+    @abstractmethod
     def _first_offset(self, wanted: int, log: LogSpan) -> int:
         """Return the first offset to send to a slave. The slave's log ends at ``wanted``.
 
         Raises ProtocolError if the master's log does not have this offset.
         """
-        if wanted == 0:
-            # RocketMQ: send from the start of the file that is being written, nothing older
-            return max(log.written - log.written % log.segment_size, log.start)
-        if wanted > log.written:
-            raise ProtocolError(ahead_refusal(wanted, log.written))
-        if wanted < log.start:
-            raise ProtocolError(too_old_refusal(wanted, log.start))
-        return wanted
+
+    def _transfer_end(self, offset: int, log: LogSpan) -> int:
+        """Return the offset at which a transfer from ``offset`` on must end.
+
+        A transfer is one read of one file, so it must not cross the end of a segment.
+        """
+        return offset + log.segment_size - (offset - log.start) % log.segment_size
+
+    def _record_reports(self, offsets: list[int], log: LogSpan) -> bool:
+        """Record the offsets in reports of the slave. Return True if there is one.
+
+        The first report of a connection requests the log from its offset on. A repeated offset
+        counts too, because it keeps an up-to-date slave in sync while nothing is sent.
+
+        Raises ProtocolError if the wanted offset is not in the log, or if the slave acknowledges
+        bytes that were not sent. RocketMQ accepts any number.
+        """
+        if not offsets:
+            return False
+        if self.next is None:
+            self.next = self._first_offset(offsets[0], log)
+        if max(offsets) > self.next:
+            raise ProtocolError(
+                f"the slave acknowledges offset {max(offsets)}, but was sent the log up to "
+                f"{self.next}"
+            )
+        self.acked = max(self.acked, *offsets)
+        return True
 
     def next_transfer(self, log: LogSpan, now: float) -> Transfer | None:
         """Return the next bytes of the log to send to the slave, or None. The returned bytes count
@@ -153,22 +142,23 @@ class SlaveConnection:
             )
         left = log.end - self.next
         if left > 0:
-            # a transfer is one read of one file, so it must not cross the end of a segment
-            here = log.segment_size - (self.next - log.start) % log.segment_size
-            size = self._limit_size(min(left, here, self.settings.batch), now)
+            in_transfer = self._transfer_end(self.next, log) - self.next
+            size = self._limit_size(min(left, in_transfer, self.settings.batch), now)
             if size > 0:
                 sent = Transfer(self.next, size)
                 self.next += size
                 self.last_write = now
                 return sent
         elif now - self.last_write >= self.settings.heartbeat:
-            self.last_write = now
-            return Transfer(self.next, 0)
+            return self.next_heartbeat(now)
         return None
 
-    def head_of(self, transfer: Transfer) -> bytes:
-        """Return the head of the frame for a transfer."""
-        return TRANSFER_HEAD.pack(transfer.offset, transfer.size)
+    def next_heartbeat(self, now: float) -> Transfer | None:
+        """Return a transfer without bytes. Return None if the slave has not begun to copy."""
+        if self.next is None:
+            return None
+        self.last_write = now
+        return Transfer(self.next, 0)
 
     def pause(self, written: int, now: float) -> float:
         """Return the seconds to pause before the next bytes are sent to the slave.
@@ -185,6 +175,7 @@ class SlaveConnection:
         return PAUSE_S if is_far and now - self._grew < BUSY_S else 0.0
 
     def _limit_size(self, size: int, now: float) -> int:
+        """Return the size that the rate of this second allows, and count it as sent."""
         self.sent.begin(now)
         if self.settings.rate_max:
             size = max(min(size, self.settings.rate_max - self.sent.in_this_second), 0)
@@ -195,6 +186,51 @@ class SlaveConnection:
         """Return True if the connection must be closed because the slave has sent nothing for too
         long."""
         return now - self.last_read > self.settings.housekeeping
+
+
+class SlaveConnection(SlaveFeed):
+    """State of one plain slave's connection to its master.
+
+    - ``slave``: the name of the slave. Two connections of one slave have the same name.
+    """
+
+    def __init__(self, settings: MasterSettings, slave: str, now: float) -> None:
+        super().__init__(settings, now)
+        self.slave = slave
+        self.proved = False
+        """True if a comparison has shown that the slave's log is the beginning of this log."""
+        self._reports = ReportReader()
+
+    def begin_proved(self, offset: int) -> None:
+        """Start to send the log from ``offset`` on. The slave has proved its log up to this offset.
+
+        The proof does not count as an acknowledgement, because the slave's disk may have fewer
+        bytes.
+        """
+        self.next = offset
+        self.proved = True
+
+    def receive_reports(self, data: bytes, log: LogSpan, now: float) -> bool:
+        """Process received bytes with reports of the slave. Return True if a report was complete.
+
+        Raises ProtocolError if the slave speaks another protocol, if the wanted offset is not in
+        the log, or if the slave acknowledges bytes that were not sent.
+        """
+        self.last_read = now
+        return self._record_reports(self._reports.feed(data), log)
+
+    def _first_offset(self, wanted: int, log: LogSpan) -> int:
+        if wanted == 0:
+            # RocketMQ: send from the start of the file that is being written, nothing older
+            return log.last_segment
+        if wanted > log.written:
+            raise ProtocolError(ahead_refusal(wanted, log.written))
+        if wanted < log.start:
+            raise ProtocolError(too_old_refusal(wanted, log.start))
+        return wanted
+
+    def head_of(self, transfer: Transfer) -> bytes:
+        return TRANSFER_HEAD.pack(transfer.offset, transfer.size)
 
 
 def ahead_refusal(slaves_end: int, end: int) -> str:

@@ -11,8 +11,6 @@ out. Sockets, files and the loop are unknown here. Source: apache/rocketmq
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from turbopump.errors import ProtocolError
 from turbopump.replication.auto_switch import (
     MasterHandshake,
@@ -21,47 +19,24 @@ from turbopump.replication.auto_switch import (
     TransferHead,
 )
 from turbopump.replication.epochs import Epoch, EpochList
-from turbopump.replication.master import (
-    BUSY_S,
-    FAR_BEHIND,
-    PAUSE_S,
-    LogSpan,
-    MasterSettings,
-    Transfer,
-)
-from turbopump.replication.stream import ByteRate
+from turbopump.replication.master import LogSpan, MasterSettings, SlaveFeed, Transfer
 
 
-@dataclass(slots=True, eq=False)
-class ReplicaConnection:
-    """State of one slave's connection to its master.
+class ReplicaConnection(SlaveFeed):
+    """State of one slave's connection to its master, between replicas.
 
     - ``epochs``: the epochs of the master's log. They do not change while it is the master.
-    - ``now``: the time when the connection was opened.
     """
 
-    settings: MasterSettings
-    epochs: EpochList
-    now: float
-    acked: int = -1
-    """Offset before which the slave has the log by its last acknowledgement, or -1 without one."""
-    next: int | None = None
-    """Next offset to send, or None before the slave's first report."""
-    confirmed: int = 0
-    """Offset before which readers see the log. Set it before each transfer."""
-    confirmed_sent: int = -1
-    last_read: float = 0.0
-    last_write: float = 0.0
-    sent: ByteRate = field(init=False)
-    _frames: SlaveFrames = field(default_factory=SlaveFrames)
-    _answered: bool = False
-    _written: int = 0
-    _grew: float = float("-inf")
-
-    def __post_init__(self) -> None:
-        self.last_read = self.now
-        self.sent = ByteRate(self.now)
-        self.last_write = self.now - self.settings.heartbeat  # the first heartbeat is due at once
+    def __init__(self, settings: MasterSettings, epochs: EpochList, now: float) -> None:
+        super().__init__(settings, now)
+        self.epochs = epochs
+        self.confirmed = 0
+        """Offset before which readers see the log. Set it before each transfer."""
+        self.confirmed_sent = -1
+        """Confirmed offset in the last transfer, or -1 without one."""
+        self._frames = SlaveFrames()
+        self._answered = False
 
     @property
     def handshake(self) -> SlaveHandshake | None:
@@ -80,28 +55,14 @@ class ReplicaConnection:
         if self.handshake is not None and not self._answered:
             self._answered = True
             said = MasterHandshake(log.written, self.epochs).encode()
-        if not offsets:
-            return said, False
-        had = self.next
-        if had is None:
-            had = self.next = self._first_offset(offsets[0], log)
-        if max(offsets) > had:
-            raise ProtocolError(
-                f"the slave acknowledges offset {max(offsets)}, but was sent the log up to {had}"
-            )
-        self.acked = max(self.acked, *offsets)
-        return said, True
+        return said, self._record_reports(offsets, log)
 
     def _first_offset(self, wanted: int, log: LogSpan) -> int:
-        """Return the first offset to send to a slave. The slave's log ends at ``wanted``.
-
-        Raises ProtocolError if the master's log does not have this offset.
-        """
         handshake = self.handshake
         assert handshake is not None
         if wanted == 0:
             if handshake.from_last_file:
-                return max(log.written - log.written % log.segment_size, log.start)
+                return log.last_segment
             return log.start
         if wanted > log.written:
             raise ProtocolError(
@@ -117,45 +78,15 @@ class ReplicaConnection:
             )
         return wanted
 
-    def next_transfer(self, log: LogSpan, now: float) -> Transfer | None:
-        """Return the next bytes of the log to send to the slave, or None. The returned bytes count
-        as sent.
+    def _transfer_end(self, offset: int, log: LogSpan) -> int:
+        """Return the offset at which a transfer from ``offset`` on must end.
 
-        Raises ProtocolError if the log no longer has the next bytes.
+        The bytes of one transfer belong to one segment and to one epoch.
         """
-        if self.next is None:
-            return None
-        if self.next < log.start:
-            raise ProtocolError(
-                f"the slave needs the log from {self.next} on, but it begins at "
-                f"{log.start} now: older files were deleted before they were sent"
-            )
-        left = log.end - self.next
-        if left > 0:
-            # a transfer is one read of one file, so it must not cross the end of a segment
-            here = log.segment_size - (self.next - log.start) % log.segment_size
-            in_epoch = self.epochs.end_of(self._epoch_at(self.next).epoch, log.end) - self.next
-            size = min(left, here, in_epoch, self.settings.batch)
-            size = self._limit_size(size, now)
-            if size > 0:
-                sent = Transfer(self.next, size)
-                self.next += size
-                self.last_write = now
-                return sent
-        elif now - self.last_write >= self.settings.heartbeat:
-            return self.next_heartbeat(now)
-        return None
-
-    def next_heartbeat(self, now: float) -> Transfer | None:
-        """Return a transfer without bytes, which reports the confirmed offset. Return None if the
-        slave has not begun to copy."""
-        if self.next is None:
-            return None
-        self.last_write = now
-        return Transfer(self.next, 0)
+        epoch_end = self.epochs.end_of(self._epoch_at(offset).epoch, log.end)
+        return min(super()._transfer_end(offset, log), epoch_end)
 
     def head_of(self, transfer: Transfer) -> bytes:
-        """Return the head of the frame for a transfer."""
         self.confirmed_sent = self.confirmed
         epoch = self._epoch_at(transfer.offset)
         return TransferHead(
@@ -169,24 +100,3 @@ class ReplicaConnection:
         epoch, so they have these bytes too.
         """
         return self.epochs.at(offset) or self.epochs.epochs[0]
-
-    def pause(self, written: int, now: float) -> float:
-        """Return the seconds to pause before the next bytes are sent to the slave, as
-        ``SlaveConnection.pause``."""
-        if written > self._written:
-            self._written = written
-            self._grew = now
-        is_far = self.next is not None and written - self.next > FAR_BEHIND
-        return PAUSE_S if is_far and now - self._grew < BUSY_S else 0.0
-
-    def _limit_size(self, size: int, now: float) -> int:
-        self.sent.begin(now)
-        if self.settings.rate_max:
-            size = max(min(size, self.settings.rate_max - self.sent.in_this_second), 0)
-        self.sent.in_this_second += size
-        return size
-
-    def is_silent(self, now: float) -> bool:
-        """Return True if the connection must be closed because the slave has sent nothing for too
-        long."""
-        return now - self.last_read > self.settings.housekeeping
