@@ -13,7 +13,7 @@ import logging
 import secrets
 import ssl
 from abc import abstractmethod
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 from turbopump.config.addresses import host_of
 from turbopump.config.tls import ClientTls
@@ -28,8 +28,7 @@ from turbopump.errors import (
 )
 from turbopump.remoting.tls import ClientContext, failure_words
 from turbopump.replication.handshake import NONCE_SIZE, PeerRules, SlaveHandshake
-from turbopump.replication.slave import SlaveSettings
-from turbopump.replication.stream import ByteRate
+from turbopump.replication.slave import MasterSource, SlaveSettings
 from turbopump.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -52,25 +51,6 @@ This is also the longest pause after a master closed the connection at once.
 LOG_AGAIN_S: Final = 3600.0
 """Seconds after which a slave that does not copy logs the same reason again."""
 _DIGITS: Final = dict.fromkeys(map(ord, "0123456789"))
-
-
-class Source(Protocol):
-    """State of the connection to a master: what was received, and what to report.
-
-    - ``accepted``: True once the master has sent a frame, which shows that it serves this broker.
-    - ``came``: the received bytes of the log, per second.
-    """
-
-    last_read: float
-    last_write: float
-    came: ByteRate
-
-    @property
-    def accepted(self) -> bool: ...
-    def to_store(self) -> tuple[int, bytes] | None: ...
-    def record_stored(self, end: int, wanted: int) -> None: ...
-    def next_report(self, end: int, now: float) -> bytes | None: ...
-    def is_silent(self, now: float) -> bool: ...
 
 
 class CopyingLink:
@@ -303,7 +283,7 @@ class CopyingPeer(asyncio.Protocol):
     - ``copies``: True once the slave knows from which offset on it copies.
     """
 
-    connection: Source
+    connection: MasterSource
 
     def __init__(self, link: CopyingLink, handshake: SlaveHandshake | None) -> None:
         loop = asyncio.get_running_loop()

@@ -23,8 +23,7 @@ from turbopump.replication.auto_switch import (
     encode_report,
 )
 from turbopump.replication.epochs import NO_COMMON_POINT, EpochList, common_point
-from turbopump.replication.slave import ReceivedLog, SlaveSettings
-from turbopump.replication.stream import ByteRate
+from turbopump.replication.slave import MasterSource, SlaveSettings
 
 
 class OwnLog(NamedTuple):
@@ -39,10 +38,9 @@ class OwnLog(NamedTuple):
     master_epoch: int
 
 
-class ReplicaMaster:
-    """State of a slave's connection to its master.
+class ReplicaMaster(MasterSource):
+    """State of a slave's connection to its master, between replicas.
 
-    - ``now``: the time when the connection was opened.
     - ``confirmed``: offset before which readers see the log, as far as the slave has it.
     - ``cut_to``: offset to which the log must be cut first, or None.
     - ``epochs``: the epochs that the slave must have, durable, before it stores what was received.
@@ -51,24 +49,18 @@ class ReplicaMaster:
     def __init__(
         self, settings: SlaveSettings, handshake: SlaveHandshake, own: OwnLog, now: float
     ) -> None:
-        self._settings = settings
+        super().__init__(settings, own.end, -1, now)  # the first report requests the log
         self._handshake = handshake
         self._own = own
         self._frames = MasterFrames()
-        self._log = ReceivedLog(own.end)
         self._position: int | None = own.end or None
         self._found_master = False
         self.confirmed = -1
         self.cut_to: int | None = None
         self.epochs = own.epochs
-        self.reported = -1
-        self.last_read = now
-        self.last_write = now
-        self.came = ByteRate(now)
 
     @property
     def accepted(self) -> bool:
-        """True once the master has sent a transfer, which shows that it serves this slave."""
         return self._frames.frames > 0
 
     @property
@@ -164,32 +156,8 @@ class ReplicaMaster:
             self.epochs = self.epochs.append(head.epoch, head.epoch_start)
         self.confirmed = max(self.confirmed, head.confirmed)
 
-    def to_store(self) -> tuple[int, bytes] | None:
-        """Return an offset, and the bytes to append to the log there. Return None if more bytes
-        must arrive."""
-        return self._log.to_store()
-
-    def record_stored(self, end: int, wanted: int) -> None:
-        """Record that received bytes were appended to the log, as ``ReceivedLog``."""
-        self._log.record_stored(end, wanted)
-
-    def next_report(self, end: int, now: float) -> bytes | None:
-        """Return the next report to the master. Return None if no report is due.
-
-        - ``end``: the end of the bytes that the slave acknowledges.
-
-        The first report, which requests the log, is always due. It is the end of the log.
-        """
-        if end > self.reported or now - self.last_write >= self._settings.heartbeat:
-            self.reported = max(self.reported, end)
-            self.last_write = now
-            return encode_report(self.reported)
-        return None
-
-    def is_silent(self, now: float) -> bool:
-        """Return True if the connection must be closed because the master has sent nothing for too
-        long."""
-        return now - self.last_read > self._settings.housekeeping
+    def _encode_report(self, offset: int) -> bytes:
+        return encode_report(offset)
 
 
 def _epochs_text(epochs: EpochList) -> str:

@@ -7,6 +7,7 @@ are unknown here. Source: apache/rocketmq ``DefaultHAClient``.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Final
 
@@ -94,50 +95,34 @@ class ReceivedLog:
         self._wanted = wanted
 
 
-class MasterConnection:
-    """State of a slave's connection to its master.
+class MasterSource:
+    """State of a slave's connection to its master: what was received, and what to report.
 
-    - ``log_end``: the end of the slave's log. For a slave without a log, the first offset that it
-      wants (``first_wanted``).
+    A subclass reads the frames of the master.
+
+    - ``start``: the offset of the first byte of the log to receive.
+    - ``reported``: the offset in the last report, or -1 so that a report is due.
     - ``now``: the time when the connection was opened.
-    - ``proved``: True if a comparison has found the next offset, so the master knows it. The first
-      report is then an acknowledgement.
     """
 
-    def __init__(
-        self, settings: SlaveSettings, log_end: int, now: float, *, proved: bool = False
-    ) -> None:
+    def __init__(self, settings: SlaveSettings, start: int, reported: int, now: float) -> None:
         self._settings = settings
-        self._reader = TransferReader(log_end or None)
-        self._log = ReceivedLog(0 if log_end == _NOT_0 else log_end)
-        if log_end == _NOT_0:
-            self._log.add(b"\0")
-        self.reported = -1 if proved else log_end
-        self.last_read = self.last_write = now
-        self.came = ByteRate(now)
-        self.accepted = False
-        """True once the master has sent a frame, which shows that it serves this slave."""
-
-    def begin(self) -> bytes:
-        """Return the first report to the master. It requests the log from an offset on."""
-        return REPORT.pack(self.reported)
-
-    def received(self, data: bytes, now: float) -> None:
-        """Accept bytes from the master.
-
-        Raises ProtocolError if the bytes do not continue at the end of the log.
-        """
+        self._log = ReceivedLog(start)
+        self.reported = reported
         self.last_read = now
-        first = self._reader.position is None
-        pieces = self._reader.feed(data)
-        found = sum(map(len, pieces))
-        self.accepted = self.accepted or self._reader.frames > 0
-        if first and self._reader.position is not None:
-            self._log.begin_at(self._reader.position - found)
-        for piece in pieces:
-            self._log.add(piece)
-        self.came.begin(now)
-        self.came.in_this_second += found
+        self.last_write = now
+        self.came = ByteRate(now)
+        """Received bytes of the log, per second."""
+
+    @property
+    @abstractmethod
+    def accepted(self) -> bool:
+        """True once the master has sent bytes of the log or a heartbeat, which shows that it serves
+        this slave."""
+
+    @abstractmethod
+    def _encode_report(self, offset: int) -> bytes:
+        """Encode the report of a slave that has the log up to ``offset``."""
 
     def to_store(self) -> tuple[int, bytes] | None:
         """Return an offset, and the bytes to append to the log there. Return None if more bytes
@@ -158,10 +143,58 @@ class MasterConnection:
         if end > self.reported or now - self.last_write >= self._settings.heartbeat:
             self.reported = max(self.reported, end)
             self.last_write = now
-            return REPORT.pack(self.reported)
+            return self._encode_report(self.reported)
         return None
 
     def is_silent(self, now: float) -> bool:
         """Return True if the connection must be closed because the master has sent nothing for too
         long."""
         return now - self.last_read > self._settings.housekeeping
+
+
+class MasterConnection(MasterSource):
+    """State of a plain slave's connection to its master.
+
+    - ``log_end``: the end of the slave's log. For a slave without a log, the first offset that it
+      wants (``first_wanted``).
+    - ``proved``: True if a comparison has found the next offset, so the master knows it. The first
+      report is then an acknowledgement.
+    """
+
+    def __init__(
+        self, settings: SlaveSettings, log_end: int, now: float, *, proved: bool = False
+    ) -> None:
+        start = 0 if log_end == _NOT_0 else log_end
+        super().__init__(settings, start, -1 if proved else log_end, now)
+        if log_end == _NOT_0:
+            self._log.add(b"\0")
+        self._reader = TransferReader(log_end or None)
+        self._accepted = False
+
+    @property
+    def accepted(self) -> bool:
+        return self._accepted
+
+    def begin(self) -> bytes:
+        """Return the first report to the master. It requests the log from an offset on."""
+        return self._encode_report(self.reported)
+
+    def received(self, data: bytes, now: float) -> None:
+        """Accept bytes from the master.
+
+        Raises ProtocolError if the bytes do not continue at the end of the log.
+        """
+        self.last_read = now
+        first = self._reader.position is None
+        pieces = self._reader.feed(data)
+        found = sum(map(len, pieces))
+        self._accepted = self._reader.frames > 0
+        if first and self._reader.position is not None:
+            self._log.begin_at(self._reader.position - found)
+        for piece in pieces:
+            self._log.add(piece)
+        self.came.begin(now)
+        self.came.in_this_second += found
+
+    def _encode_report(self, offset: int) -> bytes:
+        return REPORT.pack(offset)
