@@ -1,7 +1,7 @@
 """HA port of a broker that slaves copy from, and the connections of the slaves.
 
 This module moves bytes and measures time: it opens the port, lets the slaves authenticate, reads
-the log and sends it. What a slave says is for its owner: ``master_link.py`` for plain masters,
+the log and sends it. What a slave says is for the subclasses: ``master_link.py`` for plain masters,
 ``replica_master_link.py`` for replicas. Topics, requests and name servers are unknown here.
 """
 
@@ -12,7 +12,6 @@ import dataclasses
 import logging
 import secrets
 from abc import abstractmethod
-from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar, cast
 
 from turbopump.config.tls import ServerTls, TlsMode
@@ -57,13 +56,11 @@ PeerT = TypeVar("PeerT", bound="HaPeer")
 class HaPort(Generic[PeerT]):
     """HA port of a broker. Slaves copy the log from this port.
 
-    - ``make_peer``: makes the object for a new connection.
     - ``durable_only``: True to send only bytes that are on this disk, so that no slave is ahead of
       its master after a power cut (SYNC_FLUSH).
     - ``gather_s``: seconds for which new messages are collected, or 0 to send them at once.
     - ``rules``: the slaves that may connect.
     - ``tls``: the settings with which both TLS and plain text are accepted, or None for plain text.
-    - ``on_check``: called twice a second with the time of the event loop.
 
     Raises ConfigError if the files of ``tls`` cannot be used.
     """
@@ -72,21 +69,19 @@ class HaPort(Generic[PeerT]):
         self,
         store: MessageStore,
         disk: Disk,
-        make_peer: Callable[[], PeerT],
         *,
         durable_only: bool,
         gather_s: float,
         rules: PeerRules,
         tls: ServerTls | None,
-        on_check: Callable[[float], None],
     ) -> None:
         self.store = store
         self.disk = disk
         self.rules = rules
         self.slaves: list[PeerT] = []
+        """Connections of slaves that may copy."""
         self.refused = 0
         """Number of connections that were closed because of the slave's permission or log."""
-        self._make_peer = make_peer
         self._unproven: dict[PeerT, float] = {}
         self._durable_only = durable_only
         self._gather_s = gather_s
@@ -95,13 +90,20 @@ class HaPort(Generic[PeerT]):
             if tls is not None and tls.certificate and tls.mode is not TlsMode.DISABLED
             else None
         )
-        self._on_check = on_check
         self._opened_at = store.log.end
         self._ports: list[ListeningPort] = []
         self._all_gone = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._watches = False
         self._due = False
+
+    @abstractmethod
+    def make_peer(self) -> PeerT:
+        """Make the object for a new connection."""
+
+    @abstractmethod
+    def check_in_sync(self, now: float) -> None:
+        """Check which slaves are in sync. Called twice a second with the time of the event loop."""
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
         """Open the HA port for slaves, and return its host and port.
@@ -114,7 +116,7 @@ class HaPort(Generic[PeerT]):
             raise ConfigError(f"{error} (that is haListenPort, for slaves)") from None
         self._ports += [
             ListeningPort(
-                one, self._make_peer, self._tls, self._is_full, lambda _host: True, self._ports
+                one, self.make_peer, self._tls, self._is_full, lambda _host: True, self._ports
             )
             for one in sockets
         ]
@@ -222,7 +224,7 @@ class HaPort(Generic[PeerT]):
         loop = asyncio.get_running_loop()
         now = loop.time()
         for slave in list(self.slaves):
-            if slave.feed.is_silent(now):
+            if slave.connection.is_silent(now):
                 log.warning("slave is silent, its connection is closed slave=%s", slave.address)
                 slave.close()
             else:
@@ -232,7 +234,7 @@ class HaPort(Generic[PeerT]):
                 slave.refuse(f"it did not authenticate within {HANDSHAKE_S:.0f} s")
         for port in self._ports:
             port.close_silent(now - HANDSHAKE_S)
-        self._on_check(now)
+        self.check_in_sync(now)
         self.watch_log()
         self._timer = loop.call_later(CHECK_S, self._check_slaves)
 
@@ -240,12 +242,12 @@ class HaPort(Generic[PeerT]):
 class HaPeer(asyncio.Protocol):
     """Connection of a slave, on the master's side.
 
-    A subclass calls ``open_feed`` when the slave may be served, and reads what the slave says.
+    A subclass makes the state when the slave may copy, and reads what the slave says.
 
-    - ``feed``: the state that decides the next bytes to send.
+    - ``connection``: the state that decides the next bytes to send.
     """
 
-    feed: SlaveFeed
+    connection: SlaveFeed
 
     def __init__(self, port: HaPort[Any]) -> None:
         self.port = port
@@ -260,7 +262,7 @@ class HaPeer(asyncio.Protocol):
 
     @abstractmethod
     def accepted(self, now: float) -> None:
-        """Make ``feed``: the slave is allowed to copy."""
+        """Make ``connection``, because the slave is allowed to copy."""
 
     @abstractmethod
     def receive(self, data: bytes) -> None:
@@ -403,7 +405,7 @@ class HaPeer(asyncio.Protocol):
     def _plan_turn(self) -> None:
         self._due = True
         loop = asyncio.get_running_loop()
-        pause = self.feed.pause(self.port.store.log.end, loop.time())
+        pause = self.connection.pause(self.port.store.log.end, loop.time())
         if pause:
             loop.call_later(pause, self._send_turn)
         else:
@@ -412,7 +414,7 @@ class HaPeer(asyncio.Protocol):
     def _next_transfer(self) -> Transfer | None:
         if self._transport is None or self._paused or self._reading:
             return None
-        return self.feed.next_transfer(self.port.span, asyncio.get_running_loop().time())
+        return self.connection.next_transfer(self.port.span, asyncio.get_running_loop().time())
 
     def _read_log(self, turn: list[Transfer]) -> Bytes | None:
         """Return the bytes to send, if the operating system has them in memory.
@@ -454,6 +456,6 @@ class HaPeer(asyncio.Protocol):
         at = 0
         view = memoryview(data)
         for sent in turn:
-            pieces += [self.feed.head_of(sent), view[at : at + sent.size]]
+            pieces += [self.connection.head_of(sent), view[at : at + sent.size]]
             at += sent.size
         self._transport.writelines(pieces)

@@ -32,8 +32,8 @@ from turbopump.store.message_store import MessageStore
 log = logging.getLogger(__name__)
 
 
-class MasterLink:
-    """HA port of a master broker. Slaves copy the log from this port.
+class MasterLink(HaPort["SlavePeer"]):
+    """HA port of a plain master. It confirms messages by the slaves in sync.
 
     - ``durable_only``, ``rules``, ``tls``: see ``HaPort``.
 
@@ -51,44 +51,26 @@ class MasterLink:
         rules: PeerRules,
         tls: ServerTls | None,
     ) -> None:
-        self.store = store
-        self.disk = disk
+        super().__init__(
+            store,
+            disk,
+            durable_only=durable_only,
+            gather_s=0.0 if settings.acks else GATHER_S,
+            rules=rules,
+            tls=tls,
+        )
         self.settings = settings
         self.history = history
         self.in_sync_slaves = InSyncSlaves(settings)
         self.on_in_sync: Callable[[], None] = lambda: None
         """Called when enough slaves are in sync again."""
-        self.port: HaPort[SlavePeer] = HaPort(
-            store,
-            disk,
-            lambda: SlavePeer(self),
-            durable_only=durable_only,
-            gather_s=0.0 if settings.acks else GATHER_S,
-            rules=rules,
-            tls=tls,
-            on_check=self._check_in_sync,
-        )
 
-    async def listen(self, host: str, port: int) -> tuple[str, int]:
-        """Open the HA port for slaves, and return its host and port.
+    def make_peer(self) -> SlavePeer:
+        return SlavePeer(self)
 
-        Raises ConfigError if the port cannot be opened.
-        """
-        return await self.port.listen(host, port)
-
-    async def close(self) -> None:
-        """Close the HA port and all connections of slaves. This may be called twice."""
-        await self.port.close()
-
-    @property
-    def slaves(self) -> list[SlavePeer]:
-        """Connections of slaves that may copy."""
-        return self.port.slaves
-
-    @property
-    def refused(self) -> int:
-        """Number of connections that were closed because of the slave's permission or log."""
-        return self.port.refused
+    def check_in_sync(self, now: float) -> None:
+        self.in_sync_slaves.update(now, self.store.confirmed.value)
+        self._publish_copied()
 
     def record_acknowledgement(self, slave: SlavePeer) -> None:
         """Record the acknowledgement of a slave. Answer the sends that waited for this slave."""
@@ -97,7 +79,7 @@ class MasterLink:
         self.in_sync_slaves.record_acknowledgement(
             connection.slave,
             connection.acked,
-            self.port.span.end,
+            self.span.end,
             now,
             self.store.confirmed.value,
             proved=connection.proved,
@@ -116,10 +98,6 @@ class MasterLink:
         if not connection.proved:
             state = "not proved, so it counts only for messages stored from now on"
         log.info("slave begins slave=%s sent_from=%d log=%s", slave.address, connection.next, state)
-
-    def _check_in_sync(self, now: float) -> None:
-        self.in_sync_slaves.update(now, self.store.confirmed.value)
-        self._publish_copied()
 
     def _publish_copied(self) -> None:
         """Tell the store the offset up to which enough slaves have the log. Also report if too few
@@ -146,16 +124,18 @@ class MasterLink:
 class SlavePeer(HaPeer):
     """Connection of a slave, on the master's side."""
 
+    connection: SlaveConnection
+
     def __init__(self, link: MasterLink) -> None:
-        super().__init__(link.port)
+        super().__init__(link)
         self._link = link
         self._is_first = True
         self._comparison: MasterComparison | None = None
         self._comparing: Range | None = None
-        self.feed = self.connection = SlaveConnection(link.settings, "", 0.0)
+        self.connection = SlaveConnection(link.settings, "", 0.0)
 
     def accepted(self, now: float) -> None:
-        self.feed = self.connection = SlaveConnection(self._link.settings, self.host, now)
+        self.connection = SlaveConnection(self._link.settings, self.host, now)
 
     def receive(self, data: bytes) -> None:
         connection = self.connection
@@ -168,9 +148,9 @@ class SlavePeer(HaPeer):
         try:
             if begins and self._comparison is not None:
                 connection.last_read = now
-                self._send_comparison(self._comparison.received(data, self.port.span))
+                self._send_comparison(self._comparison.received(data, self._link.span))
                 return
-            reported = connection.receive_reports(data, self.port.span, now)
+            reported = connection.receive_reports(data, self._link.span, now)
         except ProtocolError as error:
             self.fail(error)
             return
@@ -179,7 +159,7 @@ class SlavePeer(HaPeer):
             self.send_new()
         if reported:
             self._link.record_acknowledgement(self)
-        self.port.watch_log()
+        self._link.watch_log()
 
     @property
     def compares(self) -> bool:
@@ -200,8 +180,8 @@ class SlavePeer(HaPeer):
             self._end_comparison(found, comparison.end)
         elif comparison.asked is not None and comparison.asked is not self._comparing:
             self._comparing = comparison.asked
-            port = self.port
-            start_digest(port.store.log, port.disk, comparison.asked, self._has_digest)
+            link = self._link
+            start_digest(link.store.log, link.disk, comparison.asked, self._has_digest)
 
     def _has_digest(self, digest: bytes | OSError) -> None:
         if isinstance(digest, OSError):
@@ -214,6 +194,6 @@ class SlavePeer(HaPeer):
             self.connection.begin_proved(found.offset)
             self._link.record_begin(self)
             self.send_new()
-            self.port.watch_log()
+            self._link.watch_log()
             return
         self.dismiss(masters_refusal(found, end), kind=f"{self.host} {found.verdict}")

@@ -50,7 +50,7 @@ class Mastership:
     acks: int | None = None
 
 
-class ReplicaMasterLink:
+class ReplicaMasterLink(HaPort["ReplicaPeer"]):
     """HA port of the master of a group. It confirms messages by its sync state set.
 
     Until the first ``set_sync_state`` nothing is confirmed and sends are to be refused.
@@ -81,7 +81,9 @@ class ReplicaMasterLink:
                 mastership.master_epoch, end if epochs.epochs.epochs else store.log.start
             )
         )
-        self.store = store
+        if mastership.acks is not None:
+            store.confirmed.acknowledge_early()
+        super().__init__(store, disk, durable_only=durable_only, gather_s=0.0, rules=rules, tls=tls)
         self.settings = settings
         self.epochs = epochs
         self.members = SyncStateSet(
@@ -100,42 +102,14 @@ class ReplicaMasterLink:
         self.on_writable: Callable[[], None] = lambda: None
         """Called when ``is_writable`` may have changed."""
         self._acks = mastership.acks
-        self._durable_only = durable_only
         self._by_id: dict[int, ReplicaPeer] = {}
         self._confirming = False
-        if mastership.acks is not None:
-            store.confirmed.acknowledge_early()
-        self.port: HaPort[ReplicaPeer] = HaPort(
-            store,
-            disk,
-            lambda: ReplicaPeer(self),
-            durable_only=durable_only,
-            gather_s=0.0,
-            rules=rules,
-            tls=tls,
-            on_check=self._check_members,
-        )
 
-    async def listen(self, host: str, port: int) -> tuple[str, int]:
-        """Open the HA port for slaves, and return its host and port.
+    def make_peer(self) -> ReplicaPeer:
+        return ReplicaPeer(self)
 
-        Raises ConfigError if the port cannot be opened.
-        """
-        return await self.port.listen(host, port)
-
-    async def close(self) -> None:
-        """Close the HA port and all connections of slaves. This may be called twice."""
-        await self.port.close()
-
-    @property
-    def slaves(self) -> list[ReplicaPeer]:
-        """Connections of slaves that may copy."""
-        return self.port.slaves
-
-    @property
-    def refused(self) -> int:
-        """Number of connections that were closed because of the slave's permission or log."""
-        return self.port.refused
+    def check_in_sync(self, now: float) -> None:
+        self._ask_for_wanted(now)
 
     @property
     def is_writable(self) -> bool:
@@ -201,7 +175,7 @@ class ReplicaMasterLink:
         if replica_id is not None and self._by_id.get(replica_id) is slave:
             del self._by_id[replica_id]
             self.members.disconnect(replica_id)
-            if self.port.is_open:
+            if self.is_open:
                 self._ask_for_wanted(asyncio.get_running_loop().time())
 
     def record_acknowledgement(self, slave: ReplicaPeer, now: float) -> None:
@@ -214,9 +188,6 @@ class ReplicaMasterLink:
         if replica_id not in self.members.ids:
             self._ask_for_wanted(now)
         self._publish()
-
-    def _check_members(self, now: float) -> None:
-        self._ask_for_wanted(now)
 
     def _note_own_end(self, now: float) -> int:
         end = self.store.durable.value if self._durable_only else self.store.log.end
@@ -244,28 +215,25 @@ class ReplicaMasterLink:
         acknowledged = None if self._acks is None else members.acked_by(self._acks - 1)
         sole = members.is_writable and members.counted == {members.own_id}
         confirmed.note_replicas(members.confirmed, sole=sole, acknowledged=acknowledged)
-        if confirmed.value > before and not self._confirming and self.port.slaves:
+        if confirmed.value > before and not self._confirming and self.slaves:
             self._confirming = True
             asyncio.get_running_loop().call_later(CONFIRM_S, self._report_confirmed)
 
     def _report_confirmed(self) -> None:
         self._confirming = False
-        for slave in list(self.port.slaves):
+        for slave in list(self.slaves):
             slave.report_confirmed()
 
 
 class ReplicaPeer(HaPeer):
     """Connection of a slave, on the master's side."""
 
-    def __init__(self, link: ReplicaMasterLink) -> None:
-        super().__init__(link.port)
-        self._link = link
-        self._set_connection(0.0)
+    connection: ReplicaConnection
 
-    def _set_connection(self, now: float) -> None:
-        link = self._link
-        self.connection = ReplicaConnection(link.settings, link.epochs.epochs, now)
-        self.feed = self.connection
+    def __init__(self, link: ReplicaMasterLink) -> None:
+        super().__init__(link)
+        self._link = link
+        self.accepted(0.0)
 
     @property
     def replica_id(self) -> int | None:
@@ -274,7 +242,8 @@ class ReplicaPeer(HaPeer):
         return None if handshake is None else handshake.replica_id
 
     def accepted(self, now: float) -> None:
-        self._set_connection(now)
+        link = self._link
+        self.connection = ReplicaConnection(link.settings, link.epochs.epochs, now)
 
     def receive(self, data: bytes) -> None:
         connection = self.connection
@@ -284,7 +253,7 @@ class ReplicaPeer(HaPeer):
         begins = connection.next is None
         connection.confirmed = link.store.confirmed.value
         try:
-            said, reported = connection.receive(data, self.port.span, now)
+            said, reported = connection.receive(data, link.span, now)
         except ProtocolError as error:
             self.fail(error)
             return
@@ -302,7 +271,7 @@ class ReplicaPeer(HaPeer):
                 connection.next,
             )
             self.send_new()
-        self.port.watch_log()
+        link.watch_log()
 
     def send_new(self) -> None:
         self.connection.confirmed = self._link.store.confirmed.value

@@ -98,6 +98,8 @@ class ReplicaMasterPeer(CopyingPeer):
     - ``handshake``: the handshake with which the connection begins, or None.
     """
 
+    connection: ReplicaMaster
+
     def __init__(self, link: ReplicaSlaveLink, handshake: SlaveHandshake | None) -> None:
         super().__init__(link, handshake)
         self._link = link
@@ -105,14 +107,13 @@ class ReplicaMasterPeer(CopyingPeer):
         store_log = link.store.log
         own = OwnLog(store_log.start, store_log.end, link.epochs.epochs, link.master_epoch)
         now = asyncio.get_running_loop().time()
-        self.master = ReplicaMaster(link.settings, link.handshake, own, now)
-        self.connection = self.master
+        self.connection = ReplicaMaster(link.settings, link.handshake, own, now)
 
     def first_bytes(self) -> bytes:
-        return self.master.begin()
+        return self.connection.begin()
 
     def receive(self, data: bytes, now: float) -> None:
-        master = self.master
+        master = self.connection
         master.received(data, now)
         if master.cut_to is not None:
             if self._link.cut_to is None:
@@ -125,11 +126,11 @@ class ReplicaMasterPeer(CopyingPeer):
         super().store_received()
         if self.copies:
             store = self._link.store
-            store.confirmed.note_replicas(self.master.confirmed, sole=False)
+            store.confirmed.note_replicas(self.connection.confirmed, sole=False)
 
     def _save_epochs(self) -> None:
         """Save the epochs of the master if they are new. Nothing is stored meanwhile."""
-        epochs = self.master.epochs
+        epochs = self.connection.epochs
         if epochs == self._link.epochs.epochs:
             if not self.copies and not self._saving:
                 self._begin_when_durable()

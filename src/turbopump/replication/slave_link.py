@@ -98,6 +98,8 @@ class MasterPeer(CopyingPeer):
     - ``handshake``: the handshake with which the connection begins, or None.
     """
 
+    connection: MasterConnection
+
     def __init__(
         self, link: SlaveLink, wanted: int | None, handshake: SlaveHandshake | None
     ) -> None:
@@ -111,8 +113,7 @@ class MasterPeer(CopyingPeer):
             SlaveComparison(log_.start, log_.end, link.history.known) if wanted is None else None
         )
         self._reading = False
-        self.master = MasterConnection(link.settings, wanted or 0, loop.time())
-        self.connection = self.master
+        self.connection = MasterConnection(link.settings, wanted or 0, loop.time())
 
     def connected(self) -> None:
         if self._wanted is not None:
@@ -123,14 +124,14 @@ class MasterPeer(CopyingPeer):
         log.info("copying from the master address=%s from=%d by=%s", address, offset, self.kind)
 
     def first_bytes(self) -> bytes:
-        return (self._comparison or self.master).begin()
+        return (self._comparison or self.connection).begin()
 
     def receive(self, data: bytes, now: float) -> None:
         if self._comparison is not None:
             self.connection.last_read = now
             self._answer_digests(self._comparison, data)
         else:
-            self.master.received(data, now)
+            self.connection.received(data, now)
 
     def _answer_digests(self, comparison: SlaveComparison, data: bytes) -> None:
         """Answer the next request of the master in a comparison of the logs.
@@ -183,6 +184,5 @@ class MasterPeer(CopyingPeer):
         now = asyncio.get_running_loop().time()
         self._comparison = None
         self.copies = True
-        self.master = MasterConnection(self._link.settings, offset, now, proved=True)
-        self.connection = self.master
+        self.connection = MasterConnection(self._link.settings, offset, now, proved=True)
         self.data_received(comparison.rest)
