@@ -9,15 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from turbopump.replication.master import MasterSettings
+from turbopump.replication.slave_progress import SlaveProgress
 
 
 @dataclass(slots=True)
-class _Progress:
-    acked: int = -1
-    caught_up: float = float("-inf")
-    """Time at which the slave last had the whole log."""
-    report: float = 0.0
-    end_at_report: int = 0
+class _Progress(SlaveProgress):
     counts_from: int = 0
     """End of the log when an unproved slave connected, or 0 if the slave counts.
 
@@ -53,9 +49,7 @@ class InSyncSlaves:
         - ``end``: the end of the master's log.
         """
         if not proved:
-            self._slaves[slave, False] = _Progress(
-                -1, report=now, end_at_report=end, counts_from=end
-            )
+            self._slaves[slave, False] = _Progress(report=now, end_at_report=end, counts_from=end)
         elif (slave, True) in self._slaves:
             self._slaves[slave, True].acked = -1
 
@@ -76,15 +70,7 @@ class InSyncSlaves:
         - ``confirmed``: the offset up to which sends are answered.
         """
         one = self._slaves.setdefault((slave, proved), _Progress())
-        # Under load a slave never has the whole log. So a slave counts as caught up when it has
-        # everything that existed at its previous report, as in Apache Kafka.
-        if acked >= end:
-            one.caught_up = now
-        elif acked >= one.end_at_report and one.acked >= 0:
-            one.caught_up = max(one.caught_up, one.report)
-        one.acked = max(one.acked, acked)
-        one.report = now
-        one.end_at_report = end
+        one.acknowledge(acked, end, now)
         self.update(now, confirmed)
 
     def is_in_sync(self, slave: str, now: float, *, proved: bool = True) -> bool:

@@ -33,6 +33,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from turbopump.replication.slave_progress import NEVER, SlaveProgress
+
 EVERYTHING: Final = 1 << 62
 """Offset beyond the end of every log."""
 IDLE_S: Final = 15.0
@@ -43,29 +45,22 @@ JOIN_S: Final = 1.0
 """Seconds for which the confirmed offset waits for a slave that is about to join."""
 JOIN_AGAIN_S: Final = 10.0
 """Seconds after which a slave may try to join again."""
-_NEVER: Final = float("-inf")
 
 
 @dataclass(slots=True)
-class _Slave:
-    """Progress of one slave.
+class _Slave(SlaveProgress):
+    """Progress of one slave, and its state for the set.
 
-    - ``acked``: offset up to which it has the log, or -1 if unknown since it connected.
-    - ``caught_up``: time at which it last had the whole log.
     - ``must_leave``: True after the end of a connection, until the set is without the slave.
     - ``joins_until``, ``joins_from``: the time until which it counts because it is about to join,
       and the time before which that does not begin again.
     """
 
-    acked: int = -1
     connected: bool = False
     learner: bool = False
     must_leave: bool = False
-    caught_up: float = _NEVER
-    report: float = 0.0
-    end_at_report: int = 0
-    joins_until: float = _NEVER
-    joins_from: float = _NEVER
+    joins_until: float = NEVER
+    joins_from: float = NEVER
 
 
 class SyncStateSet:
@@ -182,7 +177,7 @@ class SyncStateSet:
         if slave is not None:
             slave.connected = False
             slave.must_leave = replica_id in self.counted
-            slave.caught_up = _NEVER
+            slave.caught_up = NEVER
 
     def acknowledge(self, replica_id: int, acked: int, end: int, now: float) -> None:
         """Record the offset up to which a slave has the log.
@@ -190,15 +185,7 @@ class SyncStateSet:
         - ``end``: the end of the master's log.
         """
         slave = self._slaves.setdefault(replica_id, _Slave())
-        # Under load a slave never has the whole log. So a slave counts as caught up when it has
-        # everything that existed at its previous report, as in Apache Kafka.
-        if acked >= end:
-            slave.caught_up = now
-        elif acked >= slave.end_at_report and slave.acked >= 0:
-            slave.caught_up = max(slave.caught_up, slave.report)
-        slave.acked = max(slave.acked, acked)
-        slave.report = now
-        slave.end_at_report = end
+        slave.acknowledge(acked, end, now)
         if replica_id in self.counted:
             self._confirm()
 
@@ -223,12 +210,11 @@ class SyncStateSet:
             return self.confirmed
         return max(ends[-count], self.confirmed)
 
-    def is_caught_up(self, replica_id: int, now: float) -> bool:
-        """Return True if a connected slave had the whole log in the last ``catch_up`` seconds."""
-        slave = self._slaves.get(replica_id)
-        return slave is not None and slave.connected and self._is_fresh(slave, now)
-
     def _is_fresh(self, slave: _Slave, now: float) -> bool:
+        """Return True if a slave had the whole log in the last ``catch_up`` seconds.
+
+        While nothing is stored, the last report may be ``IDLE_S`` old.
+        """
         if slave.connected and slave.acked >= self._own_end:
             return now - slave.report <= max(IDLE_S, self._catch_up)
         return now - slave.caught_up <= self._catch_up
