@@ -12,9 +12,10 @@
                        8 confirmed offset   size bytes of the log as they are
                                                           size 0 is a heartbeat
 
-Numbers are big-endian. The bytes of one frame belong to one epoch. They may begin and end anywhere
-in an entry. Readers accept frames that arrive in any pieces. RocketMQ's master does not: it reads a
-handshake of which only 12 bytes have arrived. So a slave sends it in one write.
+Numbers are big-endian. The bytes of one frame belong to one epoch. A frame may begin and end
+anywhere in an entry. Readers accept frames that arrive in any pieces. RocketMQ's master does not:
+it reads a handshake of which only 12 bytes have arrived. So a slave sends its handshake in one
+write.
 
 Values in, values out. Sockets, files and the loop are unknown here. Source: apache/rocketmq
 ``AutoSwitchHAClient``, ``AutoSwitchHAConnection``.

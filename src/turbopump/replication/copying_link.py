@@ -1,7 +1,7 @@
 """Connection of a broker that copies the log of its master. A lost connection is renewed.
 
 This module moves bytes and measures time: it connects, authenticates, stores what was received and
-acknowledges it. What both sides say is for the subclasses: ``slave_link.py`` for plain slaves,
+acknowledges it. Subclasses process what the master says: ``slave_link.py`` for plain slaves,
 ``replica_slave_link.py`` for replicas. The store decides what readers see. Topics, requests and
 name servers are unknown here.
 """

@@ -9,8 +9,8 @@
     8-8000         epoch 8 begins at offset 8000, where epoch 7 ends
 
 The rule that makes it safe: one master writes in an epoch, and it appends (epoch, end of its log)
-here, durable, before it stores its first message in it. A slave has the epochs of its master, also
-before it stores the first byte of one. So if two logs have an epoch that begins at the same offset,
+here, durable, before it stores its first message in it. A slave saves an epoch of its master before
+it stores the first byte of this epoch. So if two logs have an epoch that begins at the same offset,
 their bytes are the same up to the smaller end of it.
 
 An epoch without a message is forgotten when the next one begins at its start. RocketMQ keeps the

@@ -1,7 +1,7 @@
 """HA port of a broker that slaves copy from, and the connections of the slaves.
 
 This module moves bytes and measures time: it opens the port, lets the slaves authenticate, reads
-the log and sends it. What a slave says is for the subclasses: ``master_link.py`` for plain masters,
+the log and sends it. Subclasses process what a slave says: ``master_link.py`` for plain masters,
 ``replica_master_link.py`` for replicas. Topics, requests and name servers are unknown here.
 """
 

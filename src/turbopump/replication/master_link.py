@@ -1,4 +1,4 @@
-"""HA port of a plain master, and what it does with the acknowledgements of its slaves.
+"""HA port of a plain master. It confirms messages by the acknowledgements of its slaves.
 
 ``master.py`` decides about sending, refusing and acknowledging; the store decides what readers see;
 ``ha_port.py`` moves the bytes. Topics, requests and name servers are unknown here.

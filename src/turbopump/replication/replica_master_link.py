@@ -35,7 +35,7 @@ Apache's 5.3.3 slave does not learn of it in time if its master dies before: its
 
 @dataclass(frozen=True, slots=True)
 class Mastership:
-    """What a replica needs to know to be the master.
+    """Identity of a replica as the master, and the rules by which it confirms messages.
 
     - ``own_id``: its id at the controller.
     - ``master_epoch``: the epoch of its election.

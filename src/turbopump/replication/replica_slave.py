@@ -1,8 +1,8 @@
 """Decisions of a slave in replication between replicas.
 
 The slave compares its epochs with those of its master, and then knows one of three things: up to
-where its log must be cut, from where on it copies, or why it must not copy. It takes the epochs of
-the master before it stores the first byte of one.
+where its log must be cut, from where on it copies, or why it must not copy. The slave takes over an
+epoch of the master before it stores the first byte of this epoch.
 
 Values in, values out: received bytes and times (monotonic seconds) go in; reports and bytes for the
 log come out. Sockets, files and the loop are unknown here. Source: apache/rocketmq

@@ -1,4 +1,4 @@
-"""Connection of a plain slave to its master: what the two say before the log is copied.
+"""Connection of a plain slave to its master. The logs are compared before new bytes are copied.
 
 ``slave.py`` decides about accepting and acknowledging; ``copying_link.py`` moves the bytes. Topics,
 requests and name servers are unknown here.
