@@ -47,13 +47,7 @@ from turbopump.broker.handlers.statistics import StatisticsHandler
 from turbopump.broker.handlers.topics import TopicsHandler
 from turbopump.broker.handlers.transactions import TransactionsHandler
 from turbopump.broker.handlers.unserved import UnservedHandler
-from turbopump.broker.housekeeping import (
-    FILES_CHECK_S,
-    SPACE_INTERVAL_S,
-    STALL_CHECK_S,
-    StallWatch,
-    Timetable,
-)
+from turbopump.broker.housekeeping import FILES_CHECK_S, SPACE_INTERVAL_S, STALL_CHECK_S, StallWatch
 from turbopump.broker.log_repair import Range
 from turbopump.broker.metrics.all_metrics import metrics_of
 from turbopump.broker.metrics.broker_state import add_readiness
@@ -79,7 +73,6 @@ from turbopump.broker.stored import Stored, open_stored
 from turbopump.broker.tables import SAVE_AGAIN_S, Tables
 from turbopump.clock import Clock, SystemClock
 from turbopump.config.broker_config import BROKER_KEYS, BrokerConfig, check_together
-from turbopump.config.metrics import MetricsExporterType
 from turbopump.config.running import RunningConfiguration
 from turbopump.disk.disk import Disk
 from turbopump.disk.system_disk import SystemDisk
@@ -87,10 +80,10 @@ from turbopump.errors import NotStartedError
 from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.health_port import HealthPort
 from turbopump.remoting.metrics_port import MetricsPort
-from turbopump.remoting.metrics_reports import MetricsReports
+from turbopump.remoting.published_metrics import PublishedMetrics
 from turbopump.remoting.router import Authorise, Router
-from turbopump.remoting.server_metrics import ServerMetrics
 from turbopump.store.message_store import MessageStore
+from turbopump.timetable import Timetable
 
 log = logging.getLogger(__name__)
 
@@ -158,10 +151,7 @@ class Broker:
         self._parts: Parts | None = None
         self.acting: Acting | None = None
         """Work of this slave while its master is away. None without `enableSlaveActingMaster`."""
-        self.metrics_port: MetricsPort | None = None
-        """Port of `/metrics` of the started broker. It may be closed."""
-        self._measuring: ServerMetrics | None = None
-        self._metrics_reports: MetricsReports | None = None
+        self._metrics: PublishedMetrics | None = None
         self.host = config.bind_address
         self.port = config.listen_port
         self.address = ""
@@ -191,6 +181,11 @@ class Broker:
         Raises NotStartedError before ``start`` and after ``close``.
         """
         return self.parts.stored.tables
+
+    @property
+    def metrics_port(self) -> MetricsPort | None:
+        """Port of `/metrics` of the started broker, which may be closed. None before the start."""
+        return None if self._metrics is None else self._metrics.port
 
     async def start(self) -> None:
         """Open the store, listen for clients, and register with the name servers.
@@ -319,24 +314,15 @@ class Broker:
         may_read = None
         if self.access is not None:
             may_read = self.access.control.may_read_metrics
-        turns = parts.stored.turns
         metrics = metrics_of(parts)
         add_readiness(metrics, self.readiness.reasons)
-        self._measuring = ServerMetrics(parts.listening.server)
-        self._measuring.add_to(metrics)
-        self._metrics_reports = MetricsReports(self.config, metrics, turns)
-        self._metrics_reports.start()
-        self.metrics_port = MetricsPort(self.config, metrics, may_read)
-        if self.config.metrics_exporter_type is MetricsExporterType.PROM:
-            await self.metrics_port.open(self.config.metrics_prom_exporter_port)
+        server, turns = parts.listening.server, parts.stored.turns
+        self._metrics = PublishedMetrics(self.config, server, metrics, may_read, turns)
+        await self._metrics.start(self.config.metrics_prom_exporter_port)
 
     async def _end_metrics(self) -> None:
-        if self.metrics_port is not None:
-            self.metrics_port.close()
-        if self._metrics_reports is not None:
-            await self._metrics_reports.close()
-        if self._measuring is not None:
-            self._measuring.stop()
+        if self._metrics is not None:
+            await self._metrics.close()
 
     def _fetch_damaged(self) -> None:
         """Request the damaged parts of the log from another broker. The recovery has found these

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from pathlib import Path
 
 from turbopump.auth.server_access import (
@@ -20,7 +19,6 @@ from turbopump.auth.server_access import (
 )
 from turbopump.clock import Clock, SystemClock
 from turbopump.config.controller_config import CONTROLLER_KEYS, ControllerConfig
-from turbopump.config.metrics import MetricsExporterType
 from turbopump.config.running import RunningConfiguration
 from turbopump.controller.broker_handlers import BrokerHandlers, Connections
 from turbopump.controller.decided_groups import DecidedGroups
@@ -38,12 +36,11 @@ from turbopump.protocol.requests.controller import ControllerMetadata
 from turbopump.remoting.answer_times import AnswerTimes
 from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.health_port import HealthPort
-from turbopump.remoting.metrics_port import MetricsPort
-from turbopump.remoting.metrics_reports import MetricsReports
+from turbopump.remoting.published_metrics import PublishedMetrics
 from turbopump.remoting.router import Authorise, Router
 from turbopump.remoting.server import RemotingServer
-from turbopump.remoting.server_metrics import ServerMetrics
 from turbopump.remoting.wire import Wire
+from turbopump.timetable import Timetable
 
 log = logging.getLogger(__name__)
 
@@ -118,20 +115,19 @@ class Controller:
             per_address=config.max_connections_per_address,
             tls=config.server_tls,
         )
-        self._measuring = ServerMetrics(self._server)
-        self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
+        self._timetable = Timetable()
         self._scanned = 0.0
+        self._next_scan: asyncio.TimerHandle | None = None
         self._loading: asyncio.Task[None] | None = None
         self._address = ""
         self._unready = "the controller is starting"
         self._health = HealthPort(config, self.unready_reasons)
         metrics = metrics_of(config, self.groups, self.liveness, self.times, lambda: self.leader)
-        self._measuring.add_to(metrics)
         may_read = None
         if self.access is not None:
             may_read = self.access.control.may_read_metrics
-        self.metrics_port = MetricsPort(config, metrics, may_read)
-        self._metrics_reports = MetricsReports(config, metrics)
+        self._metrics = PublishedMetrics(config, self._server, metrics, may_read)
+        self.metrics_port = self._metrics.port
 
     @property
     def address(self) -> str:
@@ -163,13 +159,11 @@ class Controller:
         self._scanned = self._clock.monotonic()
         self._scan()
         if self.access is not None:
-            self._repeat(LOOK_INTERVAL_S, self.access.check_file)
+            self._timetable.every(LOOK_INTERVAL_S, self.access.check_file)
         await self._decisions.open(self._address, self._leader_changed)
         if self._loading is not None:
             await asyncio.wait([self._loading])
-        if config.metrics_exporter_type is MetricsExporterType.PROM:
-            await self.metrics_port.open(config.metrics_prom_exporter_port)
-        self._metrics_reports.start()
+        await self._metrics.start(config.metrics_prom_exporter_port)
         self._unready = ""
         log.info("controller ready address=%s leader=%s", self._address, self.leader)
         return bound
@@ -180,11 +174,10 @@ class Controller:
         This may be called twice.
         """
         self._unready = "the controller is stopping"
-        for timer in self._timers.values():
-            timer.cancel()
-        self.metrics_port.close()
-        await self._metrics_reports.close()
-        self._measuring.stop()
+        self._timetable.close()
+        if self._next_scan is not None:
+            self._next_scan.cancel()
+        await self._metrics.close()
         if self._loading is not None:
             self._loading.cancel()
             await asyncio.gather(self._loading, return_exceptions=True)
@@ -252,8 +245,8 @@ class Controller:
 
     def _scan(self) -> None:
         """Remove silent replicas, now and repeatedly."""
-        interval = self.config.scan_not_active_broker_interval / 1000
-        self._timers[self._scan] = asyncio.get_running_loop().call_later(interval, self._scan)
+        interval = self.config.scan_not_active_broker_interval / 1000  # it may have changed
+        self._next_scan = asyncio.get_running_loop().call_later(interval, self._scan)
         now = self._clock.monotonic()
         late = now - self._scanned - interval
         self._scanned = now
@@ -270,15 +263,6 @@ class Controller:
         number = self._connections.end(connection)
         if number is not None:
             self.groups.note_deaths(self.liveness.end_connection(number), "connection ended")
-
-    def _repeat(self, seconds: float, call: Callable[[], None]) -> None:
-        """Call a function every ``seconds``, until the controller is closed."""
-
-        def run() -> None:
-            self._repeat(seconds, call)
-            call()
-
-        self._timers[call] = asyncio.get_running_loop().call_later(seconds, run)
 
 
 def _configured_decisions(config: ControllerConfig, disk: Disk | None, clock: Clock) -> Decisions:

@@ -4,15 +4,12 @@ Every event becomes a call of the table, with the current time as an argument. F
 unknown here.
 """
 
-import asyncio
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from turbopump.auth.server_access import LOOK_INTERVAL_S, NoAccessControl, ServerAccess
 from turbopump.clock import Clock, SystemClock
-from turbopump.config.metrics import MetricsExporterType
 from turbopump.config.namesrv_config import NAMESRV_KEYS, NamesrvConfig
 from turbopump.config.running import RunningConfiguration
 from turbopump.disk.disk import Disk
@@ -25,12 +22,11 @@ from turbopump.namesrv.route_handlers import RouteHandlers
 from turbopump.namesrv.route_table import RouteTable
 from turbopump.remoting.answer_times import AnswerTimes
 from turbopump.remoting.health_port import HealthPort
-from turbopump.remoting.metrics_port import MetricsPort
-from turbopump.remoting.metrics_reports import MetricsReports
+from turbopump.remoting.published_metrics import PublishedMetrics
 from turbopump.remoting.router import Authorise, Router
 from turbopump.remoting.server import RemotingServer
-from turbopump.remoting.server_metrics import ServerMetrics
 from turbopump.remoting.wire import Wire
+from turbopump.timetable import Timetable
 
 log = logging.getLogger(__name__)
 
@@ -97,17 +93,15 @@ class NameServer:
             per_address=self.config.max_connections_per_address,
             tls=self.config.server_tls,
         )
-        self._measuring = ServerMetrics(self._server)
-        self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
+        self._timetable = Timetable()
         self._unready = "the name server is starting"
         self._health = HealthPort(self.config, self.unready_reasons)
         may_read = None
         if self.access is not None:
             may_read = self.access.control.may_read_metrics
         metrics = metrics_of(self.config, self.table, self.times)
-        self._measuring.add_to(metrics)
-        self.metrics_port = MetricsPort(self.config, metrics, may_read)
-        self._metrics_reports = MetricsReports(self.config, metrics)
+        self._metrics = PublishedMetrics(self.config, self._server, metrics, may_read)
+        self.metrics_port = self._metrics.port
 
     async def start(self, host: str | None = None, port: int | None = None) -> tuple[str, int]:
         """Open the port of the name server, and return its host and port.
@@ -125,13 +119,11 @@ class NameServer:
             self.config.bind_address if host is None else host,
             self.config.listen_port if port is None else port,
         )
-        self._repeat(self.config.scan_not_active_broker_interval / 1000, self._expire)
-        self._repeat(LIST_KV_S, self._list_kv)
+        self._timetable.every(self.config.scan_not_active_broker_interval / 1000, self._expire)
+        self._timetable.every(LIST_KV_S, self._list_kv)
         if self.access is not None:
-            self._repeat(LOOK_INTERVAL_S, self.access.check_file)
-        if self.config.metrics_exporter_type is MetricsExporterType.PROM:
-            await self.metrics_port.open(self.config.namesrv_metrics_port)
-        self._metrics_reports.start()
+            self._timetable.every(LOOK_INTERVAL_S, self.access.check_file)
+        await self._metrics.start(self.config.namesrv_metrics_port)
         self._unready = ""
         log.info("name server ready address=%s:%d", *bound)
         return bound
@@ -142,26 +134,14 @@ class NameServer:
         This may be called twice.
         """
         self._unready = "the name server is stopping"
-        for timer in self._timers.values():
-            timer.cancel()
-        self.metrics_port.close()
-        await self._metrics_reports.close()
-        self._measuring.stop()
+        self._timetable.close()
+        await self._metrics.close()
         await self._server.close()
         self._health.pages.close()
 
     def unready_reasons(self) -> list[str]:
         """Return the reason why the name server serves nobody now, or an empty list."""
         return [self._unready] if self._unready else []
-
-    def _repeat(self, seconds: float, call: Callable[[], None]) -> None:
-        """Call a function every ``seconds``, until the name server is closed."""
-
-        def run() -> None:
-            self._repeat(seconds, call)
-            call()
-
-        self._timers[call] = asyncio.get_running_loop().call_later(seconds, run)
 
     def _list_kv(self) -> None:
         for namespace, key, text in self.kv.entries():

@@ -15,7 +15,6 @@ from tests.unit.broker.talking import SMALL, Talk, converse, pull, talking, watc
 from tests.waits import until
 
 from turbopump.broker.broker import Broker
-from turbopump.broker.housekeeping import Timetable
 from turbopump.config.broker_config import BrokerConfig
 from turbopump.errors import ConfigError, NotStartedError
 from turbopump.message.batch import encode_batch
@@ -25,6 +24,7 @@ from turbopump.protocol.requests.groups import SubscriptionGroupConfig
 from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.remoting import server
 from turbopump.store.log.scanner import EntryWalk
+from turbopump.timetable import Timetable
 
 
 @in_loop(watched)

@@ -10,9 +10,9 @@ from tests.simulation.world.simulation import Simulation
 from tests.unit.broker.talking import Talk, in_virtual_time, simulated_broker
 from tests.unit.store.looked_up import find_by_key
 
-from turbopump.broker.housekeeping import Timetable
 from turbopump.store.repair import scrub
 from turbopump.store.repair.scrub import FIRST_REST_S
+from turbopump.timetable import Timetable
 
 
 @in_loop(on_a_client_s_host)

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.loops import in_loop
 
-from turbopump.broker.housekeeping import Timetable
+from turbopump.timetable import Timetable
 
 
 class HandClock(asyncio.SelectorEventLoop):
