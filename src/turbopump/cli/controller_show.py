@@ -56,7 +56,7 @@ async def show_controllers(servers: Servers, controller: str | None, output: str
     leaders = {row["leader"] for row in rows if row.get("leader")}
     if not leaders:
         complain(
-            "no controller leads: no master can be elected, and the present masters go on; read "
+            "no controller leads: no master can be elected, and the present masters continue; read "
             "the logs of the controllers"
         )
     elif len(leaders) > 1:

@@ -63,7 +63,7 @@ class _Stored(NamedTuple):
 
 
 class EtcdDecisions:
-    """Decisions in etcd. ``start`` begins to campaign for the leadership, and ``close`` ends it.
+    """Decisions in etcd. ``open`` begins to campaign for the leadership, and ``close`` ends it.
 
     - ``calls``: the connection to etcd.
     - ``group``: name of the group of controllers; others in the same etcd have their own keys.
@@ -101,7 +101,7 @@ class EtcdDecisions:
 
         - ``address``: the address of this controller, which the others report to brokers while it
           leads.
-        - ``on_change``: called when another controller leads or none does, and at the begin of each
+        - ``on_change``: called when another controller leads or none does, and at the start of each
           term of this one, which must load all groups again.
         """
         self._address = address
@@ -243,7 +243,7 @@ class EtcdDecisions:
             return await self._repeated_call("kv/txn", request)
         except EtcdError as error:
             log.error(
-                "cannot %s: etcd cannot be used; the present masters go on with their present "
+                "cannot %s: etcd cannot be used; the present masters continue with their present "
                 "replicas cause=%s",
                 what,
                 error,
@@ -407,7 +407,7 @@ class EtcdDecisions:
         self._trouble_at = now
         log.error(
             "etcd cannot be used: this controller cannot lead; while none leads, no master is "
-            "elected, and the present masters go on with their present replicas cause=%s",
+            "elected, and the present masters continue with their present replicas cause=%s",
             error,
         )
 

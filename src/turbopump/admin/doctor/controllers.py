@@ -56,7 +56,7 @@ def _judge_leader(found: Findings, states: Sequence[ControllerState]) -> None:
     leaders = sorted({one.leader for one in states if one.leader is not None})
     if not leaders:
         found.wrong(
-            "none leads: no master can be elected; the present masters go on with their present "
+            "none leads: no master can be elected; the present masters continue with their present "
             "replicas",
             "start the controller, or read its log"
             if is_alone
