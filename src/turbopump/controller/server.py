@@ -32,9 +32,14 @@ from turbopump.controller.metrics import metrics_of
 from turbopump.controller.operator_handlers import OperatorHandlers
 from turbopump.controller.role_notices import RoleNotices
 from turbopump.disk.disk import Disk
-from turbopump.protocol.requests.controller import ControllerMetadata
+from turbopump.protocol.requests.controller import (
+    ControllerMetadata,
+    GetControllerConfig,
+    UpdateControllerConfig,
+)
 from turbopump.remoting.answer_times import AnswerTimes
 from turbopump.remoting.client import RemotingClient
+from turbopump.remoting.configuration_handlers import ConfigurationHandlers
 from turbopump.remoting.health_port import HealthPort
 from turbopump.remoting.published_metrics import PublishedMetrics
 from turbopump.remoting.router import Authorise, Router
@@ -103,7 +108,10 @@ class Controller:
         self.router = router = Router(authorise)
         (self.access or NoAccessControl()).add_to(router)
         BrokerHandlers(self.groups, self.liveness, self._connections, self._clock).add_to(router)
-        OperatorHandlers(self.groups, self.liveness, running, self.metadata, disk).add_to(router)
+        OperatorHandlers(self.groups, self.liveness, self.metadata).add_to(router)
+        ConfigurationHandlers(running, disk).add_to(
+            router, GetControllerConfig, UpdateControllerConfig
+        )
         self.times = AnswerTimes()
         """Times of the answers."""
         self._server = RemotingServer(

@@ -1,8 +1,8 @@
 """Handlers of a name server for requests by operators.
 
-The requests concern the KV configuration, lists of special topics, topics registered by hand, and
-the configuration of the server. The answer to a change is sent when the change is on the disk.
-Sockets are unknown here. Codes follow apache/rocketmq `DefaultRequestProcessor`.
+The requests concern the KV configuration, lists of special topics, and topics registered by hand.
+The answer to a change of the KV configuration is sent when the change is on the disk. Sockets are
+unknown here. Codes follow apache/rocketmq `DefaultRequestProcessor`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,7 @@ import logging
 from functools import partial
 from typing import Final
 
-from turbopump.config import properties
-from turbopump.config.running import ReadOnlyKeyError, RunningConfiguration
-from turbopump.disk.disk import Disk
-from turbopump.errors import ConfigError
-from turbopump.log_keys import LogKeys
+from turbopump.config.running import RunningConfiguration
 from turbopump.namesrv.kv_table import KvTable
 from turbopump.namesrv.route_table import RouteTable
 from turbopump.protocol.codes import ResponseCode
@@ -36,18 +32,12 @@ _UNIT_LISTS: Final[tuple[tuple[type[Request[TopicList]], int, int], ...]] = (
 
 
 class OperatorHandlers:
-    """Handlers of one name server for requests by operators.
+    """Handlers of one name server for requests by operators."""
 
-    - ``disk``: the storage for changed settings, or None to keep them in memory only.
-    """
-
-    def __init__(
-        self, running: RunningConfiguration, table: RouteTable, kv: KvTable, disk: Disk | None
-    ) -> None:
+    def __init__(self, running: RunningConfiguration, table: RouteTable, kv: KvTable) -> None:
         self._running = running
         self._table = table
         self._kv = kv
-        self._disk = disk
 
     def add_to(self, router: Router) -> None:
         """Register these handlers with a router."""
@@ -62,8 +52,6 @@ class OperatorHandlers:
         router.add(requests.GetSystemTopicList, self.system_topics)
         for request, mask, flags in _UNIT_LISTS:
             router.add(request, partial(self._flagged_topics, mask, flags))
-        router.add(requests.UpdateNamesrvConfig, self.update_config)
-        router.add(requests.GetNamesrvConfig, self.get_config)
 
     # --- the KV configuration
 
@@ -182,22 +170,3 @@ class OperatorHandlers:
                 "disable: this name server does not list topics (enableTopicList=false)",
             )
         return Response(TopicList(topic_list=self._table.topics_flagged(mask, flags)))
-
-    # --- the server's own configuration
-
-    def get_config(
-        self, request: requests.GetNamesrvConfig, context: RequestContext
-    ) -> Response[None]:
-        return Response(body=properties.encode(self._running.all_texts()).encode())
-
-    async def update_config(
-        self, request: requests.UpdateNamesrvConfig, context: RequestContext
-    ) -> Response[None]:
-        try:
-            changed = self._running.change_keys(context.body.decode("utf-8", "replace"))
-        except ReadOnlyKeyError as error:
-            return refusal(ResponseCode.NO_PERMISSION, str(error))
-        except ConfigError as error:
-            return refusal(ResponseCode.SYSTEM_ERROR, str(error))
-        log.warning("configuration changed %s peer=%s", LogKeys(changed), context.peer.peer)
-        return Response(remark=await self._running.write_changes(changed, self._disk))

@@ -20,7 +20,9 @@ from turbopump.namesrv.operator_handlers import OperatorHandlers
 from turbopump.namesrv.registration_handlers import RegistrationHandlers
 from turbopump.namesrv.route_handlers import RouteHandlers
 from turbopump.namesrv.route_table import RouteTable
+from turbopump.protocol.requests.namesrv import GetNamesrvConfig, UpdateNamesrvConfig
 from turbopump.remoting.answer_times import AnswerTimes
+from turbopump.remoting.configuration_handlers import ConfigurationHandlers
 from turbopump.remoting.health_port import HealthPort
 from turbopump.remoting.published_metrics import PublishedMetrics
 from turbopump.remoting.router import Authorise, Router
@@ -81,7 +83,8 @@ class NameServer:
         (self.access or NoAccessControl()).add_to(router)
         RegistrationHandlers(self.config, self.table, self.kv, self._clock).add_to(router)
         RouteHandlers(self.config, self.table, self.kv, self._clock).add_to(router)
-        OperatorHandlers(running, self.table, self.kv, disk).add_to(router)
+        OperatorHandlers(running, self.table, self.kv).add_to(router)
+        ConfigurationHandlers(running, disk).add_to(router, GetNamesrvConfig, UpdateNamesrvConfig)
         self.times = AnswerTimes()
         """Times of the answers."""
         self._server = RemotingServer(
