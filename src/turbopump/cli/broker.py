@@ -67,10 +67,7 @@ def command(
     if show:
         serving.print_effective(config, file, given)
         return
-    serving.refuse_open_bind(
-        config.bind_address, insecure=insecure, authentication=config.authentication_enabled
-    )
-    serving.refuse_open_metrics(config, insecure=insecure)
+    serving.refuse_open_ports(config, config.bind_address, insecure=insecure)
     service = ServiceManager()
     serving.serve(_running(config, file, service), service)
 

@@ -48,10 +48,7 @@ def command(file: Path | None, show: bool, insecure: bool, **given: Any) -> None
     if show:
         serving.print_effective(config, file, given)
         return
-    serving.refuse_open_bind(
-        config.bind_address, insecure=insecure, authentication=config.authentication_enabled
-    )
-    serving.refuse_open_metrics(config, insecure=insecure)
+    serving.refuse_open_ports(config, config.bind_address, insecure=insecure)
     controller = None
     if config.enable_controller_in_namesrv:
         from turbopump.config.controller_config import load_controller_in_namesrv

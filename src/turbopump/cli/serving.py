@@ -216,6 +216,16 @@ def server_options(file_name: str, port: int) -> Callable[[Callable[..., T]], Ca
     return decorate
 
 
+def refuse_open_ports(config: MetricsConfig, host: str, *, insecure: bool) -> None:
+    """Raise ConfigError if strangers could use a server, or read its metrics.
+
+    - ``host``: the interface on which the server listens.
+    - ``insecure``: allow both.
+    """
+    refuse_open_bind(host, insecure=insecure, authentication=config.authentication_enabled)
+    _refuse_open_metrics(config, insecure=insecure)
+
+
 def refuse_open_bind(host: str, *, insecure: bool, authentication: bool = False) -> None:
     """Raise ConfigError if a server without access control can be reached from other machines.
 
@@ -230,11 +240,7 @@ def refuse_open_bind(host: str, *, insecure: bool, authentication: bool = False)
         )
 
 
-def refuse_open_metrics(config: MetricsConfig, *, insecure: bool) -> None:
-    """Raise ConfigError if strangers could read the metrics of a server.
-
-    ``insecure`` allows this.
-    """
+def _refuse_open_metrics(config: MetricsConfig, *, insecure: bool) -> None:
     host = config.metrics_host
     if (
         insecure
