@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 COMMANDS: Final = {
     "show": ("turbopump.cli.controller_show", "show_controllers"),
     "replicas": ("turbopump.cli.controller_show", "show_replicas"),
-    "elect": ("turbopump.cli.controller_elect", "command"),
-    "clean": ("turbopump.cli.controller_clean", "command"),
+    "elect": ("turbopump.cli.controller_change", "elect"),
+    "clean": ("turbopump.cli.controller_change", "clean"),
     "config": ("turbopump.cli.server_config", "controller"),
     "ping": ("turbopump.cli.server_ping", "controller"),
 }

@@ -3,7 +3,8 @@ servers."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
+from functools import partial
 
 import click
 
@@ -113,13 +114,8 @@ async def set_on_brokers(
     members = await facet.list(cluster) if broker is None else [await facet.find(broker)]
     for one in members:
         before = await facet.settings(one.address)
-        if dry_run:
-            changes += _planned(one.label, before, wanted)
-            continue
-        try:
-            changes += _made(one.label, await facet.change_settings(one.address, wanted))
-        except TurbopumpError as error:
-            changes += _failed(one.label, before, wanted, error)
+        change = partial(facet.change_settings, one.address, wanted)
+        changes += await _set_on(one.label, before, wanted, change, dry_run=dry_run)
     return show_changes(output, changes, dry_run=dry_run)
 
 
@@ -180,14 +176,26 @@ async def _set_on_each(
     changes: list[Change] = []
     for address in addresses:
         before = (await facet.settings(address))[address]
-        if dry_run:
-            changes += _planned(address, before, wanted)
-            continue
-        try:
-            changes += _made(address, await facet.change_settings(wanted, address))
-        except TurbopumpError as error:
-            changes += _failed(address, before, wanted, error)
+        change = partial(facet.change_settings, wanted, address)
+        changes += await _set_on(address, before, wanted, change, dry_run=dry_run)
     return show_changes(output, changes, dry_run=dry_run)
+
+
+async def _set_on(
+    where: str,
+    before: Mapping[str, str],
+    wanted: Mapping[str, str],
+    change: Callable[[], Awaitable[Iterable[SettingChange]]],
+    *,
+    dry_run: bool,
+) -> list[Change]:
+    """Change settings of one server, or with ``dry_run`` only list the changes."""
+    if dry_run:
+        return _planned(where, before, wanted)
+    try:
+        return _made(where, await change())
+    except TurbopumpError as error:
+        return _failed(where, before, wanted, error)
 
 
 def _planned(where: str, before: Mapping[str, str], wanted: Mapping[str, str]) -> list[Change]:
