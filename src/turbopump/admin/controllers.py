@@ -10,8 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from turbopump.admin.cluster import Servers, broker_named, change_each
-from turbopump.admin.settings import SettingChange, change_settings, exchange_checked, read_settings
+from turbopump.admin.cluster import Servers, broker_named
+from turbopump.admin.settings import (
+    SettingChange,
+    change_settings_of_each,
+    exchange_checked,
+    read_settings,
+)
 from turbopump.config import properties
 from turbopump.config.addresses import parse_addresses
 from turbopump.errors import ClientError, ConfigError, NotFoundError, ProtocolError, RemotingError
@@ -327,18 +332,13 @@ class Controllers:
         after. Raises ConfigError if ``wanted`` is empty, and ClientError if a controller failed;
         the error lists all. Java: ``updateControllerConfig``.
         """
-
-        async def change(address: str) -> list[SettingChange]:
-            return await change_settings(
-                self._servers,
-                address,
-                wanted,
-                read=GetControllerConfig(),
-                update=UpdateControllerConfig(),
-            )
-
-        done = await change_each(await self._those(controller), change)
-        return [one for changes in done.values() for one in changes]
+        return await change_settings_of_each(
+            self._servers,
+            await self._those(controller),
+            wanted,
+            read=GetControllerConfig(),
+            update=UpdateControllerConfig(),
+        )
 
     async def _those(self, controller: str | None) -> list[str]:
         if controller is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from turbopump.admin.cluster import Servers, change_each
-from turbopump.admin.settings import SettingChange, change_settings, read_settings
+from turbopump.admin.settings import SettingChange, change_settings_of_each, read_settings
 from turbopump.protocol.requests.namesrv import (
     AddWritePerm,
     GetNamesrvConfig,
@@ -58,18 +58,13 @@ class NameServers:
         and after. Raises ConfigError if ``wanted`` is empty, and ClientError if a name server
         failed; the error lists all. Java: ``updateNameServerConfig``.
         """
-
-        async def change(address: str) -> list[SettingChange]:
-            return await change_settings(
-                self._servers,
-                address,
-                wanted,
-                read=GetNamesrvConfig(),
-                update=UpdateNamesrvConfig(),
-            )
-
-        done = await change_each(self._those(server), change)
-        return [one for changes in done.values() for one in changes]
+        return await change_settings_of_each(
+            self._servers,
+            self._those(server),
+            wanted,
+            read=GetNamesrvConfig(),
+            update=UpdateNamesrvConfig(),
+        )
 
     async def wipe_write_permission(self, broker: str, server: str | None = None) -> dict[str, int]:
         """Remove the write permission of a broker, so that clients send to other brokers.

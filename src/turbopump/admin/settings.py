@@ -1,15 +1,16 @@
 """Settings of running servers: reading them, and changing them with the old and the new value.
 
-Brokers and name servers share this module. Source of the requests: apache/rocketmq
+All kinds of servers share this module. Source of the requests: apache/rocketmq
 ``DefaultMQAdminExtImpl``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from turbopump.admin.cluster import change_each
 from turbopump.config import properties
 from turbopump.errors import ConfigError, RemotingError
 from turbopump.protocol.codes import ResponseCode
@@ -95,3 +96,24 @@ async def change_settings(
         SettingChange(address, key, before.get(key), after.get(key), value)
         for key, value in wanted.items()
     ]
+
+
+async def change_settings_of_each(
+    servers: RemotingClient,
+    addresses: Iterable[str],
+    wanted: Mapping[str, str],
+    *,
+    read: Request[Any],
+    update: Request[Any],
+) -> list[SettingChange]:
+    """Change settings of each server, also after a failure. Return one change for each server and
+    key.
+
+    Raises ConfigError if ``wanted`` is empty, and the errors of ``change_each``.
+    """
+
+    async def change(address: str) -> list[SettingChange]:
+        return await change_settings(servers, address, wanted, read=read, update=update)
+
+    done = await change_each(addresses, change)
+    return [one for changes in done.values() for one in changes]
