@@ -18,6 +18,7 @@ from tests.simulation.world.loop import SimulatedLoop
 from turbopump.broker import housekeeping, saved_table
 from turbopump.cli.log_output import WAITED_FOR
 from turbopump.compiled import KIND
+from turbopump.repeated_line import report_all
 
 settings.register_profile("turbopump", parent=examples())
 settings.load_profile("turbopump")
@@ -77,10 +78,12 @@ def pytest_report_header() -> str:
 @pytest.fixture(autouse=True)
 def _no_log_is_left() -> Iterator[None]:
     """A command that ran in this process would log to its standard error, which is closed, for all
-    that come after it."""
+    that come after it. A loop in another thread would log the lines that it counted ten seconds
+    later, in another test."""
     loggers = [logging.getLogger(name) for name in ("turbopump", *WAITED_FOR)]
     before = [(logger, logger.handlers[:], logger.level) for logger in loggers]
     yield
     for logger, handlers, level in before:
         logger.handlers[:] = handlers
         logger.setLevel(level)
+    report_all()

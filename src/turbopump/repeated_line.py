@@ -90,9 +90,9 @@ class RepeatedLine:
 
     def report(self) -> None:
         """Log the counted lines of this statement now, and start to count from 0."""
-        for counted in self._counted.values():
+        ended, self._counted = self._counted, {}
+        for counted in ended.values():
             self._report(counted)
-        self._counted.clear()
 
     def _report_later(self, key: int) -> None:
         # The timer runs in an empty context, independent of the caller that logged first.
