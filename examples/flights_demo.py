@@ -38,7 +38,7 @@ from turbopump import Message, Producer
 from turbopump.spark import archive as lakes
 from turbopump.spark import end_session, rocketmq_session
 from turbopump.spark.pipelines import ArchiveReport, archive, json_bodies, query
-from turbopump.spark.pipelines.running import RowProgress
+from turbopump.spark.pipelines.row_progress import RowProgress
 
 TOPIC = "flights"
 SEND_AT_ONCE = 16

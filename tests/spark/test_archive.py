@@ -33,9 +33,8 @@ from turbopump.spark import archive as lakes
 from turbopump.spark.job_metrics import JobMetrics
 from turbopump.spark.offsets import Offsets
 from turbopump.spark.pipelines import ArchiveReport, archive, archiving, json_bodies
+from turbopump.spark.pipelines.row_progress import ProgressLine, RowProgress
 from turbopump.spark.pipelines.running import (
-    ProgressLine,
-    RowProgress,
     check_master,
     command_session,
     error_inside,
@@ -519,7 +518,7 @@ def test_progress_says_rows_rate_lag_and_the_time_left(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter([10.0, 20.0, 21.0, 21.0, 21.0, 21.0]).__next__
-    monkeypatch.setattr("turbopump.spark.pipelines.running.time.monotonic", clock)
+    monkeypatch.setattr("turbopump.spark.pipelines.row_progress.time.monotonic", clock)
     import sys
 
     line = ProgressLine("archive", sys.stderr)  # begins at 10

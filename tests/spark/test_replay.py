@@ -22,7 +22,7 @@ from turbopump.cli import main
 from turbopump.errors import ConfigError, LakeError, LakeInUseError
 from turbopump.spark.pipelines import ReplayReport, archive, replay, replaying
 from turbopump.spark.pipelines.replaying import REPLAY_ID, REPLAYED_FROM, ReplayRun
-from turbopump.spark.pipelines.running import RowProgress
+from turbopump.spark.pipelines.row_progress import RowProgress
 from turbopump.testing import BrokerThread
 
 Replay = Callable[..., ReplayReport]

@@ -334,7 +334,8 @@ def _spark_run(name: str, master: str | None, metrics_port: int | None) -> Itera
     """
     from turbopump.blocking.stop_signals import stop_on_signals
     from turbopump.spark.job_metrics import JobMetrics, MetricsPage
-    from turbopump.spark.pipelines.running import ProgressLine, RowProgress, command_session
+    from turbopump.spark.pipelines.row_progress import ProgressLine, RowProgress
+    from turbopump.spark.pipelines.running import command_session
 
     metrics = JobMetrics()
     with ExitStack() as stack:

@@ -53,7 +53,8 @@ from turbopump.spark.pipelines.lake import (
     open_lake,
     staged_name,
 )
-from turbopump.spark.pipelines.running import RowProgress, error_inside
+from turbopump.spark.pipelines.row_progress import RowProgress
+from turbopump.spark.pipelines.running import error_inside
 from turbopump.spark.pipelines.topic_queues import TopicQueues, check_a_topic_exists
 from turbopump.spark.pipelines.writing import (
     REPORT_COLUMN,

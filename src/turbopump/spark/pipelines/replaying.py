@@ -30,7 +30,8 @@ from turbopump.spark.job_metrics import JobCounts, JobMetrics
 from turbopump.spark.offsets import Offsets, decode_offsets, encode_offsets
 from turbopump.spark.options import OPTIONS, Option, did_you_mean, given_values, read_options
 from turbopump.spark.pipelines.lake import lake_place, locked_file, no_step, open_lake
-from turbopump.spark.pipelines.running import RowProgress, unlogged_errors
+from turbopump.spark.pipelines.row_progress import RowProgress
+from turbopump.spark.pipelines.running import unlogged_errors
 from turbopump.spark.reading import connected
 from turbopump.spark.session import rocketmq_session
 from turbopump.spark.write_options import WRITE_OPTIONS
