@@ -7,6 +7,7 @@ Each operation finds the leading controller first. Source of the requests: apach
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -41,6 +42,8 @@ from turbopump.protocol.requests.controller import (
 
 ANY_REPLICA: Final = -1
 """Replica id in an election that lets the controller choose."""
+HAND_OVER_S: Final = 8.0
+"""Maximum seconds to wait for a master that hands its mastership over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,10 @@ class GroupState:
     master_epoch: int
     sync_state_set_epoch: int
     replicas: tuple[ReplicaState, ...]
+
+    def replica(self, id_: int | None) -> ReplicaState | None:
+        """Return the replica with an id, or None."""
+        return next((one for one in self.replicas if one.id == id_), None)
 
     @property
     def in_sync(self) -> list[int]:
@@ -261,9 +268,10 @@ class Controllers:
         - ``replica``: id of the replica that becomes the master. By default the controller chooses.
         - ``cluster``: by default that of the broker at a name server.
 
-        Sends CONTROLLER_ELECT_MASTER (1002) to the leading controller. Raises ResponseError if no
-        replica may become the master, RemotingError, and the errors of ``leader``. Java:
-        ``electMaster``.
+        Sends CONTROLLER_ELECT_MASTER (1002) to the leading controller. A living master of ours gets
+        it first, and then hands its mastership over: no replica has to cut its log. Raises
+        ResponseError if no replica may become the master, RemotingError, and the errors of
+        ``leader``. Java: ``electMaster``.
         """
         request = ElectMaster(
             cluster_name=await self._cluster_of(broker, cluster),
@@ -271,6 +279,10 @@ class Controllers:
             broker_id=replica,
             designate_elect=replica != ANY_REPLICA,
         )
+        if request.designate_elect:
+            elected = await self._ask_master(request, controller)
+            if elected is not None:
+                return elected
         answer = await self._ask_leader(controller, request)
         reply = reply_in(answer, request)
         body = fastjson.decode(answer.body, ElectMasterBody) if answer.body else ElectMasterBody()
@@ -283,6 +295,22 @@ class Controllers:
             tuple(sorted(body.sync_state_set or ())),
             {} if members is None else dict(sorted(members.broker_addrs.items())),
         )
+
+    async def _ask_master(self, request: ElectMaster, controller: str | None) -> Elected | None:
+        """Ask a living master to hand its mastership over. Return None if it has not done so."""
+        name, wanted = request.broker_name, request.broker_id
+        before = (await self.replicas([name], controller)).get(name)
+        master = None if before is None else before.replica(before.master_id)
+        if master is None or not master.alive or master.id == wanted:
+            return None
+        with suppress(RemotingError, ProtocolError):  # it is Apache's, or frozen
+            await self._servers.call(master.address, request, timeout=HAND_OVER_S)
+        after = (await self.replicas([name], controller)).get(name)
+        if after is None or after.master_id != wanted or after.replica(wanted) is None:
+            return None
+        addresses = {one.id: one.address for one in after.replicas}
+        in_sync = tuple(after.in_sync)
+        return Elected(name, wanted, addresses[wanted], after.master_epoch, in_sync, addresses)
 
     async def clean(
         self,

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -21,6 +21,7 @@ from turbopump.auth.signatures import RequestSigner
 from turbopump.broker.acting.acting import Acting
 from turbopump.broker.acting.escape import EscapingForwarding
 from turbopump.broker.acting.progress import Progress, take_over
+from turbopump.broker.background import wait_for
 from turbopump.broker.cold_flow import ColdFlow
 from turbopump.broker.handlers.assignment import AssignmentHandler
 from turbopump.broker.handlers.cleaning import CleaningHandler
@@ -90,6 +91,8 @@ log = logging.getLogger(__name__)
 CLIENT_CHECK_S = 10.0
 LATENCY_LINE_S = 60.0
 MASTER_CHECK_S = 1.0
+FINISH_S = 1.0
+"""Maximum seconds of each step of ``finish_writes``. Requests wait meanwhile."""
 FIRST_REGISTRATION_S = 3.0
 """Maximum seconds that a start waits for name servers. After that the broker runs without them,
 because clients that know its address can already be served."""
@@ -291,6 +294,7 @@ class Broker:
         if delivers:
             yield delivering.pop.start, delivering.pop.stop
             yield delivering.transactions.start, delivering.transactions.close
+        yield _nothing, self._end_held_writes
         yield _nothing, listening.server.close
         yield listening.replication.start, listening.replication.stop
         yield self._fetch_damaged, delivering.log_repair.stop
@@ -375,6 +379,34 @@ class Broker:
         assert self._served_role is not None
         self._served_role.gate.pass_on(address)
         follow_master(self.parts.listening, self.parts.copying, address, ha_address)
+
+    async def finish_writes(self) -> None:
+        """Hold all writes of this master, and wait until the others have its log.
+
+        What is half done is finished first: a commit that is stored and not recorded would be
+        repeated by the next master. Call this when clients send nothing more, and then
+        ``resume_writes`` if this broker stays the master.
+        """
+        store = self.store
+        await wait_for((store.confirmed, store.log.end), seconds=FINISH_S)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FINISH_S):
+                await self.parts.delivering.transactions.write_ends()
+        records = self.parts.copying.table_records
+        assert records is not None
+        records.write()
+        store.hold()
+        await wait_for((store.confirmed, store.log.end), seconds=FINISH_S)
+
+    def resume_writes(self) -> None:
+        """Continue with the writes that ``finish_writes`` holds."""
+        self.store.resume()
+        self._room_made(self.parts)
+
+    def _end_held_writes(self) -> None:
+        """Refuse writes that still wait, so that the rest of the stop does not wait for them."""
+        if self.store.is_held:
+            self.parts.delivering.forwarding.end_waits()
 
     def _close_stored(self, stored: Stored) -> None:
         self._parts = None
@@ -495,7 +527,7 @@ class Broker:
 
     @staticmethod
     def _room_made(parts: Parts) -> None:
-        """Resume appends that waited for a new file of the log.
+        """Resume appends that waited for a new file of the log, or because the store was held.
 
         Copied messages and the broker's own messages are appended first, because they are older
         than waiting sends.

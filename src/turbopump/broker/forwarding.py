@@ -3,7 +3,8 @@
 Due delays and timers, committed transactions, dead letters and records of operation queues enter
 the store only here. The broker stores such messages even while it refuses sends for lack of space,
 because undelivered messages keep the oldest segments from deletion. A message from a client
-(``for_client``) is refused like a send. If the log needs a new file first, the append waits.
+(``for_client``) is refused like a send. The append waits if the log needs a new file first, or if
+the store is held because another replica becomes the master.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from functools import partial
 from turbopump.broker.counters.messages_in import MessagesIn
 from turbopump.broker.flush_wait import FlushWait
 from turbopump.clock import Clock
-from turbopump.errors import RoomInMakingError
+from turbopump.errors import RoomInMakingError, StoreClosedError
 from turbopump.message.codec import encode_host
 from turbopump.message.java import tags_code
 from turbopump.message.message import ReceivedMessage
@@ -63,6 +64,7 @@ class Forwarding:
         self.flush = flush
         self._on_forward = on_forward
         self._waiting: deque[asyncio.Future[None]] = deque()
+        self._ended = False
         self.turns = Turns()
 
     async def forward(
@@ -146,12 +148,18 @@ class Forwarding:
         await self.flush.confirmed(stored.log_end)
 
     def room_made(self) -> None:
-        """Repeat the waiting appends in their order. The log has a new file now."""
+        """Repeat the waiting appends in their order. The log has a new file now, or the store is no
+        longer held."""
         waiting = self._waiting
         self._waiting = deque()
         for waiter in waiting:
             if not waiter.done():
                 waiter.set_result(None)
+
+    def end_waits(self) -> None:
+        """Refuse the appends that wait, because this broker stores nothing any more."""
+        self._ended = True
+        self.room_made()
 
     def put_now(
         self,
@@ -211,11 +219,13 @@ class Forwarding:
         return stored
 
     async def _when_room(self, put: Callable[[], PutResult]) -> PutResult:
-        """Call ``put`` until it succeeds. After each failure wait until the log has a new file."""
+        """Call ``put`` until it succeeds. After each failure wait until ``room_made`` is called."""
         while True:
             try:
                 return put()
-            except RoomInMakingError:
+            except RoomInMakingError as error:
+                if self._ended:
+                    raise StoreClosedError(str(error)) from None
                 waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
                 self._waiting.append(waiter)
                 await waiter

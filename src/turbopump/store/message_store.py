@@ -15,7 +15,7 @@ from typing import Final
 
 from turbopump.clock import Clock
 from turbopump.disk.disk import Disk
-from turbopump.errors import MessageError, StoreClosedError
+from turbopump.errors import MessageError, RoomInMakingError, StoreClosedError
 from turbopump.message.codec import without_crc, write_entry
 from turbopump.message.delivery_time import SCHEDULE_TOPIC
 from turbopump.message.entry import CRC_NAME, CRC_SUFFIX_SIZE, FIXED_SIZE, TOPIC_SIZE_MAX_V1
@@ -67,6 +67,8 @@ class MessageStore:
         self._closed = False
         self._sealed = config.is_copy
         """True if ``put`` is refused."""
+        self.is_held = False
+        """True between ``hold`` and ``resume``."""
         self.with_crc = config.writes_crc
         crc_size = CRC_SUFFIX_SIZE if self.with_crc else 0
         self._overhead = FIXED_SIZE - 16 + crc_size
@@ -152,6 +154,19 @@ class MessageStore:
         self._closed = self._sealed = True
         self._ends.close()
 
+    def hold(self) -> None:
+        """Store no more messages, because another replica becomes the master.
+
+        Otherwise this log would get messages that the next master does not have. Replicas that have
+        copied them would have to cut their logs. ``put`` raises RoomInMakingError until ``resume``.
+        """
+        self.is_held = self._sealed = True
+
+    def resume(self) -> None:
+        """Store messages again after ``hold``, because this replica is still the master."""
+        self.is_held = False
+        self._sealed = self._closed
+
     def _flush_all(self) -> None:
         if self.index is not None and self.index.give_up():
             self.provenance.index_names = None  # the next start fills the index again
@@ -196,12 +211,13 @@ class MessageStore:
         - ``born_host``, ``store_host``: bytes from ``codec.encode_host``.
 
         Raises StoreClosedError if the store accepts no writes, for example on a full disk. Raises
-        MessageError if no file can hold the message, and OSError if a new file cannot be made.
+        RoomInMakingError if the message may be stored a moment later, MessageError if no file can
+        hold it, and OSError if a new file cannot be made.
         Cost: about 6 µs, including 1 µs for the CRC and 2 µs for the key index.
         """
         is_short = self.space.refusal is not None
         if self._sealed or self.durable.error is not None or (is_short and not own):
-            raise StoreClosedError(self.refusal)
+            raise self._refused()
         began = self._monotonic()
         # The entry is in the log before its unit is in the queue. Operations that may fail (a new
         # file, blocks of a queue file) come before the first written byte, so that no message is
@@ -290,7 +306,7 @@ class MessageStore:
         with CRC and key index.
         """
         if self._sealed or self.durable.error is not None or self.space.refusal is not None:
-            raise StoreClosedError(self.refusal)
+            raise self._refused()
         began = self._monotonic()
         queue = self.queues.find_or_make(topic, queue_id)
         name = topic.encode()
@@ -391,7 +407,7 @@ class MessageStore:
     @property
     def refusal(self) -> str | None:
         """Reason why messages of clients are refused, or None if they are accepted."""
-        if self._sealed and not self._closed and self.durable.error is None:
+        if self._sealed and not (self._closed or self.is_held) and self.durable.error is None:
             return COPY_REFUSAL
         return self.fault
 
@@ -404,6 +420,12 @@ class MessageStore:
         if self.durable.error is not None:
             return str(self.durable.error)
         return "the store is closed" if self._closed else self.space.refusal
+
+    def _refused(self) -> Exception:
+        """Return the error to raise while the store accepts no writes."""
+        if self.is_held and self.fault is None:
+            return RoomInMakingError("this replica is about to stop as the master")
+        return StoreClosedError(self.refusal)
 
     def _storable(self, properties: bytes, *, as_stored: bool) -> tuple[bytes, bool]:
         """Return the property text for an entry, and True if a new CRC follows the text.

@@ -1,7 +1,8 @@
 """Handler of the requests that only a broker in controller mode serves.
 
-A controller reports the master of the group (1008). Operators ask for the epochs of the log (1007).
-Source: apache/rocketmq ``AdminBrokerProcessor``.
+A controller reports the master of the group (1008). Operators ask for the epochs of the log (1007),
+or a master to hand its mastership over (1002). Source: apache/rocketmq ``AdminBrokerProcessor``,
+which does not know 1002.
 """
 
 from __future__ import annotations
@@ -12,14 +13,17 @@ from turbopump.broker.replica.group_replication import GroupReplication
 from turbopump.broker.replica.role import news_of
 from turbopump.broker.replica.served_role import ServedRole
 from turbopump.broker.stored import Stored
+from turbopump.protocol.codes import ResponseCode
 from turbopump.protocol.requests.controller import (
+    ElectMaster,
+    ElectMasterReply,
     EpochCache,
     GetEpochCache,
     MasterReply,
     NotifyRoleChanged,
     SyncStateSet,
 )
-from turbopump.remoting.response import Response
+from turbopump.remoting.response import Response, refusal
 from turbopump.remoting.router import RequestContext, Router
 
 
@@ -35,6 +39,7 @@ class ReplicaHandler:
         """Register the methods of this handler with a router."""
         router.add_with_body(NotifyRoleChanged, self.role_changed)
         router.add(GetEpochCache, self.epochs)
+        router.add(ElectMaster, self.hand_over)
 
     def role_changed(
         self, request: NotifyRoleChanged, body: SyncStateSet, _context: RequestContext
@@ -58,3 +63,16 @@ class ReplicaHandler:
                 max_offset=self.stored.store.log.end,
             )
         )
+
+    async def hand_over(
+        self, request: ElectMaster, _context: RequestContext
+    ) -> Response[ElectMasterReply]:
+        """Let this master hand its mastership over.
+
+        An election that an operator asks of the controller finds the master in the middle of its
+        writes, and other replicas then cut the last of them from their logs.
+        """
+        fault = await self.served_role.hand_over(request.broker_id)
+        if fault is not None:
+            return refusal(ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, fault)
+        return Response(ElectMasterReply())

@@ -179,14 +179,17 @@ class GroupReplication:
         epoch = self._epochs.reached(end).last_epoch
         return max(epoch, 0), end, min(store.confirmed.value, end)
 
-    def best_member(self) -> int | None:
-        """Return the id of the slave in the sync state set that has most of the log, or None."""
+    def best_member(self, wanted: int | None = None) -> int | None:
+        """Return the id of the slave in the sync state set that has most of the log, or None.
+
+        ``wanted`` is the only one that counts.
+        """
         if self.master is None:
             return None
         ends = {
             peer.replica_id: peer.connection.acked
             for peer in self.master.slaves
-            if peer.replica_id in self.master.sync_state
+            if peer.replica_id in self.master.sync_state and wanted in (None, peer.replica_id)
         }
         return max(ends, key=lambda one: ends[one], default=None)
 

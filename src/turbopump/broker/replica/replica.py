@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from turbopump.auth.server_access import inner_signer
-from turbopump.broker.background import stop_task, wait_for
+from turbopump.broker.background import stop_task
 from turbopump.broker.broker import Broker
 from turbopump.broker.replica.controllers import ANSWER_S, Controllers
 from turbopump.broker.replica.identity import Claim, Identity
@@ -73,9 +73,6 @@ REFUSED_FOR_GOOD: Final = frozenset(
 ASK_S: Final = 1.0
 MASTER_AGAIN_S: Final = 0.03
 """Seconds between two questions to a new master that does not serve yet."""
-HAND_OVER_S: Final = 2.0
-"""Maximum seconds that a master waits for its slaves before it hands its mastership over. Requests
-wait meanwhile."""
 SUCCESSOR_S: Final = 3.0
 """Maximum seconds to wait for the election of a successor. The controller first waits for its next
 heartbeat, which must report everything that is confirmed."""
@@ -147,6 +144,7 @@ class Replica:
         self._switching: asyncio.Task[None] | None = None
         self._following: asyncio.Task[None] | None = None
         self._altering: asyncio.Task[None] | None = None
+        self._handing_over = asyncio.Lock()
         self._fault = ""
         self._logged_refusal: tuple[list[int], str | None] | None = None
 
@@ -362,14 +360,15 @@ class Replica:
         _check(answer, GetReplicaInfo(broker_name=self.config.broker_name))
         return news_of(answer.header(MasterReply), _set_in(answer))
 
-    async def _elect(self, successor: int | None = None) -> None:
+    async def _elect(self, successor: int | None = None) -> str | None:
         """Ask the controller to elect a master, because there is none.
 
-        ``successor`` is the only replica that may be elected, in place of this master.
+        ``successor`` is the only replica that may be elected, in place of this master. Return None,
+        or the reason why the controller has elected nobody.
         """
         assert self.role is not None
         if self.config.async_learner:
-            return
+            return "this replica is a learner"
         request = ElectMaster(
             cluster_name=self.config.broker_cluster_name,
             broker_name=self.config.broker_name,
@@ -381,11 +380,12 @@ class Replica:
         answer = await self._controllers.ask(request, timeout=wait)
         if answer.code not in (ResponseCode.SUCCESS, ResponseCode.CONTROLLER_MASTER_STILL_EXIST):
             log.info("no master is elected cause=%s", answer.remark)
-            return
+            return answer.remark or f"the controller answers code {answer.code}"
         reply = answer.header(ElectMasterReply)
         ids = fastjson.decode(answer.body, ElectMasterBody) if answer.body else ElectMasterBody()
         body = SyncStateSet(sync_state_set=ids.sync_state_set or [])
         self._take_news(news_of(reply, body, reply.sync_state_set_epoch))
+        return None
 
     def _heartbeat(self) -> BrokerHeartbeat | None:
         """Return the next heartbeat. While a broker is closed for a switch, its last numbers
@@ -443,9 +443,7 @@ class Replica:
                 role.id,
             )
             if before.is_master and self.broker is not None:
-                records = self.broker.parts.copying.table_records
-                assert records is not None
-                records.hold()
+                self.broker.store.hold()
         self._changed.set()
 
     async def _switch(self) -> None:
@@ -511,6 +509,7 @@ class Replica:
             sockets=self._sockets,
             ha_port=self._ha_port,
             note_role=self.note_role,
+            hand_over=self.hand_over,
             on_wanted_set=self._alter_set,
             on_cut_needed=self._note_cut,
         )
@@ -578,39 +577,20 @@ class Replica:
     async def _hand_over(self) -> None:
         """Make another replica the master before this one stops, so that no send fails.
 
-        Sends wait until all that was stored here is confirmed and the other replica is elected.
-        Then they are passed on to it, until none has come for a while. Without another replica in
-        the sync state set the stop is as sudden as a kill.
+        Requests are then passed on to it, until none has come for a while. Without another replica
+        in the sync state set the stop is as sudden as a kill.
         """
         broker = self.broker
         served = self._served
         if broker is None or served is None or not self._is_master():
             return
         await stop_task(self._switching)  # this broker stays open as it is
-        replication = broker.group_replication
-        gate = served.gate
-        gate.hold("this broker stops, and its mastership is being handed over")
-        records = broker.parts.copying.table_records
-        assert records is not None
-        try:
-            records.write()  # commits of the last moment
-            records.hold()
-            end = broker.store.log.end
-            await wait_for((broker.store.confirmed, end), seconds=HAND_OVER_S)
-            successor = replication.best_member()
-            if successor is None:
-                log.warning("no other replica is in sync, so the mastership is not handed over")
-                records.resume()
-                return
-            log.info("mastership is handed over successor=%d", successor)
-            await self._elect(successor)
-        except (RemotingError, ProtocolError) as error:
-            log.warning("mastership is not handed over cause=%s", error)
-        if self._is_master():
-            records.resume()
-            gate.open()  # as a stop without a controller
+        fault = await self.hand_over()
+        if fault is not None:
+            log.warning("mastership is not handed over cause=%s", fault)
             return
-        await replication.stop()  # the others copy from the new master
+        gate = served.gate
+        await broker.group_replication.stop()  # the others copy from the new master
         assert self.role is not None
         master = self.role.master_address
         gate.pass_on(None)
@@ -626,6 +606,36 @@ class Replica:
         await gate.until_quiet(QUIET_S, PASSING_S)
         await gate.refuse(f"this broker stops, the master is {master}", ANSWER_S)
         log.info("requests passed on to the new master count=%d", gate.passed_on)
+
+    async def hand_over(self, wanted: int | None = None) -> str | None:
+        """Let another replica become the master, and store nothing any more before it is elected.
+
+        ``wanted`` is its id, by default of the one in the sync state set that has most of the log.
+        Requests wait meanwhile. Return None, or the reason why this replica is still the master.
+        """
+        async with self._handing_over:
+            broker = self.broker
+            served = self._served
+            if broker is None or served is None or not self._is_master():
+                return "this replica is not the master"
+            successor = broker.group_replication.best_member(wanted)
+            if successor is None:
+                who = "no other replica" if wanted is None else f"replica {wanted}"
+                return f"{who} is in sync"
+            log.info("mastership is handed over successor=%d", successor)
+            served.gate.hold("the mastership of this broker is being handed over")
+            fault = None
+            try:
+                await broker.finish_writes()
+                fault = await self._elect(successor)
+            except (RemotingError, ProtocolError) as error:
+                fault = str(error)
+            finally:
+                if self._is_master() and self.broker is broker:
+                    broker.resume_writes()
+                    broker.follow_role()  # opens the gate
+                    fault = fault or "the controller has elected no other"
+            return fault
 
     def _is_master(self) -> bool:
         return self.role is not None and self.role.is_master

@@ -6,12 +6,16 @@ unknown here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from turbopump.broker.replica.role import News, Role
 from turbopump.broker.replica.send_gate import SendGate
 from turbopump.remoting.listening_port import KeptSockets
+
+
+async def _keep_mastership(_successor: int) -> str | None:
+    return "nobody runs this replica"
 
 
 @dataclass(eq=False)
@@ -27,6 +31,8 @@ class ServedRole:
     - ``on_cut_needed``: called with the offset to which the log must be cut, before it can be
       copied.
     - ``note_role``: called with a notice of a controller (1008).
+    - ``hand_over``: lets the replica with an id become the master in place of this one. Returns
+      None, or the reason why that is not done.
     """
 
     role: Role
@@ -36,3 +42,4 @@ class ServedRole:
     note_role: Callable[[News], None] = lambda _news: None
     on_wanted_set: Callable[[frozenset[int], int], None] = lambda _ids, _set_epoch: None
     on_cut_needed: Callable[[int], None] = lambda _offset: None
+    hand_over: Callable[[int], Awaitable[str | None]] = _keep_mastership

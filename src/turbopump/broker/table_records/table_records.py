@@ -41,7 +41,6 @@ from turbopump.broker.table_records.reader import SEAL_TEXT, RecordReader
 from turbopump.broker.table_records.record import ACCOUNTS, GROUPS, LOCKS, MODES, TOPICS
 from turbopump.broker.table_records.writer import RecordWriter
 from turbopump.disk.json_table import JsonTable
-from turbopump.errors import RoomInMakingError
 from turbopump.message.rules import TABLE_RECORDS_TOPIC
 from turbopump.protocol import fastjson
 from turbopump.protocol.requests.replication import RECORDS
@@ -81,7 +80,6 @@ class TableRecords:
         self._file = JsonTable(stored.disk, stored.settings.paths.table(FILE), log_error, log_info)
         self._saved_to = 0
         self._saving: asyncio.Task[None] | None = None
-        self._held = False
         self.reader = RecordReader(stored, records, access, self._secret)
         self.writer: RecordWriter | None = None
 
@@ -142,22 +140,7 @@ class TableRecords:
         if self.writer is not None:
             self.writer.write()
 
-    def hold(self) -> None:
-        """Write no more records, because another replica becomes the master.
-
-        Otherwise this log would get records that the next master does not have. The other replicas
-        would have to cut them from their logs, and could not confirm sends meanwhile.
-        """
-        self._held = True
-
-    def resume(self) -> None:
-        """Write records again, because this replica is still the master."""
-        self._held = False
-        self.write()
-
     def _append(self, body: bytes) -> int:
-        if self._held:
-            raise RoomInMakingError("this replica is about to stop as the master")
         now = self._stored.clock.now_ms()
         host = self._forwarding.store_host
         put = self._forwarding.put_now

@@ -101,6 +101,13 @@ class Transactions:
         run."""
         return None if self._task is None or self._task.done() else self._saved.needed_from()
 
+    async def write_ends(self) -> None:
+        """Store the ends of transactions now, so that the next master does not check these again.
+
+        If the store refuses them, they stay for later.
+        """
+        await self._ops.write_all()
+
     async def close(self) -> None:
         """Stop the checks. Store ends of transactions, and the offsets for the next start."""
         if self._task is not None:
