@@ -208,10 +208,16 @@ def replication_problems(brokers: Sequence[BrokerReplication], n: str) -> Iterat
             rate = slave.transferred_byte_in_second
             seconds = seconds_left(slave.diff, rate)
             left = "" if rate <= 0 else f", about {seconds} s at {rate:,} bytes/s"
-            yield Problem(
-                f"its slave {slave.addr} is not in sync, {slave.diff:,} bytes behind{left}",
+            fix = (
                 "check that slave's disk and the network; see the progress with "
-                f"turbopump cluster ha {n}",
+                f"turbopump cluster ha {n}"
+            )
+            if master.settings.get("enableControllerMode") == "true":
+                fix = (
+                    f"see whether its controller knows it: turbopump controller replicas {n}; {fix}"
+                )
+            yield Problem(
+                f"its slave {slave.addr} is not in sync, {slave.diff:,} bytes behind{left}", fix
             )
 
 

@@ -118,13 +118,13 @@ class BrokerHandlers:
     def replica_info(
         self, request: requests.GetReplicaInfo, context: RequestContext
     ) -> Response[requests.MasterReply]:
-        return self._read(request.broker_name, groups.replica_info)
+        return self._read(request.broker_name, lambda group: groups.replica_info(group, request))
 
     async def apply_id(
         self, request: requests.ApplyBrokerId, context: RequestContext
     ) -> Response[requests.ApplyBrokerIdReply]:
-        def make(group: Group | None, _view: View) -> Decision:
-            return groups.apply_id(group, request)
+        def make(group: Group | None, view: View) -> Decision:
+            return groups.apply_id(group, request, view)
 
         return await self._answer(request.broker_name, make, "a new replica", context)
 

@@ -164,10 +164,12 @@ def next_id(group: Group | None, request: requests.GetNextBrokerId) -> Decision:
     return Decision(group, Answer(reply=reply))
 
 
-def apply_id(group: Group | None, request: requests.ApplyBrokerId) -> Decision:
+def apply_id(group: Group | None, request: requests.ApplyBrokerId, view: View) -> Decision:
     """Give an id to a new replica (1013). The same check code gets the same id again.
 
-    RocketMQ: any free id is accepted, also a cleaned one, and one that leaves a gap.
+    A group without a record gets no ids while its replicas run: they have ids of a lost record,
+    and two replicas with one id would both take themselves for the same master. RocketMQ: any free
+    id is accepted, also a cleaned one, and one that leaves a gap.
     """
     id_, check_code = request.applied_broker_id, request.register_check_code
     fault = _text_fault(request.cluster_name, request.broker_name, check_code)
@@ -176,6 +178,14 @@ def apply_id(group: Group | None, request: requests.ApplyBrokerId) -> Decision:
     reply = requests.ApplyBrokerIdReply(
         cluster_name=request.cluster_name, broker_name=request.broker_name
     )
+    if group is None and view.live:
+        return _refused(
+            None,
+            ResponseCode.CONTROLLER_BROKER_ID_INVALID,
+            f"replicas of {request.broker_name} with the ids {sorted(view.live)} are alive, and "
+            "this controller has no record of them: it has lost its file, or they were cleaned. "
+            "Stop them first",
+        )
     if group is None:
         group = Group(cluster_name=request.cluster_name, broker_name=request.broker_name)
         if id_ != group.next_id:
@@ -232,12 +242,7 @@ def register(group: Group | None, request: requests.RegisterReplica, view: View)
             f"no replica of {request.broker_name} has applied for an id at this controller",
         )
     if group.replica(request.broker_id) is None:
-        return _refused(
-            group,
-            ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
-            f"id {request.broker_id} of {request.broker_name} was not given by this controller, "
-            "or was cleaned",
-        )
+        return _unknown(group, request.broker_id)
     fault = _text_fault(request.broker_address)
     if fault is not None:
         return _refused(group, ResponseCode.CONTROLLER_INVALID_REQUEST, fault)
@@ -267,14 +272,27 @@ def register(group: Group | None, request: requests.RegisterReplica, view: View)
     return Decision(group, Answer(reply=reply, body=group.set_body), election)
 
 
-def replica_info(group: Group | None) -> Decision:
-    """Return the recorded master and the sync state set (1004)."""
+def _unknown(group: Group, id_: int) -> Decision:
+    return _refused(
+        group,
+        ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
+        f"id {id_} of {group.broker_name} was not given by this controller, or was cleaned",
+    )
+
+
+def replica_info(group: Group | None, request: requests.GetReplicaInfo) -> Decision:
+    """Return the recorded master and the sync state set (1004).
+
+    A replica that names its id learns here that it was cleaned.
+    """
     if group is None:
         return _refused(
             None,
             ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST,
             "no replica of this broker name is registered at this controller",
         )
+    if request.broker_id is not None and group.replica(request.broker_id) is None:
+        return _unknown(group, request.broker_id)
     reply = requests.MasterReply(
         master_broker_id=group.master,
         master_address=group.address(group.master),

@@ -142,14 +142,16 @@ class ReplicaMasterLink(HaPort["ReplicaPeer"]):
         self._publish()
         self.on_writable()
 
-    def request_refused(self) -> None:
+    def request_refused(self, *, unknown: bool) -> None:
         """Record that the controller has refused the wanted set, so that it never takes effect.
 
         Only a refusal of one member proves that (codes 2003 and 2006). All others may be the answer
         to a repeated request whose first copy took effect, or come after a change of the master:
         call ``request_unanswered`` for them.
+
+        - ``unknown``: True if the controller does not know an id in the set (2003).
         """
-        self.members.request_refused()
+        self.members.request_refused(unknown=unknown)
         self._publish()
 
     def request_unanswered(self) -> None:

@@ -54,6 +54,7 @@ class _Slave(SlaveProgress):
     - ``must_leave``: True after the end of a connection, until the set is without the slave.
     - ``joins_until``, ``joins_from``: the time until which it counts because it is about to join,
       and the time before which that does not begin again.
+    - ``unknown``: True after the controller has refused its id, until it connects again.
     """
 
     connected: bool = False
@@ -61,6 +62,7 @@ class _Slave(SlaveProgress):
     must_leave: bool = False
     joins_until: float = NEVER
     joins_from: float = NEVER
+    unknown: bool = False
 
 
 class SyncStateSet:
@@ -89,6 +91,10 @@ class SyncStateSet:
         self._open: frozenset[int] = frozenset()
         self._joining: frozenset[int] = frozenset()
         self._asked = False
+        self._newcomers: frozenset[int] = frozenset()
+        """Replicas in the last request that are not in the set."""
+        self._one_by_one = False
+        """True after a request with an unknown id among several newcomers."""
         self._lost_at: float | None = None
         """Time at which an open request was given up, because no answer had come."""
         self._slaves: dict[int, _Slave] = {}
@@ -113,7 +119,7 @@ class SyncStateSet:
             return
         if set_epoch > self.set_epoch:
             self._open = frozenset()
-            self._asked = False
+            self._asked = self._one_by_one = False
             self._lost_at = None
             for one in ids - self.ids - {self.own_id}:
                 slave = self._slaves.setdefault(one, _Slave())
@@ -124,13 +130,20 @@ class SyncStateSet:
             slave.must_leave = slave.must_leave and replica_id in ids
         self._confirm()
 
-    def request_refused(self) -> None:
+    def request_refused(self, *, unknown: bool = False) -> None:
         """Record that the controller has refused the request, so that it never takes effect.
 
         An earlier request without an answer stays open. Do not call this for an answer that leaves
         open what has become of the request.
+
+        - ``unknown``: True if the controller does not know an id in the request. That replica was
+          cleaned, and is not asked for again before it connects anew.
         """
         self._asked = False
+        if unknown and len(self._newcomers) == 1:
+            for one in self._newcomers:
+                self._slaves[one].unknown = True
+        self._one_by_one = unknown and len(self._newcomers) > 1
         if self._lost_at is None:
             self._open = frozenset()
             self._confirm()
@@ -152,6 +165,7 @@ class SyncStateSet:
         if is_due:
             self._asked = True
             self._open |= wanted
+            self._newcomers = wanted - self.ids
         self._joining = self._about_to_join(now)
         self._confirm()
         return wanted if is_due else None
@@ -170,6 +184,7 @@ class SyncStateSet:
         slave.acked = -1
         slave.report = now
         slave.end_at_report = 0
+        slave.unknown = False
 
     def disconnect(self, replica_id: int) -> None:
         """Record the end of a slave's connection."""
@@ -236,7 +251,7 @@ class SyncStateSet:
         for one, slave in self._slaves.items():
             behind = slave.connected and self._epoch_start <= slave.acked < self.confirmed
             fresh = self._is_fresh(slave, now) and not slave.learner
-            if one in self.ids or one in self._open or not (behind and fresh):
+            if one in self.ids or one in self._open or slave.unknown or not (behind and fresh):
                 continue
             if now >= slave.joins_from:
                 slave.joins_until = now + JOIN_S
@@ -255,6 +270,9 @@ class SyncStateSet:
                 waits = not slave.connected and slave.acked < 0  # it never connected
                 if has_confirmed or waits:
                     found.add(one)
-            elif has_confirmed and slave.acked >= self._epoch_start:
+            elif has_confirmed and slave.acked >= self._epoch_start and not slave.unknown:
                 found.add(one)
+        newcomers = sorted(found - self.ids)
+        if self._one_by_one:
+            found.difference_update(newcomers[1:])
         return frozenset(found)

@@ -148,6 +148,20 @@ async def test_the_doctor_finds_replicas_that_are_away(group: Group, admin: Admi
     assert sum("is away" in message for message in messages) == 2
 
 
+@in_loop(with_admin)
+async def test_the_doctor_finds_a_replica_that_was_cleaned_while_it_runs(
+    group: Group, admin: Admin, /
+) -> None:
+    found = (await admin.controllers.replicas())[BROKER]
+    cleaned = next(one for one in found.replicas if not one.is_master)
+    await admin.controllers.clean(BROKER, [cleaned.id], also_living=True)
+    diagnoses = await examine_cluster(admin.servers, group.simulation.clock("10.0.0.2"))
+    (one,) = [one for one in diagnoses if "no replica of the controller" in one.message]
+    assert one.message.startswith(f"{cleaned.address} is no replica of the controller: it was cl")
+    assert one.fix is not None
+    assert "remove brokerIdentity" in one.fix
+
+
 def replica(number: int, *, alive: bool = True, in_sync: bool = True) -> ReplicaState:
     return ReplicaState(BROKER, number, f"h:{number}", alive, in_sync, number == 1)
 

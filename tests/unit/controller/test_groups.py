@@ -35,14 +35,16 @@ def address(id_: int) -> str:
     return f"10.0.0.{id_}:10911"
 
 
-def applied(group: Group | None, id_: int, code: str | None = None) -> Decision:
+def applied(
+    group: Group | None, id_: int, code: str | None = None, view: View = NOBODY
+) -> Decision:
     request = requests.ApplyBrokerId(
         cluster_name="c",
         broker_name="a",
         applied_broker_id=id_,
         register_check_code=code or f"{address(id_)};17",
     )
-    return apply_id(group, request)
+    return apply_id(group, request, view)
 
 
 def of_replicas(*ids: int, **changes: Any) -> Group:
@@ -126,6 +128,13 @@ def test_an_id_of_another_replica_a_gap_and_a_cleaned_id_are_refused() -> None:
 
 
 # --- Registration.
+
+
+def test_an_unknown_group_whose_replicas_run_gets_no_ids() -> None:
+    refused = applied(None, 1, view=alive(1, 2))
+    assert (refused.group, refused.answer.code) == (None, 2014)
+    assert "ids [1, 2] are alive" in str(refused.answer.remark)
+    assert applied(None, 1).answer.code == 0  # they are stopped
 
 
 def test_a_replica_without_an_id_of_this_controller_must_apply_first() -> None:
@@ -395,7 +404,16 @@ def test_operators_see_who_is_in_sync_and_who_is_alive() -> None:
     assert [(one.broker_id, one.alive) for one in info.in_sync_replicas] == [(1, True), (3, False)]
     assert [(one.broker_id, one.alive) for one in info.not_in_sync_replicas] == [(2, True)]
     assert (info.master_broker_id, info.master_address, info.master_epoch) == (1, address(1), 4)
-    assert replica_info(None).answer.code == ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST
+
+
+def test_a_replica_learns_from_its_questions_that_it_was_cleaned() -> None:
+    unnamed = requests.GetReplicaInfo(broker_name="a")
+    assert replica_info(None, unnamed).answer.code == 2008
+    assert replica_info(led(), unnamed).answer.code == 0
+    named = requests.GetReplicaInfo(broker_name="a", broker_id=3)
+    assert replica_info(led(), named).answer.code == 0
+    left = cleaned(led(), alive(1), broker_controller_ids_to_clean="3").group
+    assert replica_info(left, named).answer.code == 2010
 
 
 def test_living_replicas_are_cleaned_only_if_told() -> None:

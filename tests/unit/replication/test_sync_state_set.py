@@ -170,6 +170,26 @@ def test_a_refused_request_does_not_count() -> None:
     assert one.confirmed == 150
 
 
+def test_a_replica_that_the_controller_does_not_know_is_asked_for_again_once_it_reconnects() -> (
+    None
+):
+    one = alone()
+    for slave in (B, C):
+        one.connect(slave, 0.0, learner=False)
+        one.acknowledge(slave, 100, 100, 0.0)
+    assert one.next_request(0.0) == of(A, B, C)
+    one.request_refused(unknown=True)
+    assert one.next_request(0.1) == of(A, B), "one after the other shows which one it is"
+    one.request_refused(unknown=True)
+    assert one.next_request(0.2) == of(A, C)
+    one.set_members(of(A, C), 6, 0.2)
+    assert one.next_request(0.3) is None
+    one.disconnect(B)
+    one.connect(B, 0.4, learner=False)
+    one.acknowledge(B, 100, 100, 0.4)
+    assert one.next_request(0.4) == of(A, B, C)
+
+
 def test_a_slow_member_is_dropped_after_the_time_to_catch_up() -> None:
     one = with_two()
     one.note_own_end(500, 0.0)

@@ -96,6 +96,7 @@ async def _check_group(
 ) -> None:
     found = examination.about(f"broker {name}, replicas")
     logs = await facet.logs(group)
+    await _check_forgotten(examination, found, name, group)
     masters = []
     settings: Mapping[str, str] = {}
     for one in group.replicas:
@@ -118,6 +119,24 @@ async def _check_group(
         found.ok(
             f"replica {group.master_id} is the master of epoch {group.master_epoch}; "
             f"{len(group.in_sync)} of {counted(len(group.replicas), 'replica')} in sync"
+        )
+
+
+async def _check_forgotten(
+    examination: Examination, found: Findings, name: str, group: GroupState
+) -> None:
+    """Find replicas that run, and that the controller has forgotten."""
+    brokers = (await examination.servers.brokers()).broker_addr_table
+    registered = brokers[name].broker_addrs if name in brokers else {}
+    for address in sorted(set(registered.values()) - {one.address for one in group.replicas}):
+        try:
+            await examination.servers.ask(address, GetBrokerHaStatus())
+        except (RemotingError, ProtocolError):
+            continue  # its registration at the name servers ends soon
+        found.wrong(
+            f"{address} is no replica of the controller: it was cleaned while it ran, and can "
+            "never be in sync",
+            "stop it, remove brokerIdentity from its store, and start it again: it gets a new id",
         )
 
 

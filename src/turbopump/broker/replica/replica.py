@@ -60,9 +60,15 @@ from turbopump.protocol.requests.namesrv import BrokerHeartbeat
 from turbopump.protocol.requests.replication import ExchangeHAInfo
 from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.listening_port import KeptSockets
+from turbopump.repeated_line import RepeatedLine
 from turbopump.store.truncation import cut_store
 
 log = logging.getLogger(__name__)
+_faulty = RepeatedLine(log, logging.WARNING, "%s")
+_refused = RepeatedLine(log, logging.ERROR, "%s")
+_set_refused = RepeatedLine(
+    log, logging.WARNING, "sync state set refused wanted=%s code=%d cause=%s"
+)
 
 AGAIN_S: Final = 0.3
 """Mean seconds between two attempts to reach a controller, or to open a broker again."""
@@ -70,6 +76,13 @@ REFUSED_FOR_GOOD: Final = frozenset(
     {ResponseCode.CONTROLLER_INVALID_REPLICAS, ResponseCode.CONTROLLER_BROKER_NOT_ALIVE}
 )
 """Answers after which a wanted sync state set never takes effect."""
+UNKNOWN_REPLICA: Final = frozenset(
+    {
+        ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST,
+        ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
+    }
+)
+"""Answers of a controller that does not know this broker name, or this id of it."""
 ASK_S: Final = 1.0
 MASTER_AGAIN_S: Final = 0.03
 """Seconds between two questions to a new master that does not serve yet."""
@@ -146,7 +159,6 @@ class Replica:
         self._altering: asyncio.Task[None] | None = None
         self._handing_over = asyncio.Lock()
         self._fault = ""
-        self._logged_refusal: tuple[list[int], str | None] | None = None
 
     # --- life
 
@@ -304,7 +316,7 @@ class Replica:
                     "start it again: it gets a new id. If the controller has lost its file, read "
                     '"When the file is lost" in the guide about the controller'
                 )
-            self._note_fault(fault)
+            self._note_fault(fault, _refused)
             return False
         news = await self._replica_info()
         if news is None:
@@ -337,7 +349,6 @@ class Replica:
                     leader_due = loop.time() + self.config.sync_controller_metadata_period / 1000
                     await self._controllers.find_leader()
                 await self._ask_for_master()
-                self._note_fault("")
             except (RemotingError, ProtocolError) as error:
                 self._note_fault(f"the controller cannot be asked: {error}")
 
@@ -347,17 +358,20 @@ class Replica:
         if news is None:  # the controller has lost its memory, or this replica was cleaned away
             await self._register()
             return
+        self._note_fault("")
         self._take_news(news)
         if news.master_id is None and self.role.master_id is None:
             self._silent = False
             await self._elect()
 
     async def _replica_info(self) -> News | None:
-        """Ask the controller for the master. Return None if it does not know this group."""
-        answer = await self._controllers.ask(GetReplicaInfo(broker_name=self.config.broker_name))
-        if answer.code == ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST:
+        """Ask the controller for the master. Return None if it does not know this replica."""
+        assert self.role is not None
+        request = GetReplicaInfo(broker_name=self.config.broker_name, broker_id=self.role.id)
+        answer = await self._controllers.ask(request)
+        if answer.code in UNKNOWN_REPLICA:
             return None
-        _check(answer, GetReplicaInfo(broker_name=self.config.broker_name))
+        _check(answer, request)
         return news_of(answer.header(MasterReply), _set_in(answer))
 
     async def _elect(self, successor: int | None = None) -> str | None:
@@ -678,23 +692,15 @@ class Replica:
             link.request_unanswered()
             return
         if answer.code != ResponseCode.SUCCESS:
-            refusal = (sorted(ids), answer.remark)
-            if refusal != self._logged_refusal:  # it is repeated while a cleaned replica copies
-                self._logged_refusal = refusal
-                log.warning(
-                    "sync state set refused wanted=%s code=%d cause=%s",
-                    sorted(ids),
-                    answer.code,
-                    answer.remark,
-                )
+            _set_refused(sorted(ids), answer.code, answer.remark, kind=(role.id, ids))
             self._ask_now.set()
             if answer.code in REFUSED_FOR_GOOD:
-                link.request_refused()
+                is_unknown = answer.code == ResponseCode.CONTROLLER_INVALID_REPLICAS
+                link.request_refused(unknown=is_unknown)
             else:  # perhaps an earlier copy of the request took effect
                 await self._pause()
                 link.request_unanswered()
             return
-        self._logged_refusal = None
         reply = _set_in(answer) or SyncStateSet()
         self._take_news(
             News(
@@ -746,10 +752,11 @@ class Replica:
         faults = [self._fault] if self._fault else []
         return faults + self.broker.readiness.reasons()
 
-    def _note_fault(self, fault: str) -> None:
-        if fault and fault != self._fault:
-            log.warning("%s", fault)
-        elif self._fault and not fault:
+    def _note_fault(self, fault: str, line: RepeatedLine = _faulty) -> None:
+        """Log a fault, at a slow pace while it lasts. An empty text is the end of it."""
+        if fault:
+            line(fault, kind=(self._address(), fault))
+        elif self._fault:
             log.info("the controller answers again")
         self._fault = fault
 

@@ -117,10 +117,15 @@ class RegisterReplica(Request[RegisterReplicaReply], kw_only=True):
 
 
 class GetReplicaInfo(Request[MasterReply], kw_only=True):
-    """Ask a controller for the master of a broker name. The reply's body is a ``SyncStateSet``."""
+    """Ask a controller for the master of a broker name. The reply's body is a ``SyncStateSet``.
+
+    ``broker_id`` is the id of the replica that asks, and RocketMQ has no such field. An id that was
+    cleaned is refused.
+    """
 
     code = RequestCode.CONTROLLER_GET_REPLICA_INFO
     broker_name: str
+    broker_id: Int64 | None = None
 
 
 class ControllerMetadata(Reply, kw_only=True):
