@@ -14,16 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Final, cast
+from typing import cast
 
 from turbopump.disk.disk import Disk, Segment, SparseSegment
 from turbopump.errors import StoreDamagedError
 from turbopump.store.files import segment_name, segment_offset
-from turbopump.store.holes import STEP, data_runs, data_steps, kept_open
+from turbopump.store.holes import STEP, data_runs, data_steps, is_all_zeros, kept_open
 from turbopump.store.mapped_file import MappedFile
 from turbopump.store.sparse_files import OpenFiles, grown
-
-_ZEROS: Final = bytes(STEP)
 
 
 class MappedFileQueue:
@@ -403,7 +401,7 @@ class MappedFileQueue:
             return size == 0
         segment = self._disk.open_segment(path)
         try:
-            return not any(any(segment.read(at, STEP)) for at in range(0, size, STEP))
+            return all(is_all_zeros(segment.read(at, STEP)) for at in range(0, size, STEP))
         finally:
             segment.close()
 
@@ -444,14 +442,13 @@ class MappedFileQueue:
         if self._open_files is None:
             for start in data_steps(file.segment, at):
                 piece = min(STEP, file.segment.size - start)
-                zeros = _ZEROS if piece == STEP else bytes(piece)
-                if file.segment.read_cold(start, piece) != zeros:
-                    file.buffer[start : start + piece] = zeros
+                if not is_all_zeros(file.segment.read_cold(start, piece)):
+                    file.buffer[start : start + piece] = bytes(piece)
             file.dirty = True
             return
         with kept_open(file.segment):
             for start, end in data_runs(file.segment, at):
-                if file.segment.read_cold(start, end - start) != bytes(end - start):
+                if not is_all_zeros(file.segment.read_cold(start, end - start)):
                     if file.buffer is None:
                         self._open_files.map(file)
                     file.buffer[start:end] = bytes(end - start)

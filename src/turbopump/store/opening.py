@@ -116,7 +116,7 @@ def open_parts(
     ends.callback(lock.release)
     make_directories(disk, config.paths)
     lock.lock_directories(config.paths)
-    files = _make_files(config, disk, clock, hooks)
+    files = make_files(config, disk, clock, hooks)
     writing = _make_writing(config, disk, clock, hooks, files)
     reading = _make_reading(config, disk, clock, hooks, files, writing)
 
@@ -165,7 +165,8 @@ def open_parts(
     return Opened(files, writing, reading, report, unchanged, copied)
 
 
-def _make_files(config: StoreConfig, disk: Disk, clock: Clock, hooks: StoreHooks) -> StoreFiles:
+def make_files(config: StoreConfig, disk: Disk, clock: Clock, hooks: StoreHooks) -> StoreFiles:
+    """Make the parts that hold the files of a store. Only the checkpoint is opened."""
     paths = config.paths
     space = SpaceWatch(
         disk,

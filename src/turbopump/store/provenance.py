@@ -99,11 +99,7 @@ class Provenance:
 
         Raises OSError if the record cannot be saved.
         """
-        kept: list[list[int | None]] = [
-            [start, min(end, log_end) if end is not None else log_end]
-            for start, end in self._written
-            if start is not None and start < log_end
-        ]
+        kept = self._written_before(log_end)
         if not with_crc:
             self._written = kept
         elif kept and kept[-1][1] == log_end:
@@ -112,6 +108,24 @@ class Provenance:
             self._written = [*kept, [log_end, None]]
         self._running = True
         self.note_indexes(index_names)
+
+    def note_cut(self, log_end: int, index_names: list[str] | None) -> None:
+        """Record that the log of a cleanly closed store was cut at ``log_end``.
+
+        ``index_names`` has the names of the index files that are left; None if messages are not
+        indexed. Raises OSError if the record cannot be saved.
+        """
+        self._written = self._written_before(log_end)
+        self._running = False
+        self.note_indexes(index_names)
+
+    def _written_before(self, log_end: int) -> list[list[int | None]]:
+        """Return our ranges of the log up to ``log_end``. Each of them has an end."""
+        return [
+            [start, min(end, log_end) if end is not None else log_end]
+            for start, end in self._written
+            if start is not None and start < log_end
+        ]
 
     def note_without_crc(self, flushed: int) -> None:
         """Record that entries from ``flushed`` on may lack a CRC, until the next start.

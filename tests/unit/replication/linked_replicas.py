@@ -108,7 +108,10 @@ class ReplicaStore:
         self.slave = self.master = self.store = None
 
     def cut(self, offset: int) -> None:
-        cut_store(self.directory.config, SystemDisk(), offset)
+        directory = self.directory
+        cut_store(
+            directory.config, SystemDisk(), directory.clock, offset, directory.failures.append
+        )
 
     def put(self, body: bytes, **more: Any) -> int:
         """Store a message, and show it if it is confirmed, as a broker does after each turn."""

@@ -12,6 +12,8 @@ from tests.simulation.world.mount import PowerCut
 from tests.simulation.world.simulation import SimulatedClock
 from tests.stand_ins import does_nothing
 from tests.unit.store.directory import HOST, Directory, bodies, put
+from tests.unit.store.indexed import answers
+from tests.unit.store.inspected import SLOTS, numbered_store, verified
 from tests.unit.store.looked_up import find_by_key
 
 from turbopump.disk.system_disk import SystemDisk
@@ -77,13 +79,15 @@ class Machine:
         return placed.queue_offset
 
     def cut(self, offset: int) -> None:
-        cut_store(self.config, self.disk.mount(), offset)
+        cut_store(self.config, self.disk.mount(), self.clock, offset, self.reported.append)
         self.disk.kill()
 
     def check(self, messages: int) -> None:
         """Only the first messages are there. New ones get the next offsets."""
         store = self.open()
         assert store.log.end == self.ends[messages]
+        assert store.recovery.clean
+        assert store.recovery.entries == 0
         kept = self.topics[:messages]
         assert len(list(EntryWalk(store.log).entries(store.log.start))) == messages
         assert self.reported == []
@@ -147,7 +151,9 @@ def test_a_crash_at_any_step_leaves_a_prefix_and_the_repeated_cut_is_as_without(
         else:
             kill_at(machine.disk, step)
         try:
-            cut_store(machine.config, machine.disk.mount(), offset)
+            cut_store(
+                machine.config, machine.disk.mount(), machine.clock, offset, machine.reported.append
+            )
         except PowerCut:
             machine.disk.__dict__.pop("perform", None)
         else:
@@ -163,6 +169,74 @@ def test_a_crash_at_any_step_leaves_a_prefix_and_the_repeated_cut_is_as_without(
     assert len(ends) > 1
 
 
+def cut_directory(directory: Directory, offset: int) -> None:
+    cut_store(directory.config, SystemDisk(), directory.clock, offset, directory.failures.append)
+
+
+def entry_end(store: MessageStore, number: int) -> int:
+    parsed = list(EntryWalk(store.log).entries())[number]
+    return parsed.offset + parsed.size
+
+
+@pytest.mark.parametrize("number", [0, 1, 17, 29, 30, 31, 48, 49])
+def test_a_cut_store_is_as_one_that_was_stopped_at_the_cut(tmp_path: Path, number: int) -> None:
+    directory = numbered_store(tmp_path / "cut")
+    store = directory.open()
+    offset = number and entry_end(store, number - 1)
+    store.close()
+    cut_directory(directory, offset)
+    twin = numbered_store(tmp_path / "stopped", number)
+    checked, expected = verified(tmp_path / "cut"), verified(tmp_path / "stopped")
+    assert checked.findings.counts == {}
+    assert (checked.units, checked.index_entries) == (expected.units, expected.index_entries)
+    found, wanted = directory.open(), twin.open()
+    assert found.recovery == wanted.recovery
+    assert answers(found) == answers(wanted)
+    assert directory.failures == []
+
+
+@pytest.mark.parametrize("number", [3, 40])
+def test_a_cut_with_a_damaged_index_leaves_the_index_to_recovery(
+    tmp_path: Path, number: int
+) -> None:
+    directory = numbered_store(tmp_path)
+    store = directory.open()
+    offset = entry_end(store, number - 1)
+    wanted = answers(store)
+    store.close()
+    newest = sorted(directory.paths.index.iterdir())[-1]
+    data = bytearray(newest.read_bytes())
+    data[40 : 40 + SLOTS * 4] = bytes(SLOTS * 4)
+    newest.write_bytes(data)
+    cut_directory(directory, offset)
+    found = {key: [at for at in hits if at < offset] for key, hits in wanted.items()}
+    assert answers(directory.open()) == found
+
+
+def test_a_store_that_was_killed_is_recovered_after_the_cut(tmp_path: Path) -> None:
+    directory = Directory(tmp_path / "killed")
+    store = directory.open()
+    ends = [put(store, b"%d" % number).log_end for number in range(5)]
+    store.flusher.flush_all_now()
+    twin = directory.copy(tmp_path / "copy")
+    cut_directory(twin, ends[2])
+    again = twin.open()
+    assert not again.recovery.clean
+    assert bodies(again) == [b"0", b"1", b"2"]
+
+
+def test_readers_beyond_a_cut_are_set_back_if_they_have_seen_what_is_cut(tmp_path: Path) -> None:
+    """Readers who see unconfirmed messages would skip the next ones, which get the same offsets."""
+    directory = Directory(tmp_path, is_replica=True, shows_unconfirmed=True)
+    store = directory.open()
+    ends = [put(store, b"%d" % number).log_end for number in range(5)]
+    store.close()
+    cut_directory(directory, ends[2])
+    again = directory.open()
+    put(again, b"other")
+    assert again.get("T", 0, 5, 1).next_offset == 3
+
+
 def test_a_deletion_of_a_topic_behind_the_cut_has_not_happened(tmp_path: Path) -> None:
     """The new master has the topic: the record of its deletion was not confirmed."""
     directory = Directory(tmp_path)
@@ -172,7 +246,7 @@ def test_a_deletion_of_a_topic_behind_the_cut_has_not_happened(tmp_path: Path) -
     put(store, b"two")
     store.delete_queues("gone", does_nothing)
     store.close()
-    cut_store(directory.config, SystemDisk(), end)
+    cut_directory(directory, end)
     again = directory.open()
     assert again.log.end == end
     assert (bodies(again, "gone"), bodies(again)) == ([b"kept"], [b"one"])
@@ -187,7 +261,7 @@ def test_segments_in_several_directories_are_cut(tmp_path: Path, messages: int) 
     store = directory.open()
     ends = [put(store, b"x" * 2000).log_end for _ in range(10)]
     store.close()
-    cut_store(directory.config, SystemDisk(), ends[messages - 1])
+    cut_directory(directory, ends[messages - 1])
     again = directory.open()
     assert again.log.end == ends[messages - 1]
     assert len(bodies(again)) == messages
@@ -197,7 +271,7 @@ def test_a_store_in_use_is_not_cut(tmp_path: Path) -> None:
     directory = Directory(tmp_path)
     put(directory.open(), b"one")
     with pytest.raises(StoreLockedError):
-        cut_store(directory.config, SystemDisk(), 0)
+        cut_directory(directory, 0)
 
 
 def test_a_log_that_is_shorter_stays(tmp_path: Path) -> None:
@@ -205,7 +279,7 @@ def test_a_log_that_is_shorter_stays(tmp_path: Path) -> None:
     store = directory.open()
     end = put(store, b"one").log_end
     store.close()
-    cut_store(directory.config, SystemDisk(), end + 5000)
+    cut_directory(directory, end + 5000)
     again = directory.open()
     assert again.recovery.clean
     assert again.log.end == end
@@ -219,4 +293,4 @@ def test_a_log_is_not_cut_before_its_beginning(tmp_path: Path) -> None:
     store.close()
     (directory.paths.commit_log / "00000000000000000000").unlink()
     with pytest.raises(StoreDamagedError, match="begins at 4096, and cannot be cut at 95"):
-        cut_store(directory.config, SystemDisk(), 95)
+        cut_directory(directory, 95)

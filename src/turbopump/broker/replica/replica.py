@@ -25,6 +25,7 @@ from turbopump.broker.replica.identity import Claim, Identity
 from turbopump.broker.replica.role import News, Part, Role, news_of
 from turbopump.broker.replica.send_gate import SendGate
 from turbopump.broker.replica.served_role import ServedRole
+from turbopump.broker.store_opening import log_error
 from turbopump.broker.store_settings import store_config
 from turbopump.clock import Clock, SystemClock
 from turbopump.config.addresses import join_address
@@ -730,7 +731,7 @@ class Replica:
 
         def run() -> None:
             try:
-                cut_store(store_config(self.config), disk, offset)
+                cut_store(store_config(self.config), disk, self._clock, offset, log_error)
             except (StoreError, OSError) as error:
                 failures.append(error)
 

@@ -278,8 +278,11 @@ class KeyIndex:
         self.write_waiting()
         return KeyWalk(self, index_hash(f"{topic}#{key}"), begin_ms, end_ms, behind)
 
-    def rewind(self, before: int) -> int:
+    def rewind(self, before: int, *, after_crash: bool = True) -> int:
         """Remove the entries of messages that lie at or behind the log offset ``before``.
+
+        Without ``after_crash`` the files are as they were written, and only what is removed costs
+        time.
 
         Return the log offset from which the dispatcher must index again. That is ``before``, or
         less if the newest file is damaged: then its damaged part is indexed again.
@@ -288,7 +291,7 @@ class KeyIndex:
         while self.files:
             last = self.files[-1]
             if last.count > 1 and last.begin_offset < before:
-                trusted = last.rewind(before)
+                trusted = last.rewind(before) if after_crash else last.cut(before)
                 if trusted == before:
                     break
                 before = trusted
@@ -298,6 +301,11 @@ class KeyIndex:
             if empty:  # or its header is lost
                 before = min(before, max(self.end_offset, 0))
         return before
+
+    def end_at(self, stored_ms: int) -> None:
+        """Set the store time of the newest indexed message. Entries have it only in seconds."""
+        self.files[-1].end_timestamp = stored_ms
+        self.files[-1].write_header()
 
     def warm(self) -> None:
         """Start to load the slots of the newest file into memory.

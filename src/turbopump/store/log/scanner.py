@@ -27,7 +27,7 @@ from turbopump.message.entry import (
     has_crc,
 )
 from turbopump.store.files import StoreFile
-from turbopump.store.holes import STEP, data_steps
+from turbopump.store.holes import STEP, data_steps, is_all_zeros
 from turbopump.store.log.commit_log import BLANK_SIZE_MIN, ENTRY_SIZE_MAX, CommitLog
 from turbopump.store.log.parsed_entry import ParsedEntry, parse_entry, parse_usual_entries
 from turbopump.store.mapped_file import MappedFile
@@ -364,7 +364,7 @@ class SegmentWalk(Generic[T]):
                     at = step - 8 if step == read_to else step  # a magic may lie across two pieces
                     read_to = min(step + STEP, segment.size)
                     data = self._read_segment(file, segment, at, read_to - at, ahead=True)
-                    if data.count(0) == len(data):
+                    if is_all_zeros(data):
                         continue
                     last = segment.start + at + len(data.rstrip(b"\0")) - 1
                     for start in entry_starts(data):

@@ -349,7 +349,7 @@ class QueueEnds:
         def encode() -> bytes:
             known = {
                 "places": [noted.encoded() for noted in snapshots],
-                "firsts": _by_topic(queues, firsts),
+                "firsts": ends_by_topic(queues, firsts),
                 "deleted": deleted,
             }
             return encode_known(known)
@@ -378,7 +378,7 @@ class _SavedSnapshot:
     def encoded(self) -> msgspec.Raw:
         if self._raw is None:
             self._raw = msgspec.Raw(
-                msgspec.json.encode(EndsSnapshot(self.at, _by_topic(self._queues, self._ends)))
+                msgspec.json.encode(EndsSnapshot(self.at, ends_by_topic(self._queues, self._ends)))
             )
             self._queues = []
             self._ends = []
@@ -421,7 +421,7 @@ def wrong_end(topic: str, queue_id: int, found: int, expected: int, at: int) -> 
     )
 
 
-def _by_topic(queues: list[ConsumeQueue], numbers: list[int]) -> ByTopic:
+def ends_by_topic(queues: list[ConsumeQueue], numbers: list[int]) -> ByTopic:
     """Arrange one number for each queue by topic and queue id. Zeros are left out."""
     table: dict[str, dict[int, int]] = {}
     for queue, number in zip(queues, numbers, strict=True):
