@@ -25,6 +25,7 @@ from turbopump.protocol.requests.namesrv import (
     ClusterInfo,
     GetBrokerClusterInfo,
 )
+from turbopump.protocol.requests.statistics import GetBrokerRuntimeInfo
 from turbopump.remoting.client import RemotingClient, refused_by
 
 BodyT = TypeVar("BodyT")
@@ -130,8 +131,8 @@ class Servers(RemotingClient):
     async def brokers_at(self, broker: str | None = None, cluster: str | None = None) -> list[str]:
         """Return the addresses of the brokers that an operation is meant for.
 
-        - ``broker``: the name of a broker, which means its master; ``NAME:ID`` for a slave; or an
-          address.
+        - ``broker``: the name of a broker, which means its master; ``NAME:ID`` for a slave, or with
+          the id from a controller for any replica; or an address.
         - ``cluster``: all masters of this cluster. Without both, all masters.
 
         A name server is asked, unless ``broker`` is an IP address with a port. Raises ClientError
@@ -148,9 +149,20 @@ class Servers(RemotingClient):
         if int(number) in addresses:
             return [addresses[int(number)]]
         if colon:
+            master = addresses.get(MASTER_ID)
+            if master is not None and await self._replica_id(master) == number:
+                return [master]
             known = ", ".join(map(str, sorted(addresses)))
             raise NotFoundError(f"broker {name} has no replica {number} now; there are: {known}")
         raise ClientError(f"broker {name} has no master now")
+
+    async def _replica_id(self, address: str) -> str | None:
+        """Return the id that a controller gave to a broker. Return None for other brokers."""
+        try:
+            figures = await self.ask(address, GetBrokerRuntimeInfo())
+        except (RemotingError, ProtocolError):
+            return None
+        return figures.table.get("replicaId")
 
     async def ask(
         self, address: str, request: Request[ReplyT], body: Body = b"", *, timeout: float = ANSWER_S

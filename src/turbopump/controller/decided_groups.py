@@ -23,6 +23,12 @@ from turbopump.protocol.codes import ResponseCode
 from turbopump.repeated_line import RepeatedLine
 
 log = logging.getLogger(__name__)
+_no_record = RepeatedLine(
+    log,
+    logging.ERROR,
+    "replicas are alive that this controller has no record of: it has lost its file, or they were "
+    "cleaned; stop them broker=%s id=%d",
+)
 _no_master = RepeatedLine(log, logging.ERROR, "no master can be elected broker=%s epoch=%d why=%s")
 
 Make = Callable[[Group | None, View], Decision]
@@ -186,7 +192,8 @@ class DecidedGroups:
         if before is None or before.master_epoch == after.master_epoch:
             _log_change(name, before, after, cause)
         elif election is not None and election.elected is not None:
-            log.warning(
+            log.log(
+                logging.WARNING if before.master_epoch else logging.INFO,  # the first is expected
                 "master elected broker=%s master=%d address=%s epoch=%d before=%s cause=%s%s "
                 "candidates=%s",
                 name,
@@ -230,6 +237,8 @@ class DecidedGroups:
         name = key.broker_name
         group = self._groups.get(name)
         if group is None:
+            if self.leads:
+                _no_record(name, key.id, kind=name)
             return
         if confirm_offset is not None and group.master == key.id:
             self._confirmed[name] = max(self._confirmed.get(name, -1), confirm_offset)

@@ -161,7 +161,7 @@ class DecisionFile:
         data = disk.read_file(self.path)
         older = self.path.with_name(f"{FILE_NAME}.bak")
         if data is None and disk.read_file(older) is None:
-            log.warning("no decisions yet, the controller begins anew file=%s", self.path)
+            log.info("no decisions yet, the controller begins anew file=%s", self.path)
             return {}
         try:
             if data is None:

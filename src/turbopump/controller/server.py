@@ -220,7 +220,8 @@ class Controller:
 
     def _leader_changed(self) -> None:
         leader = self._decisions.leader
-        log.warning("controllers have a leader leader=%s own=%s", leader, self._address)
+        level = logging.INFO if self._unready else logging.WARNING  # at a start it is expected
+        log.log(level, "controllers have a leader leader=%s own=%s", leader, self._address)
         self._load_groups()
 
     def _load_groups(self) -> None:

@@ -126,6 +126,12 @@ async def test_a_replica_shows_the_epochs_of_its_log(group: Group, admin: Admin,
     found = await admin.replication.epochs(BROKER)
     assert (found.broker_name, found.broker_id) == (BROKER, 0)  # of a master, as at Apache's
     assert found.max_offset >= 0
+    group_now = (await admin.controllers.replicas())[BROKER]
+    for one in group_now.replicas:  # the master has two ids
+        found = await admin.replication.epochs(f"{BROKER}:{one.id}")
+        assert found.broker_id == (0 if one.is_master else one.id)
+    with pytest.raises(NotFoundError, match="no replica 9 now"):
+        await admin.replication.epochs(f"{BROKER}:9")
 
 
 @in_loop(with_admin)

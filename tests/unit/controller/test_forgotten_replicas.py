@@ -68,6 +68,7 @@ async def test_a_controller_without_its_file_gives_no_id_while_old_replicas_run(
     await asyncio.sleep(10.0)
     assert group.replicas[new].role is None
     assert "are alive, and this controller has no record of them" in caplog.text
+    assert "replicas are alive that this controller has no record of" in caplog.text
     for host in old:
         await group.stop(host)
     await eventually(lambda: group.replicas[new].role is not None)

@@ -3,8 +3,15 @@
 import asyncio
 from contextlib import suppress
 
+import pytest
 from tests.loops import in_loop
-from tests.unit.broker.replica.groups import HOSTS, Group, eventually_routed, with_group
+from tests.unit.broker.replica.groups import (
+    HOSTS,
+    Group,
+    eventually_routed,
+    with_empty_group,
+    with_group,
+)
 from tests.unit.broker.replicas import NAMESRV
 
 from turbopump.admin.cluster import Servers
@@ -44,6 +51,17 @@ async def test_a_master_that_was_cut_off_does_not_get_its_old_place_at_name_serv
     own_id = group.id_of(first.host)
     await eventually_routed(group, own_id, first.address)
     await eventually_routed(group, 0, second.address)
+
+
+@in_loop(with_empty_group)
+async def test_a_replica_with_a_wrong_controller_says_so_again_and_again(
+    group: Group, /, caplog: pytest.LogCaptureFixture
+) -> None:
+    await group.replica(HOSTS[0], controller_addr="10.0.0.7:9878")
+    await asyncio.sleep(65.0)
+    lines = [one for one in caplog.messages if one.startswith("no id yet: no controller leads")]
+    assert 5 <= len(lines) <= 8
+    assert "10.0.0.7:9878" in lines[-1]
 
 
 @in_loop(with_group)
