@@ -190,3 +190,22 @@ async def test_a_name_server_that_is_cut_off_does_not_stop_a_switch(group: Group
     await another_master(group, old)
     await group.until(lambda: len(group.in_sync()) >= 2, 15, "no slave joins the new master")
     heal(group, (NAMESRV,), REPLICAS)
+
+
+@in_loop(partial(with_group, flush=FlushDiskType.ASYNC_FLUSH))
+async def test_the_longest_log_of_the_living_wins_so_none_of_them_is_cut(group: Group, /) -> None:
+    """One slave has copied more when the master dies. The controller knows ends of the logs that
+    are up to 500 ms old, from before that."""
+    group.rest_s = 0.3
+    for number in range(6):
+        await group.until(group.is_whole, 60, "the group does not get whole")
+        old = master_of(group)
+        short, long = sorted(others_than(old), reverse=number % 2 == 0)
+        group.simulation.network.cut(old, short)
+        while group.end_of(long) <= group.end_of(short):
+            await asyncio.sleep(0.01)
+        group.kept_down.add(old)
+        group.simulation.end(old, power_cut=False)
+        assert await another_master(group, old) == long, group.story()
+        group.simulation.network.heal(old, short)
+        group.kept_down.clear()

@@ -34,6 +34,9 @@ _no_master = RepeatedLine(log, logging.ERROR, "no master can be elected broker=%
 Make = Callable[[Group | None, View], Decision]
 """Function that decides: it gets the group, and what is known of its live replicas."""
 
+REPORTS_S: Final = 0.3
+"""Maximum seconds for which an election waits for the ends of the logs after the death of a master.
+Replicas of ours report them at once when their connection to the master ends."""
 WAITING_MAX: Final = 100
 """Maximum number of requests that wait for one group."""
 
@@ -80,6 +83,8 @@ class DecidedGroups:
         """Highest confirm offset that a master has reported, by broker name."""
         self._lines: dict[str, _Line] = {}
         self._electing: set[str] = set()
+        self._waiting: dict[str, asyncio.TimerHandle] = {}
+        """End of the wait for reports, by broker name."""
         self._beats: dict[str, asyncio.Future[None]] = {}
         self._tasks: set[asyncio.Task[object]] = set()
         self._leads_since: float | None = None
@@ -108,6 +113,8 @@ class DecidedGroups:
     async def close(self) -> None:
         """End all elections."""
         self.end()
+        for timer in self._waiting.values():
+            timer.cancel()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -282,9 +289,35 @@ class DecidedGroups:
                 why = reason(group, decision.election)
                 _no_master(name, group.master_epoch, why, kind=name)
             return
+        if self._awaits_reports(group, cause):
+            return
         self._electing.add(name)
         task = self._start(self._decide(name, self._elect_if_needed, cause))
         task.add_done_callback(lambda done: self._election_ended(name, done))
+
+    def _awaits_reports(self, group: Group, cause: str) -> bool:
+        """Return True while members may report a longer log than before the death of the master.
+
+        They have copied from it until it died. By older reports a shorter log may win, and the
+        longer one must then be cut.
+        """
+        if group.master is None:
+            return False
+        name = group.broker_name
+        lost_at = self._liveness.lost_at(ReplicaKey(name, group.master))
+        if lost_at is None or self._liveness.all_heard_since(name, group.electable, lost_at):
+            return False
+        left = lost_at + REPORTS_S - self._clock.monotonic()
+        if left <= 0:
+            return False
+        if name not in self._waiting:
+            loop = asyncio.get_running_loop()
+            self._waiting[name] = loop.call_later(left, self._end_wait, name, cause)
+        return True
+
+    def _end_wait(self, name: str, cause: str) -> None:
+        del self._waiting[name]
+        self.consider(name, cause)
 
     def _elect_if_needed(self, group: Group | None, view: View) -> Decision:
         if group is None or not self._lacks_master(group):
@@ -313,7 +346,7 @@ class DecidedGroups:
             return True
         if master in self._liveness.candidates(name):
             return False
-        if self._liveness.is_lost(ReplicaKey(name, master)):
+        if self._liveness.lost_at(ReplicaKey(name, master)) is not None:
             return True
         allowed = self._leads_since + self._liveness.timeout(name)
         return self._clock.monotonic() >= allowed

@@ -12,6 +12,7 @@ go down until the replica is removed.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 import msgspec
@@ -59,7 +60,8 @@ class Liveness:
         """Number of the newest connection that a replica has used."""
         self._carried: dict[int, dict[ReplicaKey, None]] = {}
         """Replicas by the connection over which they were last heard."""
-        self._lost: dict[ReplicaKey, None] = {}
+        self._lost: dict[ReplicaKey, float] = {}
+        """Lost replicas, each with the time when it was surely alive last."""
 
     def note_heartbeat(self, key: ReplicaKey, connection: int, beat: Beat, now: float) -> bool:
         """Note a heartbeat. Return False if it is ignored, because a newer connection is known or
@@ -80,7 +82,7 @@ class Liveness:
         if self._use(key, connection) and live is not None and live.connection != connection:
             self._remove(key)
 
-    def end_connection(self, connection: int) -> list[ReplicaKey]:
+    def end_connection(self, connection: int, now: float) -> list[ReplicaKey]:
         """Remove the replicas that were heard over a connection which has ended, and return
         them."""
         ended = []
@@ -90,7 +92,7 @@ class Liveness:
             del self._newest[key]
             if self._remove(key):
                 ended.append(key)
-                self._note_lost(key)
+                self._note_lost(key, now)
         return ended
 
     def expire(self, now: float) -> list[tuple[ReplicaKey, int]]:
@@ -99,15 +101,15 @@ class Liveness:
         Return each with the number of its connection, which should be closed.
         """
         silent = [
-            (ReplicaKey(name, id_), live.connection)
+            (ReplicaKey(name, id_), live)
             for name, replicas in self._live.items()
             for id_, live in replicas.items()
             if now > live.heard + live.beat.timeout
         ]
-        for key, _ in silent:
+        for key, live in silent:
             self._remove(key)
-            self._note_lost(key)
-        return silent
+            self._note_lost(key, live.heard)
+        return [(key, live.connection) for key, live in silent]
 
     def forget(self, key: ReplicaKey) -> None:
         """Forget a replica that has been cleaned."""
@@ -138,9 +140,16 @@ class Liveness:
             return float("inf")
         return max(live.beat.timeout for live in replicas.values())
 
-    def is_lost(self, key: ReplicaKey) -> bool:
-        """Return True if a replica was alive, and its connection or its heartbeats have ended."""
-        return key in self._lost
+    def lost_at(self, key: ReplicaKey) -> float | None:
+        """Return the time when the connection of a replica ended, or when it was heard last before
+        its heartbeats ended. Return None if it is alive, or was never heard."""
+        return self._lost.get(key)
+
+    def all_heard_since(self, broker_name: str, ids: Iterable[int], time: float) -> bool:
+        """Return True if each of these replicas that is alive has sent a heartbeat after a
+        time."""
+        replicas = self._live.get(broker_name, {})
+        return all(replicas[id_].heard > time for id_ in ids if id_ in replicas)
 
     def counts(self) -> dict[str, int]:
         """Return the number of live replicas by broker name."""
@@ -168,7 +177,7 @@ class Liveness:
             del self._live[key.broker_name]
         return True
 
-    def _note_lost(self, key: ReplicaKey) -> None:
+    def _note_lost(self, key: ReplicaKey, time: float) -> None:
         if len(self._lost) >= LOST_MAX:
             del self._lost[next(iter(self._lost))]
-        self._lost[key] = None
+        self._lost[key] = time

@@ -271,7 +271,9 @@ class Controller:
     def _connection_lost(self, connection: Wire) -> None:
         number = self._connections.end(connection)
         if number is not None:
-            self.groups.note_deaths(self.liveness.end_connection(number), "connection ended")
+            self.groups.note_deaths(
+                self.liveness.end_connection(number, self._clock.monotonic()), "connection ended"
+            )
 
 
 def _configured_decisions(config: ControllerConfig, disk: Disk | None, clock: Clock) -> Decisions:

@@ -58,6 +58,9 @@ class ReplicaSlaveLink(CopyingLink):
         This link copies nothing any more then. Close the store, call ``cut_store``, and open it
         again.
         """
+        self.on_master_lost: Callable[[], None] = _report_nothing
+        """Called when a connection over which this replica copied has ended. The end of the log is
+        then news for the controller, which may have to elect a master."""
         self.before_copying: Callable[[], Awaitable[None]] = _nothing
         """Awaited before each connection. Raises RemotingError, ProtocolError or StoreError if the
         master cannot be copied yet."""
@@ -122,6 +125,11 @@ class ReplicaMasterPeer(CopyingPeer):
         if master.compared:
             self._save_epochs()
 
+    def connection_lost(self, error: Exception | None) -> None:
+        super().connection_lost(error)
+        if self.copies:
+            self._link.on_master_lost()
+
     def store_received(self) -> None:
         super().store_received()
         if self.copies:
@@ -176,6 +184,10 @@ class ReplicaMasterPeer(CopyingPeer):
 
 def _ignore(_offset: int) -> None:
     """Ignore the need for a cut before the supervisor is there."""
+
+
+def _report_nothing() -> None:
+    """Report nothing before the supervisor is there."""
 
 
 async def _nothing() -> None:

@@ -15,6 +15,7 @@ from tests.unit.controller.world import (
     set_in,
 )
 
+from turbopump.controller.decided_groups import REPORTS_S
 from turbopump.protocol.codes import LanguageCode, ResponseCode
 from turbopump.protocol.command import encode_command, request_command
 from turbopump.protocol.requests import controller as requests
@@ -48,6 +49,25 @@ async def test_a_killed_master_is_replaced_at_once(world: World, /) -> None:
     assert set_in(await second.info()).sync_state_set == [3]
     assert [one.master_epoch for one in second.notices] == [1, 2]
     assert [one.master_epoch for one in third.notices] == [1, 2]
+
+
+@in_loop(controlled)
+async def test_the_longest_log_is_elected_though_its_last_report_was_shorter(
+    world: World, /
+) -> None:
+    """Both slaves report their logs again when they lose the killed master."""
+    first, second, third = await world.group()
+    for one, end in ((second, 1000), (third, 900)):
+        one.epoch, one.max_offset = 1, end
+        await one.beat()
+    first.kill()
+    await asyncio.sleep(REPORTS_S / 4)
+    await second.beat()
+    assert await second.master() == (1, 1)
+    third.max_offset = 1100
+    await third.beat()
+    await asyncio.sleep(REPORTS_S / 4)
+    assert await second.master() == (3, 2)
 
 
 @in_loop(controlled)

@@ -12,6 +12,7 @@ from tests.simulation.world.simulation import Simulation
 
 from turbopump.config.controller_config import ControllerConfig
 from turbopump.controller import Controller
+from turbopump.controller.decided_groups import REPORTS_S
 from turbopump.protocol import fastjson
 from turbopump.protocol.command import Command
 from turbopump.protocol.request import Request
@@ -217,8 +218,11 @@ class World:
 
 
 async def pause() -> None:
-    """Let what has happened be noticed: an ended connection, a decision on its way to the disk."""
-    await asyncio.sleep(0.2)
+    """Let what has happened be noticed: an ended connection, a decision on its way to the disk.
+
+    After the death of a master, the wait for the reports of the others ends, too.
+    """
+    await asyncio.sleep(0.2 + REPORTS_S)
 
 
 def controlled(story: Callable[..., Any], **config: Any) -> None:

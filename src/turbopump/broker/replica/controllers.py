@@ -8,6 +8,7 @@ mean nothing here. Source: apache/rocketmq ``ReplicasManager``.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -44,6 +45,8 @@ class Controllers:
         self._remoting = remoting
         self._finding: asyncio.Task[str] | None = None
         self._beats: list[asyncio.Task[None]] = []
+        self._beats_due: list[asyncio.Event] = []
+        """For each controller, the event that sends its next heartbeat at once."""
         self.leader: str | None = None
         """Address of the controller that leads, or None while unknown."""
 
@@ -136,16 +139,23 @@ class Controllers:
         ``heartbeat`` returns the next one, or None to stay silent this time.
         """
         for address in self._addresses:
-            beating = self._send_heartbeats(address, interval, heartbeat)
+            due_now = asyncio.Event()
+            self._beats_due.append(due_now)
+            beating = self._send_heartbeats(address, interval, heartbeat, due_now)
             self._beats.append(asyncio.create_task(beating, name=f"heartbeats to {address}"))
 
     async def _send_heartbeats(
-        self, address: str, interval: float, heartbeat: Callable[[], Request[None] | None]
+        self,
+        address: str,
+        interval: float,
+        heartbeat: Callable[[], Request[None] | None],
+        due_now: asyncio.Event,
     ) -> None:
         loop = asyncio.get_running_loop()
         due = loop.time()
         fault = ""
         while True:
+            due_now.clear()
             request = heartbeat()
             if request is not None:
                 try:
@@ -160,7 +170,14 @@ class Controllers:
                         )
                     fault = str(error)
             due = max(due + interval, loop.time())
-            await asyncio.sleep(due - loop.time())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(due):
+                    await due_now.wait()
+
+    def send_heartbeats_now(self) -> None:
+        """Send the next heartbeat to each controller at once, because of news."""
+        for due_now in self._beats_due:
+            due_now.set()
 
     async def stop_heartbeats(self) -> None:
         """Stop the heartbeats. The method may be called twice."""
@@ -168,6 +185,7 @@ class Controllers:
             beating.cancel()
         await asyncio.gather(*self._beats, return_exceptions=True)
         self._beats.clear()
+        self._beats_due.clear()
 
     async def close(self) -> None:
         """Stop the heartbeats and close the connections. Controllers take that for a death at once.

@@ -87,6 +87,7 @@ class GroupReplication:
                 tls=config.client_tls,
             )
             self.slave.on_cut_needed = served_role.on_cut_needed
+            self.slave.on_master_lost = served_role.on_master_lost
             return
         self.master = ReplicaMasterLink(
             store,

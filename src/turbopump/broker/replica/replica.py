@@ -527,6 +527,7 @@ class Replica:
             hand_over=self.hand_over,
             on_wanted_set=self._alter_set,
             on_cut_needed=self._note_cut,
+            on_master_lost=self._controllers.send_heartbeats_now,
         )
         broker = Broker(
             self._config_for(role),

@@ -30,6 +30,7 @@ class ServedRole:
       the epoch of the present set.
     - ``on_cut_needed``: called with the offset to which the log must be cut, before it can be
       copied.
+    - ``on_master_lost``: called when the connection over which a slave copied has ended.
     - ``note_role``: called with a notice of a controller (1008).
     - ``hand_over``: lets the replica with an id become the master in place of this one. Returns
       None, or the reason why that is not done.
@@ -42,4 +43,5 @@ class ServedRole:
     note_role: Callable[[News], None] = lambda _news: None
     on_wanted_set: Callable[[frozenset[int], int], None] = lambda _ids, _set_epoch: None
     on_cut_needed: Callable[[int], None] = lambda _offset: None
+    on_master_lost: Callable[[], None] = lambda: None
     hand_over: Callable[[int], Awaitable[str | None]] = _keep_mastership
