@@ -209,3 +209,21 @@ async def test_the_longest_log_of_the_living_wins_so_none_of_them_is_cut(group: 
         assert await another_master(group, old) == long, group.story()
         group.simulation.network.heal(old, short)
         group.kept_down.clear()
+
+
+@in_loop(with_group)
+async def test_a_planned_stop_makes_no_replica_cut_its_log(
+    group: Group, /, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each master is stopped by SIGTERM while clients send, commit and change tables."""
+    caplog.set_level("INFO", "turbopump.broker.replica.replica")
+    group.rest_s = 0.3
+    for _ in range(4):
+        await group.until(group.is_whole, 60, "the group does not get whole")
+        old = master_of(group)
+        group.stop_cleanly(old)
+        await another_master(group, old)
+    await group.until(group.is_whole, 60, "the group does not get whole")
+    handed = [one for one in caplog.messages if one.startswith("mastership is handed over")]
+    assert len(handed) == 4
+    assert [one for one in caplog.messages if one.startswith("log cut")] == []
