@@ -266,14 +266,15 @@ class Producer(InContext):
         Pass a ``Message``, or its topic and body with the other arguments of ``Message``: ``tags``,
         ``keys``, ``properties``, ``delay`` and so on.
 
-        - ``queue``: send to this queue only, with one attempt.
+        - ``queue``: send to this queue only, with one attempt that reaches a master.
         - ``selector``: function of (queues, message) that chooses the queue
           (``turbopump.client.selectors``).
         - ``sharding_key``: messages with an equal key go to the same queue. They keep their order
           if each send is awaited before the next.
         - ``timeout``: seconds, instead of ``send_timeout``.
 
-        Raises MessageError for an unusable message, RouteNotFoundError if no broker is known,
+        While no master can be reached, the send waits for one until its timeout. Raises
+        MessageError for an unusable message, RouteNotFoundError if no broker is known,
         NotStartedError, and SendError if no broker confirmed the message. After a time-out or a
         lost connection the message may be stored nevertheless.
         """

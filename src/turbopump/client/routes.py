@@ -50,6 +50,8 @@ MASTER_PAUSE_S: Final = 0.4
 """Minimum time in seconds between two requests for the same route while a master is silent. It is
 below 0.5 s, the interval at which producers with the default ``send_timeout`` look for such
 masters."""
+AWAITED_S: Final = 0.2
+"""Seconds between two requests for the same route while calls wait for a master."""
 _NOT_THE_MASTER: Final = (ResponseCode.SYSTEM_ERROR, ResponseCode.SERVICE_NOT_AVAILABLE)
 """Answers of a slave to requests for its master."""
 
@@ -183,6 +185,33 @@ class Routes:
         except (TimeoutError, errors.RouteNotFoundError):
             return doubtful
 
+    async def next_route(self, old: TopicRoute) -> TopicRoute:
+        """Return the route that has replaced ``old``. If there is none yet, pause and return
+        ``old``.
+
+        A caller that waits for a master repeats this until its route names one. All callers
+        together ask name servers once in ``AWAITED_S``.
+        """
+        newer = await self.renewed(old, inf, pause=AWAITED_S)
+        if newer is old:
+            await asyncio.sleep(AWAITED_S)
+        return newer
+
+    async def next_master(self, broker_name: str, topic: str) -> str:
+        """Fetch the route of ``topic`` again, after its master of the broker was not reached, and
+        return the master's address.
+
+        While the broker has no master, the next one is waited for, without a limit. Raises
+        ConnectError if the broker or the topic is gone.
+        """
+        try:
+            route = await self.next_route(await self.get(topic))
+        except errors.RouteNotFoundError as error:
+            raise errors.ConnectError(str(error)) from None
+        while route.lacks_master(broker_name):
+            route = await self.next_route(route)
+        return self.require_master(broker_name, topic)
+
     def renew_soon(self, doubtful: TopicRoute) -> None:
         """Start to fetch a newer route for later calls, without waiting for the answer."""
         if self._is_in_doubt(doubtful, DOUBT_S):
@@ -279,7 +308,7 @@ class Routes:
         default = None
         if inherit and not answers.all_unreachable:
             default = await self._ask_name_servers(DEFAULT_TOPIC)
-        if isinstance(default, TopicRoute) and default.publish_queues:
+        if isinstance(default, TopicRoute) and (default.publish_queues or default.masterless):
             return self._keep_route(inherited_route(topic, default))
         if isinstance(default, RouteFailure) and default.all_unreachable:
             answers = default

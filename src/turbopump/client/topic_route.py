@@ -35,6 +35,7 @@ class TopicRoute:
     - ``heirs``: brokers on which a new topic may inherit from this one, each with the number
       of queues.
     - ``clusters``: names of the brokers' clusters.
+    - ``masterless``: brokers that would take sends, but have no master now.
     - ``spread``: True if more than one broker has queues to send to.
     """
 
@@ -45,6 +46,7 @@ class TopicRoute:
     inherited: bool = False
     heirs: Mapping[str, int] = field(default_factory=dict)
     clusters: frozenset[str] = frozenset()
+    masterless: frozenset[str] = frozenset()
     spread: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -54,6 +56,15 @@ class TopicRoute:
     def master(self, broker_name: str) -> str | None:
         """Return the address of a broker's master, or None if there is no master now."""
         return self.addresses.get(broker_name, {}).get(MASTER_ID)
+
+    def lacks_master(self, broker_name: str | None = None) -> bool:
+        """Return True if this broker would take sends, but has no master now.
+
+        Without ``broker_name``, return True if nothing can be sent to the topic for that reason.
+        """
+        if broker_name is None:
+            return bool(self.masterless) and not self.publish_queues
+        return broker_name in self.masterless
 
     def readable_address(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
         """Return an address for reading the broker's queues, or None if no address is known.
@@ -97,11 +108,15 @@ def topic_route(topic: str, data: TopicRouteData) -> TopicRoute:
     publish: list[MessageQueue] = []
     subscribe: list[MessageQueue] = []
     heirs: dict[str, int] = {}
+    masterless: set[str] = set()
     for queues in data.queue_datas:
         name = queues.broker_name or ""
         writable = queues.write_queue_nums
-        if queues.perm & WRITABLE and MASTER_ID in addresses.get(name, {}):
-            publish += [MessageQueue(topic, name, number) for number in range(writable)]
+        if queues.perm & WRITABLE and writable:
+            if MASTER_ID in addresses.get(name, {}):
+                publish += [MessageQueue(topic, name, number) for number in range(writable)]
+            else:
+                masterless.add(name)
         if queues.perm & READABLE:
             readable = range(queues.read_queue_nums)
             subscribe += [MessageQueue(topic, name, number) for number in readable]
@@ -115,7 +130,13 @@ def topic_route(topic: str, data: TopicRouteData) -> TopicRoute:
     publish.sort()
     subscribe.sort()
     return TopicRoute(
-        topic, tuple(publish), tuple(subscribe), addresses, heirs=heirs, clusters=clusters
+        topic,
+        tuple(publish),
+        tuple(subscribe),
+        addresses,
+        heirs=heirs,
+        clusters=clusters,
+        masterless=frozenset(masterless),
     )
 
 

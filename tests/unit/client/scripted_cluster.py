@@ -125,6 +125,17 @@ class ScriptedNameServer:
         )
         self.known_brokers.update({b.name: b.data for b in brokers})
 
+    def name_master(self, broker_name: str, address: str | None) -> None:
+        """From now on this broker has two slaves and this master, or none, in all routes."""
+        members = {1: "127.0.0.1:101", 2: "127.0.0.1:102"}
+        if address is not None:
+            members[0] = address
+        for route in self.routes.values():
+            assert not isinstance(route, bytes)
+            for broker in route.broker_datas:
+                if broker.broker_name == broker_name:
+                    broker.broker_addrs = members
+
     def _route(self, request: GetRouteInfo, context: RequestContext) -> Outcome:
         self.asked.append(request.topic)
         if self.silent:

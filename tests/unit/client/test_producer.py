@@ -425,11 +425,11 @@ async def test_oneway_wants_no_answer(simulation: Simulation, /) -> None:
         await asyncio.sleep(1)  # virtual: until the client has heard of it
         with pytest.raises(
             SendError,
-            match=r"1 attempt in 0 ms: broker-a .* cannot connect .* Check that "
+            match=r"16 attempts in 2904 ms: broker-a .* cannot connect .* Check that "
             r"the broker runs",
         ) as told:
             await producer.send_oneway("orders", b"x")
-        assert (told.value.topic, told.value.brokers) == ("orders", ("broker-a",))
+        assert (told.value.topic, set(told.value.brokers)) == ("orders", {"broker-a"})
 
 
 @in_loop(simulated)

@@ -2,8 +2,8 @@
 
 One rule: the deadline covers everything: routes, topic creation, connections and retries. The error
 of a failed send lists all attempts. After a failure that shows an old route, the route is fetched
-again. If nothing was stored and the broker has moved, the same queue is tried at its new address,
-in addition to the retries.
+again. While a broker has no master, or the master cannot be reached, the send waits: it has stored
+nothing, so its attempts do not count as retries.
 
 The fast path (``deliver``) only leaves out steps that are not needed. Source: apache/rocketmq
 ``DefaultMQProducerImpl.sendDefaultImpl``. Asynchronous retries correct the queue id, which
@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from math import inf
 from typing import Final
 
 import msgspec
 
 from turbopump import errors
 from turbopump.client.hooks import MessageKind, SendContext
-from turbopump.client.routes import DOUBT_S
+from turbopump.client.routes import AWAITED_S, DOUBT_S
 from turbopump.client.sending.outgoing import DELAYING, LARGE_BODY_SIZE, Outgoing
 from turbopump.client.sending.queue_chooser import Target
 from turbopump.client.sending.send_result import (
@@ -62,7 +61,7 @@ RETRY_PAUSE_S: Final = 0.1
 """Pause in seconds before the same broker is tried again. It doubles each time."""
 NOT_WRITTEN: Final = "nothing was written to it any more"
 CORRECTION_S: Final = 0.5
-"""Maximum seconds for which a send waits for a corrected route after its last retry failed."""
+"""Maximum seconds for which a send waits for the answer of a name server after an attempt."""
 
 
 async def deliver(
@@ -190,37 +189,29 @@ class SendAttempts:
         self._began = began
         self._deadline = began + timeout
         self._loop = asyncio.get_running_loop()
+        # a chosen queue is not exchanged for another
+        self._retries = sender.rules.retries if target is None else 0
         self._tried: list[Attempt] = []
+        self._counted = 0  # attempts that reached a master
         self._corrected = False
+        self._without_master = ""  # name of the broker that was waited for in vain
 
     async def until_stored(self, first: Attempt | None) -> SendResult:
-        route = await self._route()
-        # a chosen queue is not exchanged for another
-        retries = self._sender.rules.retries if self._target is None else 0
         outcome: SendResult | Attempt
         if first is None:
-            outcome = await self._try_once(route, None, may_retry=retries > 0)
+            route = await self._route()
+            outcome = await self._try_once(route, None, may_retry=self._retries > 0)
         else:
+            route = self._sender.known[self._outgoing.topic]
             outcome = first
             await self._record_failure(first, self._began)
         while isinstance(outcome, Attempt):
-            queue = None  # chosen anew
-            if await self._may_try_again(route, outcome, retries):
-                _tried_again(
-                    self._sender.shown_topic(self._outgoing.topic),
-                    outcome.broker_name,
-                    outcome.address,
-                    outcome.outcome,
-                    kind=outcome.broker_name,
-                )
-                if is_routes_fault(outcome) or names_old_master(route, outcome):
-                    route = await self._renewed(route, RETRY_PAUSE_S)
-            else:
-                correction = await self._correction(route, outcome)
-                if correction is None:
-                    return self._give_up()
-                route, queue = correction
-            outcome = await self._try_once(route, queue, may_retry=len(self._tried) < retries)
+            following = await self._next_attempt(route, outcome)
+            if following is None:
+                return self._give_up()
+            route, queue = following
+            may_retry = self._counted < self._retries
+            outcome = await self._try_once(route, queue, may_retry=may_retry)
         return outcome
 
     async def oneway(self) -> None:
@@ -246,10 +237,11 @@ class SendAttempts:
                     await sender.instance.abandon_if_silent(address, self._began)
                 attempt = Attempt(queue, address, str(error), error)
                 self._tried.append(attempt)
-                correction = await self._correction(route, attempt)
-                if correction is None:
+                following = await self._next_attempt(route, attempt)
+                if following is None:
                     raise self._send_error() from error
-                route = correction[0]
+                route, chosen = following
+                queue = chosen or self._choose_queue(route)
         context = self._call_hooks_before(queue, address, oneway=True)
         connection.send_frame(
             sender.encode(
@@ -290,7 +282,7 @@ class SendAttempts:
         context = self._call_hooks_before(queue, address or "no address")
         try:
             address = master_of(route, queue)
-            if may_retry and not sender.hangs.on:
+            if not sender.hangs.on and (may_retry or sender.connection(address) is None):
                 sender.hangs.start()
             if sender.introduces:
                 patience = self._patience(route, connected=False, may_retry=may_retry)
@@ -405,11 +397,62 @@ class SendAttempts:
         if timed_out and not isinstance(attempt.error, BrokerHangsError):
             await self._sender.instance.abandon_if_silent(attempt.address, began)
 
-    async def _may_try_again(self, route: TopicRoute, attempt: Attempt, retries: int) -> bool:
+    async def _next_attempt(
+        self, route: TopicRoute, attempt: Attempt
+    ) -> tuple[TopicRoute, MessageQueue | None] | None:
+        """Return the route and the queue of the next attempt, once it may begin.
+
+        A queue of None means any queue. Return None if there is no further attempt.
+        """
+        unreached = is_unreached(route, attempt)
+        if not unreached:
+            self._counted += 1
+        if not await self._may_try_again(route, attempt, unreached=unreached):
+            return await self._correction(route, attempt)
+        if unreached or is_in_doubt(route, attempt):
+            newer = await self._with_master(route, attempt)
+            if newer is None:
+                return None
+            route = newer
+        _tried_again(
+            self._sender.shown_topic(self._outgoing.topic),
+            attempt.broker_name,
+            attempt.address,
+            attempt.outcome,
+            kind=attempt.broker_name,
+        )
+        return route, None if self._target is None else attempt.queue
+
+    async def _may_try_again(self, route: TopicRoute, attempt: Attempt, *, unreached: bool) -> bool:
         """Pause if needed, and return True if another attempt follows now."""
-        if len(self._tried) > retries or self._is_final(attempt) or self._sender.under_way.closed:
+        sender = self._sender
+        over = self._counted > self._retries and not unreached
+        if over or self._is_final(attempt) or sender.under_way.closed:
             return False
-        return await self._pause_before_retry(route, attempt) and not self._sender.under_way.closed
+        paused = await self._pause_before_retry(route, attempt, unreached=unreached)
+        return paused and not sender.under_way.closed
+
+    async def _with_master(self, route: TopicRoute, attempt: Attempt) -> TopicRoute | None:
+        """Return a newer route after a failed attempt, or the old route if there is none yet.
+
+        While the newer route names a broker without a master, the next one is waited for. Return
+        None if there is no master until the deadline, or the broker of a chosen queue is gone.
+        """
+        name = None if self._target is None else attempt.broker_name
+        sender = self._sender
+        newer = await self._renewed(route, RETRY_PAUSE_S)
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                while newer.lacks_master(name) and not sender.under_way.closed:
+                    newer = await sender.instance.routes.next_route(newer)
+        except TimeoutError:
+            self._without_master = attempt.broker_name
+            return None
+        if sender.under_way.closed or (name is not None and newer.master(name) is None):
+            return None
+        if name is None and not newer.publish_queues:
+            return route if route.publish_queues else None
+        return newer
 
     def _is_final(self, attempt: Attempt) -> bool:
         error = attempt.error
@@ -439,18 +482,30 @@ class SendAttempts:
         if isinstance(tried[-1].error, errors.CallTimeoutError | errors.ConnectError):
             stalled = sender.instance.stalls.explanation(self._began)
         return send_failure(
-            outgoing.msg_id, topic, tried, spent_ms, closed=closed, queues=queues, stalled=stalled
+            outgoing.msg_id,
+            topic,
+            tried,
+            spent_ms,
+            closed=closed,
+            queues=queues,
+            stalled=stalled,
+            without_master=self._without_master,
         )
 
-    async def _pause_before_retry(self, route: TopicRoute, attempt: Attempt) -> bool:
+    async def _pause_before_retry(
+        self, route: TopicRoute, attempt: Attempt, *, unreached: bool
+    ) -> bool:
         """Pause before a retry if the next attempt would use the same broker.
 
         Return False if there is no time for another attempt.
         """
-        times = sum(other.broker_name == attempt.broker_name for other in self._tried)
         pause = 0.0
-        if only_broker(route, attempt.broker_name):
-            pause = RETRY_PAUSE_S * 2 ** (times - 1)
+        if unreached and any(one.broker_name == attempt.broker_name for one in self._tried[:-1]):
+            pause = AWAITED_S
+        elif unreached and self._target is not None:
+            pause = RETRY_PAUSE_S
+        elif only_broker(route, attempt.broker_name):
+            pause = RETRY_PAUSE_S * 2 ** max(self._counted - 1, 0)
         if self._loop.time() + pause >= self._deadline:
             return False
         await asyncio.sleep(pause)
@@ -489,30 +544,26 @@ class SendAttempts:
                 # it may be stored, so only the next send uses a newer route
                 sender.instance.routes.renew_soon(route)
             return None
-        newer = await self._renewed(route, DOUBT_S, patience=CORRECTION_S)
+        newer = await self._renewed(route, DOUBT_S)
         if self._corrected or sender.under_way.closed or self._loop.time() >= self._deadline:
             return None
         self._corrected = True
         if is_queue_gone(error):
             if isinstance(self._target, MessageQueue) or attempt.queue in newer.publish_queues:
                 return None
-            return newer, None
+            return (newer, None) if newer.publish_queues else None
         if newer.master(attempt.broker_name) in (None, attempt.address):
             return None
         return newer, attempt.queue
 
-    async def _renewed(
-        self, route: TopicRoute, pause: float, *, patience: float = inf
-    ) -> TopicRoute:
-        """Return a newer route with queues, or the old route if none arrives in time.
-
-        The wait ends after ``patience`` seconds or at the deadline of the send.
-        """
-        timeout = min(self._deadline - self._loop.time(), patience)
-        newer = await self._sender.instance.routes.renewed(route, timeout, pause=pause)
-        return newer if newer.publish_queues else route
+    async def _renewed(self, route: TopicRoute, pause: float) -> TopicRoute:
+        """Return a newer route, or the old route if none arrives within ``CORRECTION_S``."""
+        timeout = min(self._time_left(), CORRECTION_S)
+        return await self._sender.instance.routes.renewed(route, timeout, pause=pause)
 
 
+NOT_IN_SYNC: Final = "in-sync replicas not enough"
+"""Beginning of the remark of a master that takes no sends until more replicas are in sync."""
 _ELSEWHERE: Final = (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SERVICE_NOT_AVAILABLE)
 """Answers of a broker that does not have the topic, or is no longer the master."""
 
@@ -524,13 +575,32 @@ def is_routes_fault(attempt: Attempt) -> bool:
     return elsewhere or isinstance(error, errors.ConnectError) or is_queue_gone(error)
 
 
-def names_old_master(route: TopicRoute, attempt: Attempt) -> bool:
-    """Return True if the broker's master has moved, and this route still names the old address.
+def is_unreached(route: TopicRoute, attempt: Attempt) -> bool:
+    """Return True if the attempt reached no master that takes sends now. Nothing was stored.
 
-    The move was seen in another topic's route.
+    Another master may take the message soon. A broker without replicas that answers code 14 has
+    another fault, such as a full disk.
     """
-    moved = isinstance(attempt.error, MasterMovedError)
-    return moved and route.master(attempt.broker_name) == attempt.address
+    error = attempt.error
+    if isinstance(error, errors.ResponseError):
+        if error.code == ResponseCode.SERVICE_NOT_AVAILABLE:
+            return len(route.addresses.get(attempt.broker_name, {})) > 1
+        return error.code == ResponseCode.SYSTEM_ERROR and error.remark.startswith(NOT_IN_SYNC)
+    return isinstance(error, errors.ConnectError)
+
+
+def is_in_doubt(route: TopicRoute, attempt: Attempt) -> bool:
+    """Return True if the route may be old after this failure, and the next attempt needs it.
+
+    A lost connection may be the end of the only broker. After a MasterMovedError this route may
+    still name the old address, because the move was seen in another topic's route.
+    """
+    error = attempt.error
+    if isinstance(error, MasterMovedError):
+        return route.master(attempt.broker_name) == attempt.address
+    if isinstance(error, errors.ConnectionLostError):
+        return only_broker(route, attempt.broker_name)
+    return is_routes_fault(attempt)
 
 
 def with_properties(outgoing: Outgoing, properties: dict[str, str]) -> Outgoing:

@@ -244,12 +244,14 @@ def send_failure(
     closed: bool = False,
     queues: int | None = None,
     stalled: str = "",
+    without_master: str = "",
 ) -> errors.SendError:
     """Return the error of a send whose attempts have all failed.
 
     - ``closed``: True if the producer was closed, so that no other broker was tried.
     - ``queues``: number of the topic's queues at the last broker, by the newest route.
     - ``stalled``: sentence about an event loop that was blocked meanwhile.
+    - ``without_master``: name of the broker for whose master the send waited in vain.
     """
     attempts = "1 attempt" if len(tried) == 1 else f"{len(tried)} attempts"
     last = tried[-1].error
@@ -257,6 +259,11 @@ def send_failure(
         remedy = _fewer_queues(tried[-1].queue, topic, queues)
     else:
         remedy = stalled or _remedy(last)
+    if without_master:
+        remedy = (
+            f"The send waited for a master of {without_master}, but name servers named none. "
+            f"{remedy}"
+        )
     return errors.SendError(
         f"message {msg_id[:80]} to topic {topic!r} was not acknowledged: {attempts} in "
         f"{spent_ms:.0f} ms: {'; '.join(_last_errors(tried))}. "

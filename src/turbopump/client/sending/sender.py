@@ -128,8 +128,9 @@ class Sender:
     async def route(self, topic: str, timeout: float, *, writable: bool = True) -> TopicRoute:
         """Return the route of ``topic``. A topic that does not exist is created.
 
-        With ``writable``, the route has queues to send to. Name servers that do not answer are
-        asked again for ``timeout`` seconds. Raises RouteNotFoundError if there is no such route.
+        With ``writable``, the route has queues to send to. For ``timeout`` seconds, name servers
+        that do not answer are asked again, and brokers without a master are waited for. Raises
+        RouteNotFoundError if there is no such route.
         """
         known = self.known.get(topic)
         if known is not None and is_usual(known):
@@ -141,6 +142,9 @@ class Sender:
             async with asyncio.timeout_at(deadline):
                 route = await self._known_route(topic, writable)
         except TimeoutError:
+            known = self.known.get(topic)
+            if known is not None and known.lacks_master():
+                raise self._no_master(known, timeout) from None
             asked = ", ".join(self.instance.routes.name_servers)
             waited = f"{timeout:.1f}"
             remedy = (
@@ -170,6 +174,15 @@ class Sender:
             )
         return route
 
+    def _no_master(self, route: TopicRoute, timeout: float) -> RouteNotFoundError:
+        brokers = ", ".join(sorted(route.masterless))
+        return RouteNotFoundError(
+            f"no route to topic {self.shown_topic(route.topic)!r}: it has no writable queue, and "
+            f"no broker of it ({brokers}) got a master within {timeout:.1f} s. Start the master, "
+            f"or with a controller more replicas; `turbopump doctor -t {route.topic}` shows more",
+            code=ClientErrorCode.BROKER_NOT_EXIST,
+        )
+
     async def _known_route(self, topic: str, writable: bool) -> TopicRoute:
         """Return the route of ``topic``. The request is repeated until a name server answers.
 
@@ -179,8 +192,12 @@ class Sender:
         while True:
             try:
                 route = await routes.get(topic, inherit=True)
-                if writable and not route.publish_queues:
+                if not writable:
+                    return route
+                if not route.publish_queues and not route.masterless:
                     route = await routes.refresh(topic, inherit=True)
+                while route.lacks_master() and not self.under_way.closed:
+                    route = await routes.next_route(route)
                 return route
             except NameServersSilentError:
                 await asyncio.sleep(SILENCE_PAUSE_S)

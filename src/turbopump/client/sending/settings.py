@@ -97,8 +97,9 @@ class ProducerSettings(GroupSettings):
     """Topics whose routes are fetched at the start. The start fails if one of them has no queue to
     send to. Without this setting, the first send to such a topic fails."""
     send_timeout: float = setting(SEND_TIMEOUT_S, SECONDS)
-    """Timeout of the whole send: route, connection and every retry. ``send(..., timeout=)`` sets it
-    for one message. Java: ``sendMsgTimeout``."""
+    """Timeout of the whole send: route, connection and every retry. Until then a send also waits
+    for a master: see docs/guide/producing.md#a-broker-without-a-master. ``send(..., timeout=)``
+    sets it for one message. Java: ``sendMsgTimeout``."""
     attempt_timeout: float | None = setting(None, SECONDS.or_none())
     """Timeout of one attempt while others may follow. By default there is no limit, but a broker
     that hangs is given up after two thirds of ``send_timeout``: see
@@ -106,8 +107,8 @@ class ProducerSettings(GroupSettings):
     s), or a replica's deadline, stores messages twice when disk or replica are slow. Java:
     ``sendMsgMaxTimeoutPerRequest``."""
     retries: int = setting(RETRIES, whole_from(0))
-    """Maximum number of retries, on another broker if there is one. Java:
-    ``retryTimesWhenSendFailed``."""
+    """Maximum number of retries, on another broker if there is one. Attempts that reached no master
+    do not count. Java: ``retryTimesWhenSendFailed``."""
     retry_codes: Collection[int] = setting(RETRYABLE_CODES, _RETRY_CODES)
     """Response codes after which a send is retried. Any other code ends the send. Java:
     ``retryResponseCodes``."""
