@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -81,6 +82,9 @@ _NOTHING: Final = (
     ResponseCode.PULL_NOT_FOUND,
     ResponseCode.POLLING_FULL,
 )
+
+
+AnswerT = TypeVar("AnswerT")
 
 
 class _PendingChange(NamedTuple):
@@ -291,7 +295,14 @@ class PopRequests:
             by_broker.setdefault(receipt.handle.broker_name, []).append(receipt)
         outcomes = await asyncio.gather(
             *(
-                self._acknowledge_at(name, receipts, timeout)
+                self._ask_master(
+                    name,
+                    receipts[0].topic,
+                    timeout,
+                    partial(self._acknowledge_at, name, receipts),
+                    # a second acknowledgement changes nothing
+                    again_after=(errors.ConnectError, errors.ConnectionLostError),
+                )
                 for name, receipts in by_broker.items()
             ),
             return_exceptions=True,
@@ -334,8 +345,11 @@ class PopRequests:
             offset=receipt.offset,
             invisible_time=milliseconds(seconds),
         )
-        address = await self._address(handle.broker_name, receipt.topic)
-        reply = await self.instance.remoting.call(address, request, timeout=timeout)
+
+        async def ask(address: str, timeout: float) -> requests.ChangeInvisibleTimeReply:
+            return await self.instance.remoting.call(address, request, timeout=timeout)
+
+        reply = await self._ask_master(handle.broker_name, receipt.topic, timeout, ask)
         changed = replace(
             handle,
             start_offset=receipt.offset,
@@ -353,9 +367,8 @@ class PopRequests:
         )
 
     async def _acknowledge_at(
-        self, broker_name: str, receipts: Sequence[_Receipt], timeout: float
+        self, broker_name: str, receipts: Sequence[_Receipt], address: str, timeout: float
     ) -> None:
-        address = await self._address(broker_name, receipts[0].topic)
         if broker_name in self._without_batches:
             single = list(receipts)
             body = None
@@ -416,16 +429,30 @@ class PopRequests:
         )
         await self.instance.remoting.call(address, request, timeout=timeout)
 
-    async def _address(self, broker_name: str, topic: str) -> str:
+    async def _ask_master(
+        self,
+        broker_name: str,
+        topic: str,
+        timeout: float,
+        ask: Callable[[str, float], Awaitable[AnswerT]],
+        again_after: tuple[type[errors.RemotingError], ...] = (errors.ConnectError,),
+    ) -> AnswerT:
+        """Call ``ask`` with the address of a broker's master and the seconds that are left.
+
+        If the master is not reached, ``ask`` is called once more, as soon as name servers name a
+        master. Raises the first error if they name none in time.
+        """
         routes = self.instance.routes
+        deadline = self._loop.time() + timeout
         try:
-            return routes.require_master(broker_name, topic)
-        except errors.ConnectError:
+            return await ask(routes.require_master(broker_name, topic), timeout)
+        except again_after as error:
             try:
-                await routes.refresh(topic)
-            except errors.RouteNotFoundError as error:
-                raise errors.ConnectError(str(error)) from None
-            return routes.require_master(broker_name, topic)
+                async with asyncio.timeout_at(deadline):
+                    address = await routes.next_master(broker_name, topic)
+            except TimeoutError:
+                raise error from None
+        return await ask(address, max(deadline - self._loop.time(), 0.001))
 
 
 async def introduced_master(instance: ClientInstance, queue: MessageQueue) -> str:
