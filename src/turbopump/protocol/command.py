@@ -165,7 +165,10 @@ def _text(value: Any) -> str:
         return value
     if isinstance(value, bool):
         return "true" if value else "false"
-    return str(value) if isinstance(value, (int, float)) else _json_encoder.encode(value).decode()
+    if isinstance(value, (int, float)):
+        return str(value)
+    # Unlike msgspec, json also encodes text that was decoded with surrogateescape.
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 _SENDS: Final = frozenset(
@@ -202,10 +205,9 @@ def _json_fields(header: bytes) -> _JsonHeader:
     )
     if found.ext is not None:
         found.ext = {
-            _lossy(name, found.code): _lossy(value, found.code, name)
-            if isinstance(value, str)
-            else value
+            _lossy(name, found.code): _lossy(_text(value), found.code, name)
             for name, value in found.ext.items()
+            if value is not None
         }
     if found.remark is not None:
         found.remark = _lossy(found.remark, found.code)

@@ -312,6 +312,16 @@ def test_a_binary_header_whose_lengths_or_texts_lie_is_refused(header: bytes) ->
         decode_command(Frame(ROCKETMQ, header, b""))
 
 
+def test_bytes_that_are_no_utf_8_are_replaced_in_nested_values_too() -> None:
+    header = (
+        b'{"code":310,"extFields":{"a\xcb":"b\xcb","nested":{"c\xcb":["d\xcb",1,null]},"e":null}}'
+    )
+    assert decode_command(Frame(JSON, header, b"")).ext == {
+        "a\ufffd": "b\ufffd",
+        "nested": '{"c\ufffd":["d\ufffd",1,null]}',
+    }
+
+
 @pytest.mark.parametrize("value", [b"", b"v"])
 @pytest.mark.parametrize("same_name", [True, False])
 def test_a_binary_header_of_too_many_fields_is_refused(value: bytes, same_name: bool) -> None:
