@@ -14,7 +14,10 @@ from tests.simulation.failover import CONTROLLER, NAMESRV, REPLICAS, Group, Shap
 from tests.simulation.world.ledger import Send
 from tests.simulation.world.simulation import Simulation, simulate
 
+from turbopump.broker.broker import Broker
+from turbopump.broker.log_repair import Range
 from turbopump.config.broker_config import FlushDiskType
+from turbopump.store.message_store import MessageStore
 
 SYNC_FLUSH = FlushDiskType.SYNC_FLUSH
 Story = Callable[[Group], Awaitable[None]]
@@ -227,3 +230,42 @@ async def test_a_planned_stop_makes_no_replica_cut_its_log(
     handed = [one for one in caplog.messages if one.startswith("mastership is handed over")]
     assert len(handed) == 4
     assert [one for one in caplog.messages if one.startswith("log cut")] == []
+
+
+@in_loop(with_group)
+async def test_a_replica_with_an_open_damage_is_not_elected(group: Group, /) -> None:
+    """It finds no copy, because it is cut off from the name server. Later the new master has it."""
+    await group.until(group.is_whole, 60, "the group does not get whole")
+    old = master_of(group)
+    first = min(others_than(old), key=partial(id_of, group))
+    cut(group, (first,), (NAMESRV,))
+    broker = group.broker(first)
+    assert broker is not None
+    offset, size = first_message(broker.store)
+    file = broker.store.log.files.at(offset)
+    assert file is not None
+    file.buffer[offset - file.start + size - 20] ^= 1
+    fetch = broker.parts.delivering.log_repair.fetch
+    assert group.simulation.process(first).call(fetch, [Range(offset, offset + size)])
+    await asyncio.sleep(1)
+    group.simulation.end(old, power_cut=False)
+    assert await another_master(group, old) != first
+    heal(group, (first,), (NAMESRV,))
+    await group.until(partial(is_whole, broker), 10, "the damage is not repaired")
+
+
+def id_of(group: Group, host: str) -> int:
+    """Id of a replica. Of two equal ones the smaller is elected."""
+    role = group.replicas[host].role
+    assert role is not None
+    return role.id
+
+
+def first_message(store: MessageStore) -> tuple[int, int]:
+    """Offset and size of the first message that is in a queue."""
+    unit = min(unit for queue in store.queues if (unit := queue.unit(queue.min_index)) is not None)
+    return unit[:2]
+
+
+def is_whole(broker: Broker) -> bool:
+    return broker.parts.delivering.log_repair.open_from is None

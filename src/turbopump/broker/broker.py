@@ -331,6 +331,9 @@ class Broker:
     def _fetch_damaged(self) -> None:
         """Request the damaged parts of the log from another broker. The recovery has found these
         parts."""
+        slave = self.parts.listening.replication.slave
+        if slave is not None:
+            slave.on_copying = self.parts.delivering.log_repair.fetch_again
         report = self.store.recovery
         if report is not None:
             damages = (Range(one.start, one.end) for one in report.damages)

@@ -6,14 +6,19 @@ and writes it in place. A message that cannot have been there is not written, be
 broker may have another log. A part that the device cannot read is left alone: replace that disk. A
 reader waits until all damaged parts that are due have been requested, for at most 2 s per message
 and broker.
+
+A damaged part is open until it is repaired, or the master has answered that it cannot help. Open
+parts are requested again when this broker begins to copy from a master. A replica with an open part
+must not be elected, because another one may have these messages.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -50,11 +55,33 @@ RANGES_MAX: Final = 10_000
 """Maximum number of ranges whose last request is remembered."""
 
 
+class State(Enum):
+    """State of a damaged range that is not repaired."""
+
+    DUE = auto()
+    UNREACHED = auto()
+    """The master could not be asked. It is asked again after UNREACHED_S."""
+    UNWRITTEN = auto()
+    """Its messages were fetched, and could not be written."""
+    IN_VAIN = auto()
+    """The master has no usable message there."""
+
+
 class Range(NamedTuple):
     """Part of the commit log, from the offset ``start`` to the offset ``end``."""
 
     start: int
     end: int
+
+
+class Copies(NamedTuple):
+    """Addresses of the other brokers of this name, beginning with the master.
+
+    - ``deciding``: those whose answer is final. It is the master's, at the master any.
+    """
+
+    addresses: Sequence[str] = ()
+    deciding: Sequence[str | None] = ()
 
 
 def damaged_ranges(damages: Iterable[DamagedMessage | StoredEntry]) -> list[Range]:
@@ -80,9 +107,28 @@ class LogRepair:
     _tried: dict[Range, float] = field(default_factory=dict)
     _waiting: list[Callable[[], object]] = field(default_factory=list)
     _task: asyncio.Task[None] | None = None
-    _unreached: dict[Range, None] = field(default_factory=dict)
-    """Ranges that no other broker could be asked for."""
+    _damaged: dict[Range, State] = field(default_factory=dict)
+    """Ranges that are not repaired."""
     _timer: asyncio.TimerHandle | None = None
+
+    @property
+    def open_from(self) -> int | None:
+        """Log offset of the first open damage, or None if there is none."""
+        log_start = self.stored.store.log.start
+        return min(
+            (
+                one.start
+                for one, state in self._damaged.items()
+                if state is not State.IN_VAIN and one.end > log_start
+            ),
+            default=None,
+        )
+
+    def fetch_again(self) -> None:
+        """Start to repair all known damaged ranges at once, because a master can be asked."""
+        for one in self._damaged:
+            self._tried.pop(one, None)
+        self.fetch(self._damaged)
 
     async def stop(self) -> None:
         """Stop the running repair. The method may be called twice."""
@@ -103,13 +149,15 @@ class LogRepair:
         begun = False
         if len(self._tried) >= RANGES_MAX:
             self._tried.clear()
-        for one in ranges:
+            self._damaged.clear()
+        for one in list(ranges):
             if one in self._due or one in self._now:
                 begun = True
             elif now - self._tried.get(one, now - AGAIN_S) >= AGAIN_S:
                 begun = True
                 self._tried[one] = now
                 self._due[one] = None
+                self._damaged.setdefault(one, State.DUE)
         if not begun:
             return False
         if then is not None:
@@ -140,7 +188,7 @@ class LogRepair:
                 if self._now:
                     copies = await self._find_copies()
                 else:
-                    copies = []
+                    copies = Copies()
                 for one in self._now:
                     await self._fetch_range(one, copies)
             finally:
@@ -148,8 +196,8 @@ class LogRepair:
                 for then in waiting:
                     then()
 
-    async def _find_copies(self) -> list[str]:
-        """Return the addresses of the other brokers of this name, beginning with the master."""
+    async def _find_copies(self) -> Copies:
+        """Ask the name servers for the other brokers of this name."""
         for server in self.stored.config.namesrv_addresses:
             try:
                 found = await self.remoting.call(server, GetBrokerClusterInfo(), timeout=ANSWER_S)
@@ -157,16 +205,18 @@ class LogRepair:
                 continue
             data = found.broker_addr_table.get(self.stored.config.broker_name)
             addresses = {} if data is None else data.broker_addrs
-            return [addresses[one] for one in sorted(addresses) if addresses[one] != self.address]
-        return []
+            others = [addresses[one] for one in sorted(addresses) if addresses[one] != self.address]
+            master = addresses.get(0)
+            return Copies(others, others if master == self.address else [master])
+        return Copies()
 
-    async def _fetch_range(self, one: Range, copies: list[str]) -> None:
+    async def _fetch_range(self, one: Range, copies: Copies) -> None:
         entries: list[bytes] = []
         at = one.start
         causes = list[str]()
-        was_answered = False
+        state = State.DUE
         while at < min(one.end, one.start + RANGE_MAX):
-            entry, causes, was_answered = await self._fetch_entry(at, one.end, copies)
+            entry, causes, state = await self._fetch_entry(at, one.end, copies)
             if entry is None:
                 break
             entries.append(entry)
@@ -185,11 +235,14 @@ class LogRepair:
         except (StoreError, OSError) as error:
             at = one.start
             causes = [str(error)]
-        was_unreached = one in self._unreached
-        self._unreached.pop(one, None)
-        if at < one.end and not was_answered:
-            self._fetch_soon(one)
-        if at < one.end and copies and (was_answered or not was_unreached):
+            state = State.UNWRITTEN
+        before = self._damaged.pop(one, State.DUE)
+        if at >= one.end:
+            return
+        self._damaged[one] = state
+        if state is State.UNREACHED:
+            self._fetch_soon()
+        if copies.addresses and (state is not State.UNREACHED or state is not before):
             log.error(
                 "damaged part of the commit log cannot be fetched again start=%d end=%d cause=%s",
                 at,
@@ -197,30 +250,29 @@ class LogRepair:
                 "; ".join(causes) or f"only the first {RANGE_MAX} bytes are",
             )
 
-    def _fetch_soon(self, one: Range) -> None:
-        """Try a range again after UNREACHED_S. The other brokers may just be starting."""
-        self._unreached[one] = None
+    def _fetch_soon(self) -> None:
+        """Request ranges again after UNREACHED_S. The other brokers may just be starting."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(UNREACHED_S, self._fetch_unreached)
 
     def _fetch_unreached(self) -> None:
-        """Try the ranges again that no other broker could be asked for."""
-        for one in self._unreached:
+        unreached = [one for one, state in self._damaged.items() if state is State.UNREACHED]
+        for one in unreached:
             self._tried.pop(one, None)
-        self.fetch(self._unreached)
+        self.fetch(unreached)
 
     async def _fetch_entry(
-        self, at: int, end: int, copies: list[str]
-    ) -> tuple[bytes | None, list[str], bool]:
+        self, at: int, end: int, copies: Copies
+    ) -> tuple[bytes | None, list[str], State]:
         """Fetch the message at a log offset from another broker.
 
-        If no broker has a usable message, return None and the reasons. The last value is True if a
-        broker has answered.
+        If no broker has a usable message, return None and the reasons. The last value is the state
+        of the range then.
         """
         causes = []
-        was_answered = False
-        for address in copies:
+        state = State.UNREACHED
+        for address in copies.addresses:
             try:
                 answer = await self.remoting.exchange(
                     address, ViewMessageById(offset=at), timeout=ANSWER_S
@@ -228,14 +280,15 @@ class LogRepair:
             except (RemotingError, ProtocolError) as error:
                 causes.append(str(error))
                 continue
-            was_answered = True
+            if address in copies.deciding:
+                state = State.IN_VAIN
             fault: str | None = answer.remark or f"code {answer.code}"
             if answer.code == ResponseCode.SUCCESS:
                 fault = self._entry_fault(answer.body, at, end)
                 if fault is None:
-                    return bytes(answer.body), [], True
+                    return bytes(answer.body), [], State.DUE
             causes.append(f"{address}: {fault}")
-        return None, causes, was_answered
+        return None, causes, state
 
     def _entry_fault(self, entry: bytes, at: int, end: int) -> str | None:
         """Check an entry that another broker has sent for this offset. Return its fault, or None if

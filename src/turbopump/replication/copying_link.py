@@ -13,6 +13,7 @@ import logging
 import secrets
 import ssl
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Final, cast
 
 from turbopump.config.addresses import host_of
@@ -98,6 +99,8 @@ class CopyingLink:
         self.copied_until: float | None = None
         """Time at which the last connection that copied was last read, in seconds of the event
         loop. None if none has copied since the start."""
+        self.on_copying: Callable[[], None] = _ignore_copying
+        """Called each time when this broker begins to copy from a master."""
         self._has_address = asyncio.Event()
         self._warned = False
         self._pause = AGAIN_MIN_S
@@ -273,6 +276,10 @@ class CopyingLink:
             self._logged_at = now
             log.error("the slave does not copy cause=%s", cause)
         self.fault = cause
+
+
+def _ignore_copying() -> None:
+    """Do nothing before a broker takes care of it."""
 
 
 class CopyingPeer(asyncio.Protocol):

@@ -172,6 +172,7 @@ class ReplicaMasterPeer(CopyingPeer):
             return
         log.info("copying from the master address=%s from=%d by=%s", link.address, end, self.kind)
         self.copies = True
+        link.on_copying()
         self.store_received()
 
     def _is_durable(self) -> None:

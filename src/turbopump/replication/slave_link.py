@@ -122,6 +122,7 @@ class MasterPeer(CopyingPeer):
     def _log_begin(self, offset: int) -> None:
         address = self._link.address
         log.info("copying from the master address=%s from=%d by=%s", address, offset, self.kind)
+        self._link.on_copying()
 
     def first_bytes(self) -> bytes:
         return (self._comparison or self.connection).begin()

@@ -190,8 +190,11 @@ async def test_a_damaged_part_is_fetched_when_the_other_broker_is_there_again(
     offset, size = unit(slave, 3)
     harm(slave, 3)
     await replicas.stop(MASTER)
-    assert slave.parts.delivering.log_repair.fetch([Range(offset, offset + size)])
+    repair = slave.parts.delivering.log_repair
+    assert repair.fetch([Range(offset, offset + size)])
     await replicas.master(**SYNC)
+    assert repair.open_from == offset
     began = replicas.simulation.loop.time()
     await until_mended(slave, 1)
     assert replicas.simulation.loop.time() - began < AGAIN_S / 4
+    assert repair.open_from is None

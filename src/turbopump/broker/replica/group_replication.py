@@ -171,12 +171,18 @@ class GroupReplication:
             for one in epochs.epochs
         ]
 
-    def log_report(self) -> tuple[int, int, int]:
+    def log_report(self, damaged_from: int | None = None) -> tuple[int, int, int]:
         """Return the numbers of a heartbeat to a controller: the epoch of the last byte of the log,
         the end of the log that survives a power cut as the settings promise, and the confirmed
-        offset."""
+        offset.
+
+        A slave has its log only before ``damaged_from``, the first open damage. By a lower end it
+        is not elected while the log behind it may still be repaired.
+        """
         store = self._store
         end = min(store.log.end, store.durable.value) if self._synchronous else store.log.end
+        if self.master is None and damaged_from is not None:
+            end = min(end, damaged_from)
         epoch = self._epochs.reached(end).last_epoch
         return max(epoch, 0), end, min(store.confirmed.value, end)
 

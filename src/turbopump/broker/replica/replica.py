@@ -410,7 +410,7 @@ class Replica:
             return None
         config = self.config
         if self.broker is not None:
-            self._last_report = self.broker.group_replication.log_report()
+            self._last_report = _report_of(self.broker)
         epoch, log_end, confirmed = self._last_report
         return BrokerHeartbeat(
             cluster_name=config.broker_cluster_name,
@@ -544,7 +544,7 @@ class Replica:
         self._ha_port = broker.group_replication.ha_port or self._ha_port
         self._last_address = broker.address
         self.broker = broker
-        self._last_report = broker.group_replication.log_report()
+        self._last_report = _report_of(broker)
         if not self._opened.is_set():
             self._opened.set()
             self.on_first_open(broker.address)
@@ -764,6 +764,11 @@ class Replica:
 
     async def _pause(self) -> None:
         await asyncio.sleep(AGAIN_S * (0.5 + self._random.random()))
+
+
+def _report_of(broker: Broker) -> tuple[int, int, int]:
+    damaged_from = broker.parts.delivering.log_repair.open_from
+    return broker.group_replication.log_report(damaged_from)
 
 
 def _system_disk() -> Disk:

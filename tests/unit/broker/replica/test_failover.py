@@ -12,10 +12,12 @@ from tests.unit.broker.replica.groups import (
     with_empty_group,
     with_group,
 )
-from tests.unit.broker.replicas import NAMESRV
+from tests.unit.broker.replicas import NAMESRV, eventually, until_mended, until_same_end
 
 from turbopump.admin.cluster import Servers
 from turbopump.admin.draining import find_broker, hand_mastership_over
+from turbopump.broker.broker import Broker
+from turbopump.broker.log_repair import AGAIN_S, Range
 from turbopump.broker.replica.role import Part
 from turbopump.client.producer import Producer
 from turbopump.errors import ConnectionLostError, SendError
@@ -190,3 +192,46 @@ async def test_a_producer_is_over_a_master_that_was_cut_off_soon_after_the_elect
         assert loop.time() - began < 4.5
     second = await group.master_other_than(first.host)
     assert b"after" in await group.client(second).all_bodies()
+
+
+@in_loop(with_group)
+async def test_a_slave_asks_a_master_that_comes_back_for_its_damaged_messages_again(
+    group: Group, /
+) -> None:
+    """Nobody could help before, because all had the same damage."""
+    master = await group.master_other_than()
+    talk = group.client(master)
+    await talk.create("T")
+    await talk.send(b"damaged")
+    hosts = [host for host in HOSTS if host != master.host]
+    for host in hosts:
+        await group.until_slave(host)
+    slave = group.replicas[hosts[0]].broker
+    assert slave is not None
+    brokers = [one.broker for one in group.replicas.values() if one.broker is not None]
+    for broker in brokers:
+        await until_same_end(broker, master)
+    await eventually(lambda: slave.store.durable.value == slave.store.log.end)
+    queue = master.store.queue("T", 0)
+    assert queue is not None
+    unit = queue.unit(0)
+    assert unit is not None
+    damaged = Range(unit[0], unit[0] + unit[1])
+    for broker in brokers:
+        flip_bit_at(broker, damaged.start + 90)  # of the body
+    repair = slave.parts.delivering.log_repair
+    assert await repair.fetch_and_wait([damaged])
+    assert (repair.mended, repair.open_from) == (0, None)
+    flip_bit_at(master, damaged.start + 90)
+    began = group.simulation.loop.time()
+    link = slave.group_replication.slave
+    assert link is not None
+    link.reconnect()
+    await until_mended(slave, 1)
+    assert group.simulation.loop.time() - began < AGAIN_S / 4
+
+
+def flip_bit_at(broker: Broker, offset: int) -> None:
+    file = broker.store.log.files.at(offset)
+    assert file is not None
+    file.buffer[offset - file.start] ^= 1
