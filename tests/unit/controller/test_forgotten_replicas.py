@@ -10,7 +10,7 @@ import pytest
 from tests.loops import in_loop
 from tests.unit.broker.replica.groups import CONTROLLER, HOSTS
 from tests.unit.broker.replicas import eventually
-from tests.unit.controller.test_with_replicas import ControlledGroup, with_controller
+from tests.unit.controller.controlled_group import ControlledGroup, with_controller
 
 from turbopump.admin.cluster import Servers
 from turbopump.admin.controllers import Controllers

@@ -13,14 +13,13 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 import pytest
-from tests.loops import in_loop, on_a_client_s_host
-from tests.simulation.world.simulation import Simulation
+from tests.loops import in_loop
 from tests.unit.broker.popping import Popper
 from tests.unit.broker.replica.groups import CONTROLLER, HOSTS
 from tests.unit.broker.replicas import eventually
 from tests.unit.broker.talking import Client
 from tests.unit.broker.transacting import Transactor
-from tests.unit.controller.test_with_replicas import ControlledGroup
+from tests.unit.controller.controlled_group import ControlledGroup, with_controller
 
 from turbopump.admin.cluster import Servers
 from turbopump.admin.controllers import Controllers
@@ -41,19 +40,8 @@ WAITING = {"delayed": {"DELAY": "1"}, "timers": {"TIMER_DELAY_MS": "300"}}
 """Properties of the messages of two topics."""
 
 
-def with_own_writes(story: Callable[..., Awaitable[None]], *, seed: int = 1) -> None:
-    """Run a story with a group whose master stores something of its own every few ms."""
-
-    async def run(simulation: Simulation) -> None:
-        group = ControlledGroup(simulation)
-        await group.name_server()
-        await group.start_controller()
-        for host in HOSTS:
-            await group.replica(host, **QUICK)
-        await story(group)
-        await group.close()
-
-    on_a_client_s_host(run, seed=seed)
+with_own_writes = partial(with_controller, **QUICK)
+"""Runs a story with a group whose master delivers, and checks transactions, without a pause."""
 
 
 class OwnWrites:
