@@ -3,7 +3,8 @@
 An answer promises that its change was made. The answer is therefore sent when the record of the
 change is confirmed, like the answer to a send. After the same deadline as that of sends, the client
 gets an error that says that the change may have been made. Refusals are sent at once, and one-way
-requests have no answer. Handlers know nothing of this: their context holds their answers.
+requests have no answer. Handlers know nothing of this: their context holds their answers. Slaves
+refuse all these requests.
 """
 
 from __future__ import annotations
@@ -49,6 +50,27 @@ CHANGING: Final[Mapping[int, tuple[str, ...]]] = {
 equal requests of several clients need no numbers of their own."""
 COMMITTING: Final = frozenset({RequestCode.UPDATE_CONSUMER_OFFSET})
 """Requests whose changes wait for the next record of offsets. Others are recorded at once."""
+
+
+SLAVE_REFUSAL: Final = (
+    "this replica is not the master of its group, and only the master changes topics, groups, "
+    "offsets, locks and accounts; send the request to the master"
+)
+
+
+def refuse_changes(router: Router) -> None:
+    """Let the router of a slave refuse all requests that change tables.
+
+    The master, and so the next one, would not have the change.
+    """
+    for code in CHANGING:
+        if code in router.routes:
+            request_type, _handler = router.routes[code]
+            router.routes[code] = (request_type, _refuse)
+
+
+def _refuse(_request: Any, _context: RequestContext) -> Outcome[Any]:
+    return refusal(ResponseCode.SERVICE_NOT_AVAILABLE, SLAVE_REFUSAL)
 
 
 class HeldContext(RequestContext, gc=False):

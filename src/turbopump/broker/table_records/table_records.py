@@ -36,7 +36,7 @@ from turbopump.broker.handlers.topics import TopicRecords
 from turbopump.broker.held_answers import confirm_wait_s
 from turbopump.broker.store_opening import log_error, log_info
 from turbopump.broker.stored import Stored
-from turbopump.broker.table_records.held_changes import HeldChanges
+from turbopump.broker.table_records.held_changes import HeldChanges, refuse_changes
 from turbopump.broker.table_records.reader import SEAL_TEXT, RecordReader
 from turbopump.broker.table_records.record import ACCOUNTS, GROUPS, LOCKS, MODES, TOPICS
 from turbopump.broker.table_records.writer import RecordWriter
@@ -127,13 +127,17 @@ class TableRecords:
             )
 
     def hold_answers(self, *routers: Router) -> None:
-        """Let these routers hold the answers to requests that change tables."""
-        if self.writer is not None:
-            stored = self._stored
-            seconds = confirm_wait_s(stored.config)
-            held = HeldChanges(self.writer, stored.store.confirmed, seconds)
+        """Let these routers hold the answers to requests that change tables. A slave refuses the
+        requests."""
+        if self.writer is None:
             for router in routers:
-                held.add_to(router)
+                refuse_changes(router)
+            return
+        stored = self._stored
+        seconds = confirm_wait_s(stored.config)
+        held = HeldChanges(self.writer, stored.store.confirmed, seconds)
+        for router in routers:
+            held.add_to(router)
 
     def write(self) -> None:
         """Write all changes into the log now. Also call this when the log has a new file."""

@@ -46,6 +46,20 @@ async def test_without_other_replicas_the_answer_says_that_the_change_may_be_los
 
 
 @in_loop(with_group)
+async def test_a_slave_refuses_changes(group: Group, /) -> None:
+    """A client with an old route, or one of a master that has just started again."""
+    master = await group.master_other_than()
+    await group.until_in_sync(3)
+    slave = next(one for host, one in group.replicas.items() if host != master.host)
+    assert slave.broker is not None
+    code, remark = await group.client(slave.broker).code(
+        CreateTopic(topic="T", read_queue_nums=1, write_queue_nums=1, perm=6)
+    )
+    assert code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert "send the request to the master" in remark
+
+
+@in_loop(with_group)
 async def test_a_refusal_is_not_held(group: Group, /) -> None:
     master = await group.master_other_than()
     await group.until_in_sync(3)
