@@ -311,6 +311,7 @@ class SlaveTables:
                 is_safe = False
             if self.by_records and copy != self._copy_positions:
                 is_safe = False
+                pause = EVERY_S  # the log brings the changes
             if self.master is not None and self.link.accepted and is_safe:
                 try:
                     pause = await copy(self.master)
