@@ -64,6 +64,7 @@ if TYPE_CHECKING:
         LakeInUseError,
         MessageError,
         MessageNotFoundError,
+        MirrorError,
         MissingExtraError,
         NotFoundError,
         NotStartedError,
@@ -125,6 +126,7 @@ __all__ = [
     "MessageFinder",
     "MessageNotFoundError",
     "MessageQueue",
+    "MirrorError",
     "MissingExtraError",
     "NoMoreMessages",
     "NotFoundError",
@@ -204,9 +206,10 @@ _HOME = {
         "turbopump.errors": """
             BodyError CallTimeoutError ClientError ClientErrorCode ConfigError ConnectError
             ConnectionLostError CopyError DataLossError FrameError HeaderError LakeError
-            LakeInUseError MessageError MessageNotFoundError NotFoundError NotStartedError
-            OffsetGapError MissingExtraError PipelineError ProtocolError ReadsRefusedError
-            RemotingError ReplyError RequestError RequestTimeoutError ResendError ResponseError
+            LakeInUseError MessageError MessageNotFoundError MirrorError NotFoundError
+            NotStartedError OffsetGapError MissingExtraError PipelineError ProtocolError
+            ReadsRefusedError RemotingError ReplyError RequestError RequestTimeoutError
+            ResendError ResponseError
             RoomInMakingError RouteNotFoundError SendError StoreClosedError StoreDamagedError
             StoreError StoreLockedError StoredMessageError TopicNotFoundError TurbopumpError
             WriteError

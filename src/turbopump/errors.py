@@ -37,6 +37,7 @@
         │   └── RequestTimeoutError no reply arrived in time
         ├── ReplyError              a reply did not reach its producer
         ├── ResendError             dead letters cannot be resent now
+        ├── MirrorError             a topic or queue cannot be mirrored
         ├── DataLossError           Spark: messages of a requested range are gone or damaged
         ├── WriteError              Spark: rows that no broker accepted
         └── NotStartedError         used before start, after close, or in a forked child
@@ -311,6 +312,10 @@ class ResendError(ClientError):
 
     Another process is resending them, or the journal of earlier resends cannot be read.
     """
+
+
+class MirrorError(ClientError):
+    """Raised when a topic or a queue cannot be mirrored. The text says what to do."""
 
 
 class NotStartedError(ClientError):

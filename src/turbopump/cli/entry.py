@@ -57,7 +57,7 @@ COMMANDS: Final = {
     "auth": "Manage users and their permissions.",
     "message": "Find messages by id, by key, by offset in a queue, by time.",
     "dlq": "Show, resend and export dead letters.",
-    "pipeline": "Keep topics in a lake, on Spark: archive, compact, replay.",
+    "pipeline": "Copy topics into a lake, on Spark, or into another cluster.",
     "sql": "Ask topics and lakes in SQL, on Spark.",
     "store": "Inspect and verify a store directory.",
 }

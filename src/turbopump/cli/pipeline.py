@@ -1,5 +1,6 @@
 """`turbopump pipeline archive|compact|replay`: work on a lake with Spark. The commands archive
-topics, merge small files, and replay messages.
+topics, merge small files, and replay messages. `mirror`, which needs no Spark, is in
+`pipeline_mirror.py`.
 
 Each command calls one function of `turbopump.spark.pipelines`, with progress, a clean stop and a
 report. Spark is imported when a command runs.
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from turbopump.cli.entry import command_group
+from turbopump.cli.entry import LazyGroup, command_group
 from turbopump.cli.frame import WITHOUT_CSV, name_server_option, output_option, show
 from turbopump.cli.log_output import log_options
 from turbopump.cli.message import begin_option
@@ -27,7 +28,14 @@ if TYPE_CHECKING:
 STOPPED: Final = 130
 DISAGREES: Final = 1
 
-command = command_group("pipeline", "Keep topics in a lake, on Spark: archive, compact, replay.")
+COMMANDS: Final = {"mirror": ("turbopump.cli.pipeline_mirror", "command")}
+
+command = command_group(
+    "pipeline",
+    "Copy topics into a lake, on Spark, or into another cluster.",
+    cls=LazyGroup,
+    places=COMMANDS,
+)
 
 
 class LakePath(click.Path):

@@ -23,9 +23,10 @@ from turbopump.message.entry import queue_offset_of
 from turbopump.message.message import MessageQueue, ReceivedMessage
 from turbopump.message.pulled import pulled_entries, unread_messages
 from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.command import Command
 from turbopump.protocol.requests.namesrv import MASTER_ID
 from turbopump.protocol.requests.pull import PullMessage, PullMessageReply, PullSysFlag
-from turbopump.remoting.client import refused_by
+from turbopump.remoting.client import RemotingClient, refused_by
 from turbopump.repeated_line import RepeatedLine
 
 log = logging.getLogger(__name__)
@@ -115,10 +116,7 @@ async def pull(
     The broker must have this client's heartbeat. Damaged messages are not logged. Raises
     ResponseError for a code that is no ``PullStatus``, or another RemotingError.
     """
-    command = await instance.remoting.exchange(address, request, timeout=timeout)
-    status = _STATUS_BY_CODE.get(command.code)
-    if status is None:
-        raise refused_by(address, request, command)
+    status, command = await ask_to_pull(instance.remoting, address, request, timeout)
     reply = command.header(PullMessageReply)
     if status is not PullStatus.FOUND:
         return PullAnswer(status, (), (), reply)
@@ -126,6 +124,20 @@ async def pull(
         command.body, queue, request.queue_offset, reply.next_begin_offset, message_type
     )
     return PullAnswer(status, messages, damaged, reply)
+
+
+async def ask_to_pull(
+    remoting: RemotingClient, address: str, request: PullMessage, timeout: float
+) -> tuple[PullStatus, Command]:
+    """Send a pull to the broker at ``address``. Return its outcome and the whole answer.
+
+    Raises ResponseError for a code that is no ``PullStatus``, or another RemotingError.
+    """
+    command = await remoting.exchange(address, request, timeout=timeout)
+    status = _STATUS_BY_CODE.get(command.code)
+    if status is None:
+        raise refused_by(address, request, command)
+    return status, command
 
 
 def pulled_messages(
