@@ -38,7 +38,7 @@ from turbopump.testing import BrokerThread
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "guide"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-SPARK_PAGES = ("pipelines.md", "spark.md", "spark-commitlog.md", "spark-tutorial.md")
+SPARK_PAGES = ("cdc.md", "pipelines.md", "spark.md", "spark-commitlog.md", "spark-tutorial.md")
 """Pages that ``tests/spark/spark_page.py`` runs, all in one session of Spark."""
 PORT = re.compile(r"\b(?:(?:98|109)\d\d|8000)\b")
 WEB = "127.0.0.1:8000"

@@ -1,6 +1,6 @@
-"""`turbopump pipeline archive|compact|replay`: work on a lake with Spark. The commands archive
-topics, merge small files, and replay messages. `mirror`, which needs no Spark, is in
-`pipeline_mirror.py`.
+"""`turbopump pipeline archive|cdc|compact|replay`: work on a lake with Spark. The commands archive
+topics, apply database changes, merge small files, and replay messages. `mirror`, which needs no
+Spark, is in `pipeline_mirror.py`.
 
 Each command calls one function of `turbopump.spark.pipelines`, with progress, a clean stop and a
 report. Spark is imported when a command runs.
@@ -23,7 +23,7 @@ from turbopump.cli.message import begin_option
 from turbopump.cli.values import NumberOption, TimeOption, checked_pairs, checked_topic
 
 if TYPE_CHECKING:
-    from turbopump.spark.pipelines import ArchiveReport, ReplayReport
+    from turbopump.spark.pipelines import ArchiveReport, CdcReport, ReplayReport
 
 STOPPED: Final = 130
 DISAGREES: Final = 1
@@ -32,7 +32,7 @@ COMMANDS: Final = {"mirror": ("turbopump.cli.pipeline_mirror", "command")}
 
 command = command_group(
     "pipeline",
-    "Copy topics into a lake, on Spark, or into another cluster.",
+    "Copy topics into a lake or tables, on Spark, or into another cluster.",
     cls=LazyGroup,
     places=COMMANDS,
 )
@@ -90,6 +90,34 @@ source_option = click.option(
 )
 
 
+def follow_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options for a run that does not end at the present end of its topics."""
+    follow = click.option("--follow", is_flag=True, help="Continue until Ctrl-C.")
+    interval = click.option(
+        "--interval",
+        metavar="SECONDS",
+        type=NumberOption(0.1),
+        default=10.0,
+        help="With --follow: seconds to wait when there is nothing more.",
+    )
+    return follow(interval(function))
+
+
+def lost_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options about small files, lost messages and restarted queues."""
+    small = click.option("--no-compact", is_flag=True, help="Leave small files as they are.")
+    skip = click.option(
+        "--skip-lost", is_flag=True, help="Continue after deleted messages, and count them."
+    )
+    restart = click.option(
+        "--restart-queue",
+        "restart_queues",
+        is_flag=True,
+        help="Begin another generation of a queue that was made again or lost its end.",
+    )
+    return small(skip(restart(function)))
+
+
 @command.command(name="archive", short_help="Append topics to a lake, exactly once.")
 @click.argument("topics", metavar="TOPIC…", nargs=-1, required=True, callback=_checked_topics)
 @click.argument("lake", metavar="LAKE", type=LakePath())
@@ -138,25 +166,11 @@ source_option = click.option(
     default="earliest",
     help="Start of a queue that is new to the lake: earliest, latest, or a time.",
 )
-@click.option("--follow", is_flag=True, help="Continue until Ctrl-C.")
-@click.option(
-    "--interval",
-    metavar="SECONDS",
-    type=NumberOption(0.1),
-    default=10.0,
-    help="With --follow: seconds to wait when there is nothing more.",
-)
+@follow_options
 @click.option(
     "--rows-per-batch", type=click.IntRange(1), default=500_000, help="Messages of one commit."
 )
-@click.option("--no-compact", is_flag=True, help="Leave small files as they are.")
-@click.option("--skip-lost", is_flag=True, help="Continue after deleted messages, and count them.")
-@click.option(
-    "--restart-queue",
-    "restart_queues",
-    is_flag=True,
-    help="Begin another generation of a queue that was made again or lost its end.",
-)
+@lost_options
 @click.option(
     "--max-rejected",
     metavar="N|N%",
@@ -243,6 +257,117 @@ def _timestamp_unit(given: tuple[str, ...]) -> str | dict[str, str]:
     if not given:
         return "s"
     return {name: unit for name, _, unit in pairs}
+
+
+def _declared_keys(
+    context: click.Context, parameter: click.Parameter, given: tuple[str, ...]
+) -> dict[str, tuple[str, ...]] | None:
+    """Parse ``--key``: ``DATABASE.TABLE=COLUMN,…``, or ``COLUMN,…`` for all other tables."""
+    found = {}
+    for text in given:
+        table, equals, columns = text.rpartition("=")
+        found[table if equals else "*"] = tuple(columns.split(","))
+    return found or None
+
+
+@command.command(name="cdc", short_help="Apply database changes in a topic to Delta tables.")
+@click.argument("topic", callback=checked_topic)
+@click.argument("lake", metavar="LAKE", type=LakePath())
+@name_server_option
+@click.option(
+    "--format",
+    "format",
+    type=click.Choice(["canal-json", "debezium-json", "maxwell", "ticdc"]),
+    required=True,
+    help="Format of the bodies.",
+)
+@click.option(
+    "--key",
+    "keys",
+    metavar="[TABLE=]A,B,…",
+    multiple=True,
+    callback=_declared_keys,
+    help="Key of DATABASE.TABLE, or of all other tables, if messages do not tell it; more than "
+    "once.",
+)
+@click.option(
+    "--type",
+    "types",
+    metavar="COLUMN=TYPE",
+    multiple=True,
+    callback=checked_pairs,
+    help="MySQL type of DATABASE.TABLE.COLUMN, if messages do not tell it; more than once.",
+)
+@click.option(
+    "--time-zone",
+    metavar="ZONE",
+    help="Zone of times in columns of type timestamp, such as Asia/Shanghai.  [default: UTC]",
+)
+@click.option(
+    "--soft-deletes",
+    is_flag=True,
+    default=None,
+    help="Keep deleted rows of a new lake, with the column _deleted.",
+)
+@click.option(
+    "--history",
+    is_flag=True,
+    default=None,
+    help="Also keep each change of a new lake, in LAKE/_history.",
+)
+@click.option(
+    "--from",
+    "starting",
+    metavar="WHERE",
+    type=TimeOption("earliest", "latest"),
+    default="earliest",
+    help="Start of a queue that is new to the lake: earliest, latest, or a time.",
+)
+@follow_options
+@click.option(
+    "--rows-per-batch", type=click.IntRange(1), default=100_000, help="Messages of one commit."
+)
+@lost_options
+@click.option(
+    "--max-rejected",
+    metavar="N|N%",
+    help="End with exit code 1 if more messages were rejected.  [default: only if all were]",
+)
+@source_option
+@metrics_port_option
+@output_option("Form of the report.", forms=WITHOUT_CSV)
+@master_option
+def cdc_command(
+    topic: str,
+    lake: Path,
+    namesrv: list[str],
+    types: dict[str, str],
+    no_compact: bool,
+    skip_lost: bool,
+    output: str,
+    master: str | None,
+    metrics_port: int | None,
+    **settings: Any,
+) -> None:
+    """Apply the database changes in TOPIC to the directory LAKE, with a Delta table for each table.
+
+    LAKE/DATABASE/TABLE has the rows that the database has. The lake stores its progress: start the
+    command again, also after a kill. Exit code 1 if too many messages were rejected.
+    """
+    from turbopump.spark.pipelines import cdc
+
+    with _spark_run("cdc", master, metrics_port) as run:
+        report = cdc(
+            lake,
+            topic,
+            name_server=";".join(namesrv),
+            types=types or None,
+            compact=not no_compact,
+            fail_on_data_loss=not skip_lost,
+            **settings,
+            **run,
+        )
+    _show_and_exit(report, output, _captured(report), ok=report.ok or report.stopped)
 
 
 @command.command(name="compact", short_help="Put small files of a lake together.")
@@ -362,7 +487,7 @@ def _spark_run(name: str, master: str | None, metrics_port: int | None) -> Itera
 
 
 def _show_and_exit(
-    report: ArchiveReport | ReplayReport, output: str, lines: list[str], *, ok: bool
+    report: ArchiveReport | CdcReport | ReplayReport, output: str, lines: list[str], *, ok: bool
 ) -> None:
     """Print the report of a pipeline. End the command with the exit code of the report."""
     show(output, {**dataclasses.asdict(report), "agrees": report.agrees}, lines)
@@ -396,6 +521,28 @@ def _archived(report: ArchiveReport) -> list[str]:
     lines.append(f"agree      {'yes' if report.agrees else 'NO'}")
     if not report.rejected_allowed:
         lines.append("FAILED     more rows were rejected than --max-rejected allows")
+    return lines
+
+
+def _captured(report: CdcReport) -> list[str]:
+    lines = [f"restarted  {queue}, which was made again" for queue in report.restarted]
+    lines += [
+        f"applied    {report.changes:,} changes in {report.messages:,} messages, "
+        f"{report.batches} batches, {report.seconds:.1f} s",
+        f"the lake   {report.inserted:,} rows inserted, {report.updated:,} updated, "
+        f"{report.deleted:,} deleted; {report.tables} tables",
+    ]
+    if report.zero_dates:
+        lines.append(f"nulls      {report.zero_dates:,} zero dates")
+    if report.lost:
+        lines.append(f"lost       {report.lost:,} messages, deleted before they were read")
+    if report.rejected:
+        lines.append(f"rejected   {report.rejected:,} messages (table _rejected)")
+    lines += [f"statement  {each}" for each in report.statements]
+    if report.stopped:
+        lines.append("stopped    before the end; start it again to continue")
+    if not report.rejected_allowed:
+        lines.append("FAILED     more messages were rejected than --max-rejected allows")
     return lines
 
 

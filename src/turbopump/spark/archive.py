@@ -15,11 +15,12 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from pyarrow.fs import LocalFileSystem
 
-from turbopump.errors import ConfigError
+from turbopump.errors import ConfigError, LakeError
 from turbopump.spark.offsets import Offsets
 from turbopump.spark.pipelines.lake import (
     DATA,
     REJECTED,
+    STATE,
     TABLES,
     DataFile,
     Lake,
@@ -58,7 +59,7 @@ def dataset(lake: str | Path, table: str = DATA) -> ds.Dataset:
     DuckDB reads the dataset with ``duckdb.from_arrow``. The dataset has the columns of the files,
     and ``topic``, ``date`` and ``hour``. Raises LakeError if there is no lake.
     """
-    opened = open_lake(Path(lake))
+    opened = _opened(lake, table)
     snapshot = opened.snapshot()
     found = [each for each in snapshot.files if each.table == _checked_table(table)]
     return ds.FileSystemDataset.from_paths(
@@ -84,7 +85,7 @@ def rows(spark: SparkSession, lake: str | Path, table: str = DATA) -> DataFrame:
     from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.types import StructType
 
-    opened = open_lake(Path(lake))
+    opened = _opened(lake, table)
     snapshot = opened.snapshot()
     found = [each for each in snapshot.files if each.table == _checked_table(table)]
     schema = from_arrow_schema(table_schema(opened, table, snapshot))
@@ -124,6 +125,16 @@ def table_schema(lake: Lake, table: str = DATA, snapshot: Snapshot | None = None
     restarted = bool((snapshot or lake.snapshot()).generations)
     make = data_schema if table == DATA else rejected_schema
     return pa.schema([*make(lake.definition, restarted=restarted), *PARTITIONS])
+
+
+def _opened(lake: str | Path, table: str) -> Lake:
+    opened = open_lake(Path(lake))
+    if opened.definition.format == STATE and table == DATA:
+        raise LakeError(
+            f"{lake} has one Delta table for each source table: open it by its path, such as "
+            f"DeltaTable('{lake}/DATABASE/TABLE')"
+        )
+    return opened
 
 
 def _path_of(lake: Lake, file: DataFile) -> str:

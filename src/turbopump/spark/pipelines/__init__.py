@@ -12,14 +12,17 @@ from turbopump.spark import imported
 if TYPE_CHECKING:
     from turbopump.spark.pipelines.archiving import ArchiveReport, archive, compact
     from turbopump.spark.pipelines.bodies import avro_bodies, json_bodies
+    from turbopump.spark.pipelines.capturing import CdcReport, cdc
     from turbopump.spark.pipelines.querying import query
     from turbopump.spark.pipelines.replaying import ReplayReport, replay
 
 __all__ = [
     "ArchiveReport",
+    "CdcReport",
     "ReplayReport",
     "archive",
     "avro_bodies",
+    "cdc",
     "compact",
     "json_bodies",
     "query",
@@ -32,6 +35,8 @@ _HOMES: Final = {
     "compact": "archiving",
     "avro_bodies": "bodies",
     "json_bodies": "bodies",
+    "CdcReport": "capturing",
+    "cdc": "capturing",
     "query": "querying",
     "ReplayReport": "replaying",
     "replay": "replaying",

@@ -61,6 +61,7 @@ from turbopump.spark.pipelines.writing import (
     Fetching,
     FileWriting,
     TaskReport,
+    TaskWriting,
     check_names,
     checked_columns,
 )
@@ -201,7 +202,7 @@ def archive(
         raise ConfigError(f"rows_per_batch is {rows_per_batch}: expected 1 or more")
     definition = _definition(root, format, columns, bodies)
     topics = sorted(set(_texts(topics)))
-    known = _source_options(topics, name_server, fail_on_data_loss, options or {})
+    known = source_options(topics, name_server, fail_on_data_loss, options or {})
     if isinstance(starting, str) and starting not in ("earliest", "latest"):
         raise ConfigError(f"starting is {starting!r}: expected earliest, latest or a time in ms")
     began = time.monotonic()
@@ -249,7 +250,7 @@ def archive(
     )
 
 
-def _source_options(
+def source_options(
     topics: list[str], name_server: str, fail_on_data_loss: bool, options: Mapping[str, str]
 ) -> ReadOptions:
     """Return the options for reading the topics of an archive.
@@ -329,6 +330,11 @@ def _definition(
     If an argument is None, the existing lake's value is kept. A new lake gets the default.
     """
     there = definition_at(root)
+    if there is not None and there.format not in FORMATS:
+        raise ConfigError(
+            f"{root} has the state of source tables, which `turbopump pipeline cdc` keeps: archive "
+            "into another directory"
+        )
     usual = there or Definition(format="parquet", columns=COLUMN_NAMES)
     wanted = Definition(
         format=format or usual.format,
@@ -388,6 +394,11 @@ class ArchiveRun:
         self.snapshot = self.lake.snapshot()
         self._counted_to = self.snapshot
         """Version up to which the rows of all files are counted."""
+
+    @property
+    def needs_body_faults(self) -> bool:
+        """True if tasks look into the bodies, so that they must know the bodies' faults."""
+        return self.lake.definition.bodies is not None
 
     def archive_all(
         self, stop: threading.Event | StopRequest, interval: float, *, compact: bool
@@ -497,12 +508,15 @@ class ArchiveRun:
         """
         staging = str(self.lake.staging.absolute())
         stem = staged_name(f"{self.snapshot.version + 1:08d}")
-        writing = FileWriting(staging, stem, self.lake.definition, self.snapshot.generations)
-        job = self._job(begins, ends, writing)
+        job = self._job(begins, ends, self._writing(staging, stem))
         rows = self._retry_while_offline(job.collect)
         return [msgspec.json.decode(row[REPORT_COLUMN], type=TaskReport) for row in rows]
 
-    def _job(self, begins: Offsets, ends: Offsets, writing: FileWriting) -> DataFrame:
+    def _writing(self, staging: str, stem: str) -> TaskWriting:
+        """Return the function that a task applies to the messages."""
+        return FileWriting(staging, stem, self.lake.definition, self.snapshot.generations)
+
+    def _job(self, begins: Offsets, ends: Offsets, writing: TaskWriting) -> DataFrame:
         """Return the Spark job for a batch. The job reads and writes messages between two sets of
         offsets.
 
@@ -510,7 +524,7 @@ class ArchiveRun:
         """
         definition = self.lake.definition
         columns = definition.columns
-        if definition.bodies is not None and BODY_FAULT not in columns:
+        if "body" in columns and BODY_FAULT not in columns and self.needs_body_faults:
             columns = (*columns, BODY_FAULT)
         options = replace(
             self.options,
@@ -572,7 +586,7 @@ class ArchiveRun:
         for file in files:
             path = self.lake.staging / file.name
             try:
-                rows = pq.read_metadata(path).num_rows
+                rows = self._rows_in(path)
             except FileNotFoundError:
                 raise LakeError(
                     f"an executor has written {path}, but the driver does not see it: the lake "
@@ -580,6 +594,10 @@ class ArchiveRun:
                 ) from None
             if rows != file.rows:
                 raise LakeError(f"{path} has {rows} rows, not {file.rows}: check the disk")
+
+    def _rows_in(self, path: Path) -> int:
+        """Return the number of rows in a staged file."""
+        return int(pq.read_metadata(path).num_rows)
 
     def _count_rows(self) -> None:
         """Count the rows in the files added since the last count."""

@@ -63,11 +63,11 @@ class DeltaLake(Lake):
             return Snapshot(version=0, ranges={}, files=())
         data = self._open_table(DATA)
         ranges = ranges_in_log(data, self.root / DATA)
-        files = _files_of(data, DATA)
+        files = files_of(data, DATA)
         unfinished: Offsets = {}
         if self._table_exists(REJECTED):
             rejected = self._open_table(REJECTED)
-            files += _files_of(rejected, REJECTED)
+            files += files_of(rejected, REJECTED)
             for queue, archived in ranges_in_log(rejected, self.root / REJECTED).items():
                 there = ranges.get(queue)
                 if there is None or (
@@ -147,7 +147,7 @@ class DeltaLake(Lake):
 
     def _compact_table(self, name: str, files_min: int, size_target: int) -> int:
         table = self._open_table(name)
-        before = _files_of(table, name)
+        before = files_of(table, name)
         small: dict[tuple[str, str, int], int] = defaultdict(int)
         for file in before:
             small[file.topic, file.date, file.hour] += file.size < size_target // 2
@@ -161,7 +161,7 @@ class DeltaLake(Lake):
                     ],
                     target_size=size_target,
                 )
-        after = _files_of(self._open_table(name), name)
+        after = files_of(self._open_table(name), name)
         if sum(file.rows for file in after) != sum(file.rows for file in before):
             raise LakeError(
                 f"{self.root / name}: a compaction has changed the number of rows; go back to "
@@ -197,11 +197,6 @@ class DeltaLake(Lake):
         self, table: DeltaTable, files: list[AddAction | RemoveAction], ranges: ArchivedRanges
     ) -> None:
         """Commit data files and new offsets of queues to a table, in one step."""
-        transactions = [
-            Transaction(_app_id(what, queue), getattr(archived, what))
-            for queue, archived in ranges.items()
-            for what in (_NUMBERS if archived.generation else _NUMBERS[:3])
-        ]
         try:
             table.create_write_transaction(
                 files,
@@ -209,7 +204,7 @@ class DeltaLake(Lake):
                 table.schema(),
                 PARTITIONS.names,
                 commit_properties=CommitProperties(
-                    app_transactions=transactions, max_commit_retries=0
+                    app_transactions=transactions_of(ranges), max_commit_retries=0
                 ),
             )
         except CommitFailedError:
@@ -267,6 +262,15 @@ def ranges_in_log(table: DeltaTable, path: Path) -> ArchivedRanges:
     return {queue: ArchivedRange(**each) for queue, each in sorted(parts.items())}
 
 
+def transactions_of(ranges: ArchivedRanges) -> list[Transaction]:
+    """Return the transactions that store ranges of queues in a log."""
+    return [
+        Transaction(_app_id(what, queue), getattr(archived, what))
+        for queue, archived in ranges.items()
+        for what in (_NUMBERS if archived.generation else _NUMBERS[:3])
+    ]
+
+
 def _app_id(what: str, queue: MessageQueue) -> str:
     name = [what, queue.topic, queue.broker_name, queue.queue_id]
     return APP + json.dumps(name, separators=(",", ":"))
@@ -288,7 +292,7 @@ def _offset_bounds(action: dict[str, Any]) -> tuple[int, int] | None:
     return None if low is None or high is None else (low, high)
 
 
-def _files_of(table: DeltaTable, name: str) -> list[DataFile]:
+def files_of(table: DeltaTable, name: str) -> list[DataFile]:
     actions: list[dict[str, Any]] = pa.table(table.get_add_actions(flatten=True)).to_pylist()
     return [
         DataFile(

@@ -45,6 +45,10 @@ FORMATS: Final = {
 """Class of each format by its name. A new format (Iceberg) needs a line here and a class with the
 six methods of ``Lake``."""
 
+STATE: Final = "state"
+"""Format of a lake that ``cdc`` writes, with the state of source tables instead of messages."""
+_CLASSES: Final = {**FORMATS, STATE: "turbopump.spark.pipelines.state_lake:StateLake"}
+
 DATA: Final = "data"
 REJECTED: Final = "_rejected"
 TABLES: Final = (DATA, REJECTED)
@@ -82,6 +86,24 @@ class Bodies(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     struct: str = ""
 
 
+class ChangesDefinition(msgspec.Struct, frozen=True, kw_only=True):
+    """Definition of the changes in the messages of a state lake.
+
+    - ``format``: format of the bodies, such as ``canal-json``.
+    - ``keys``, ``types``: declared keys and types (``ChangeOptions``).
+    - ``zone``: time zone of texts in columns of type ``timestamp``.
+    - ``soft_deletes``: True if deleted rows stay, with a mark.
+    - ``history``: True if each change is a row of a further table.
+    """
+
+    format: str
+    keys: dict[str, tuple[str, ...]] = {}
+    types: dict[str, str] = {}
+    zone: str = "UTC"
+    soft_deletes: bool = False
+    history: bool = False
+
+
 class Definition(msgspec.Struct, frozen=True, kw_only=True):
     """Unchanging definition of a lake's table.
 
@@ -93,6 +115,8 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
     columns: tuple[str, ...]
     """Columns of the source, without the columns that are decoded from bodies."""
     bodies: Bodies | None = None
+    changes: ChangesDefinition | msgspec.UnsetType = msgspec.UNSET
+    """Only in a state lake."""
 
 
 class _Bounds(msgspec.Struct):
@@ -269,6 +293,9 @@ class Lake(ABC):
 
     Changes are only allowed inside ``writing()``.
     """
+
+    has_messages = True
+    """False if the lake does not have each message, so that messages cannot be compared with it."""
 
     def __init__(self, root: Path, definition: Definition) -> None:
         self.root = root
@@ -468,7 +495,7 @@ def lake_place(place: str | Path) -> Path:
 
 def check_shape(root: Path, there: Definition, wanted: Definition) -> None:
     """Raise ConfigError if an existing lake's definition differs from the wanted one."""
-    for what in ("format", "columns", "bodies"):
+    for what in ("format", "columns", "bodies", "changes"):
         if getattr(there, what) != getattr(wanted, what):
             raise ConfigError(
                 f"{root} is a lake with other {what} ({_said(getattr(there, what))}), "
@@ -489,7 +516,7 @@ def definition_at(root: Path) -> Definition | None:
         found = msgspec.json.decode(data, type=Definition)
     except msgspec.DecodeError as error:
         raise LakeError(f"{root / _DEFINITION} cannot be read: {error}") from None
-    if found.v not in (_VERSION, _VERSION_NAMED) or found.format not in FORMATS:
+    if found.v not in (_VERSION, _VERSION_NAMED) or found.format not in _CLASSES:
         raise LakeError(
             f"{root} is a lake of version {found.v} and format {found.format!r}; this release "
             f"reads versions {_VERSION} and {_VERSION_NAMED} and {', '.join(FORMATS)}: use the one "
@@ -511,7 +538,7 @@ def open_lake(root: Path) -> Lake:
 
 
 def _class_of(format_name: str) -> type[Lake]:
-    module, _, name = FORMATS[format_name].partition(":")
+    module, _, name = _CLASSES[format_name].partition(":")
     try:
         kind: type[Lake] = getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as error:
@@ -561,6 +588,6 @@ def create_exclusively(path: Path, data: bytes) -> None:
 
 
 def _said(value: Any) -> str:
-    if value is None:
+    if value in (None, msgspec.UNSET):
         return "none"
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()

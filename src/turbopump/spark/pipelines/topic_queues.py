@@ -192,9 +192,11 @@ class TopicQueues:
             there = snapshot.ranges[queue]
             low = max(there.begin, mins[queue])
             high = min(there.end, ends[queue])
-            at = made_again.first_difference(
-                self.cluster, self.lake, snapshot, queue, low, max(low, high)
-            )
+            at = low
+            if self.lake.has_messages:
+                at = made_again.first_difference(
+                    self.cluster, self.lake, snapshot, queue, low, max(low, high)
+                )
             # Messages are only appended: behind the first that differs, all differ.
             begins[queue] = at if at > low else mins[queue]
             text = "%s was made again, or lost its end; generation %d begins at offset %d"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -57,11 +57,19 @@ class QueueRows(msgspec.Struct, frozen=True):
     offset_max: int
 
 
+TaskWriting = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""Function for ``mapInArrow``: write messages, and yield the ``TaskReport`` as JSON."""
+
+
 class TaskReport(msgspec.Struct, frozen=True):
     """Report of a task: the written files, and the rows of each queue."""
 
     files: list[DataFile]
     queues: list[QueueRows]
+    counts: dict[str, int] = {}
+    """Further counts of the pipeline, by name."""
+    notes: list[str] = []
+    """Events in the messages that a person should know of."""
 
 
 def checked_columns(columns: tuple[str, ...]) -> tuple[str, ...]:
@@ -182,8 +190,8 @@ class FileWriting:
         counted: dict[tuple[str, str, int], QueueRows] = {}
         try:
             for batch in batches:
-                for topic, hour, rows in _split_by_hour(pa.Table.from_batches([batch])):
-                    _count_rows(counted, topic, rows)
+                for topic, hour, rows in split_by_hour(pa.Table.from_batches([batch])):
+                    count_rows(counted, topic, rows)
                     for table, fitting in self._tables(topic, rows, schemas):
                         key = table, topic, hour
                         if key not in opened:
@@ -216,24 +224,26 @@ class FileWriting:
         for table, found in tables.items():
             if found.num_rows:
                 if self.generations:
-                    found = found.append_column(GENERATION, self._generation(topic, found))
+                    column = generation_of(topic, found, self.generations)
+                    found = found.append_column(GENERATION, column)
                 yield table, found.select(schemas[table].names).cast(schemas[table])
-
-    def _generation(self, topic: str, rows: pa.Table) -> Any:
-        """Return the column ``queueGeneration`` for the rows of a topic."""
-        found = pa.nulls(rows.num_rows, pa.int32())
-        for queue, generation in self.generations.items():
-            if queue.topic == topic:
-                is_of_queue = pc.and_(
-                    pc.equal(rows["brokerName"], pa.scalar(queue.broker_name)),
-                    pc.equal(rows["queueId"], queue.queue_id),
-                )
-                found = pc.if_else(is_of_queue, pa.scalar(generation, pa.int32()), found)
-        return found
 
     def _open(self, table: str, topic: str, hour: int, schema: pa.Schema) -> OpenFile:
         name = f"{self.stem}-{uuid.uuid4().hex}.parquet"
         return OpenFile(Path(self.staging) / name, table, topic, hour, schema)
+
+
+def generation_of(topic: str, rows: pa.Table, generations: Mapping[MessageQueue, int]) -> Any:
+    """Return the column ``queueGeneration`` for the rows of a topic."""
+    found = pa.nulls(rows.num_rows, pa.int32())
+    for queue, generation in generations.items():
+        if queue.topic == topic:
+            is_of_queue = pc.and_(
+                pc.equal(rows["brokerName"], pa.scalar(queue.broker_name)),
+                pc.equal(rows["queueId"], queue.queue_id),
+            )
+            found = pc.if_else(is_of_queue, pa.scalar(generation, pa.int32()), found)
+    return found
 
 
 @dataclass(frozen=True)
@@ -245,7 +255,7 @@ class Fetching:
 
     tasks: list[RangesPartition]
     options: ReadOptions
-    writing: FileWriting
+    writing: TaskWriting
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the tasks with the numbers in the first column. Yield one report for each task."""
@@ -340,7 +350,7 @@ def _delta_time(time: datetime, round_up_us: int) -> str:
     return f"{at:%Y-%m-%dT%H:%M:%S}.{micros % 1_000_000 // 1000:03d}Z"
 
 
-def _split_by_hour(rows: pa.Table) -> Iterator[tuple[str, int, pa.Table]]:
+def split_by_hour(rows: pa.Table) -> Iterator[tuple[str, int, pa.Table]]:
     """For each topic and hour, yield the rows. Hours are counted since 1970."""
     hours = pc.divide(rows["storeTimestamp"].cast(pa.int64()), _HOUR_US)
     keys = pa.table({"topic": rows["topic"], "hour": hours})
@@ -352,7 +362,7 @@ def _split_by_hour(rows: pa.Table) -> Iterator[tuple[str, int, pa.Table]]:
         yield key["topic"], key["hour"], rows if found.num_rows == rows.num_rows else found
 
 
-def _count_rows(counted: dict[tuple[str, str, int], QueueRows], topic: str, rows: pa.Table) -> None:
+def count_rows(counted: dict[tuple[str, str, int], QueueRows], topic: str, rows: pa.Table) -> None:
     groups = rows.group_by(["brokerName", "queueId"]).aggregate(
         [("queueOffset", "count"), ("queueOffset", "min"), ("queueOffset", "max")]
     )
