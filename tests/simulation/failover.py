@@ -9,6 +9,7 @@ of the group judges what the clients saw.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import json
 import random
 from collections import Counter, defaultdict
@@ -30,6 +31,7 @@ from tests.simulation.failover_clients import (
 )
 from tests.simulation.world.group_ledger import GroupLedger
 from tests.simulation.world.ledger import Queue, Violation
+from tests.simulation.world.pipe import Link
 from tests.simulation.world.process import ProcessKilled
 from tests.simulation.world.simulation import Simulation
 from tests.unit.broker.replicas import log_of
@@ -39,7 +41,10 @@ from turbopump.broker.replica.replica import Replica
 from turbopump.config.broker_config import BrokerConfig, FlushDiskType
 from turbopump.config.controller_config import ControllerConfig
 from turbopump.config.namesrv_config import NamesrvConfig
+from turbopump.controller.decision_file import DecisionFile
+from turbopump.controller.groups import Group as DecidedGroup
 from turbopump.controller.server import Controller
+from turbopump.disk.disk import Disk
 from turbopump.errors import TurbopumpError
 from turbopump.message.codec import decode_entries
 from turbopump.namesrv.server import NameServer
@@ -66,6 +71,8 @@ SETTLED_S = 120.0
 same."""
 CONTROLLER_DISK_S = (0.002, 0.06)
 """Time of a sync at the controller: enough for something to happen meanwhile."""
+FAR_S = (0.002, 0.02, 0.08)
+"""Longest latency between two servers that are far from each other, drawn for each direction."""
 EVERY_CODE = ",".join(str(int(code)) for code in RequestCode)
 
 
@@ -78,13 +85,26 @@ class Shape:
     """Longest rest of a program between its end and its next start."""
     is_damaged: bool = True
     """False: no disk is damaged, so replicas need not check their logs."""
+    is_far: bool = False
+    """True: servers are far from each other, some farther than others. Then slaves are behind."""
+    is_calm: bool = False
+    """True: most often all replicas are in sync again before the next fault."""
+    heartbeat_s: float = 0.5
+    """Time between two heartbeats. Only they tell the controller what is confirmed."""
+    dead_s: float = 3.0
+    """Silence after which the controller takes a replica for dead."""
 
     @classmethod
     def of(cls, rng: random.Random) -> Shape:
+        heartbeat_s, dead_s = rng.choice(((0.5, 3.0), (2.5, 5.0)))
         return cls(
             flush=rng.choice(list(FlushDiskType)),
             rest_s=rng.choice((0.3, 2.0, 6.0)),
-            is_damaged=rng.random() < 0.3,
+            is_damaged=rng.random() < 0.4,
+            is_far=rng.random() < 0.5,
+            is_calm=rng.random() < 0.6,
+            heartbeat_s=heartbeat_s,
+            dead_s=dead_s,
         )
 
 
@@ -96,6 +116,23 @@ class Mastership:
     epoch: int
 
 
+class WatchedDecisions(DecisionFile):
+    """File of a controller's decisions. The world hears of each one before its answer is sent."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: Path,
+        on_decision: Callable[[DecidedGroup | None, DecidedGroup | None], None],
+    ) -> None:
+        super().__init__(disk, directory)
+        self._on_decision = on_decision
+
+    async def replace(self, name: str, old: DecidedGroup | None, new: DecidedGroup | None) -> None:
+        await super().replace(name, old, new)
+        self._on_decision(old, new)
+
+
 class Group:
     """Starts everything, keeps it running, and writes down what clients and the world see."""
 
@@ -104,7 +141,13 @@ class Group:
         self.shape = shape or Shape.of(simulation.random)
         self.ledger = GroupLedger()
         self.clients = Clients(
-            simulation, self.ledger, NAMESRV_ADDRESS, REPLICAS, self.master_at, self.reached
+            simulation,
+            self.ledger,
+            NAMESRV_ADDRESS,
+            REPLICAS,
+            self.master_at,
+            self.reached,
+            self._route_named,
         )
         self.replicas: dict[str, Replica] = {}
         self.controller: Controller | None = None
@@ -118,16 +161,23 @@ class Group:
         """Ids of replicas whose stores were emptied. The operator removes them."""
         self.kept_down: set[str] = set()
         """Hosts whose programs are not started again for now."""
+        self.hurried: set[str] = set()
+        """Hosts whose programs start again almost at once, once."""
+        self._usual_links: dict[tuple[str, str], Link] = {}
         self.masterships: dict[str, list[Mastership]] = defaultdict(list)
         self.events: list[str] = []
         """What happened, for a reader of a failed run."""
         self.counts: Counter[str] = Counter()
         self.healed: float | None = None
+        self._name_server_lives = 0
         self._stops: dict[str, asyncio.Event] = {}
         self._ids: dict[str, set[int]] = {}
         """Id of the replica of each host since its store was emptied."""
         self._kept: dict[str, asyncio.Task[None]] = {}
         self._watch: asyncio.Task[None] | None = None
+        self._far = simulation.source("distances")
+        self._outside = contextvars.copy_context()
+        """What is done in it belongs to no process."""
 
     # --- life
 
@@ -135,6 +185,12 @@ class Group:
         """Start everything, and wait for a master with all replicas in sync."""
         self.keep(NAMESRV, self._name_server)
         self.simulation.disk(CONTROLLER).sync_seconds = CONTROLLER_DISK_S
+        for one in SERVERS:
+            for other in SERVERS:
+                if self.shape.is_far and one != other:
+                    latency = self._far.choice(FAR_S)
+                    self._usual_links[one, other] = Link(latency / 2, latency)
+                    self.restore_link(one, other)
         self.keep(CONTROLLER, self._controller)
         for host in REPLICAS:
             self.keep(host, self._replica)
@@ -174,8 +230,7 @@ class Group:
         while self.now < deadline and not self._all_succeeded():
             self.check_alive()
             await asyncio.sleep(0.2)
-        self.clients.producing = False
-        self.clients.operator.active = False
+        self.clients.stop_changes()
         if self.was_damaged:
             await self._scrub()
         deadline = self.now + SETTLED_S
@@ -331,10 +386,49 @@ class Group:
         return self.simulation.loop.time()
 
     def reached(self, moment: str, host: str) -> None:
-        """Make the calls that wait for a moment: a ``send`` or ``change`` that the host answered,
-        a ``master`` that it has become, a set that it has ``joined`` at the controller."""
+        """Make the calls that wait for a moment: a ``send`` or ``change`` that the host answered, a
+        ``master`` that it has become. The controller has ``elected`` it, or it has ``joined`` the
+        set there: it does not know yet."""
         for call in self.moments.pop(moment, ()):
-            call(host)
+            self._outside.copy().run(call, host)
+
+    def _decided(self, old: DecidedGroup | None, new: DecidedGroup | None) -> None:
+        """The controller has made a decision durable, and sends its answer next."""
+        if old is None or new is None:
+            return
+        hosts = {one.id: one.address.partition(":")[0] for one in new.replicas}
+        if new.master is not None and new.master_epoch > old.master_epoch:
+            self.reached("elected", hosts[new.master])
+        for joined in sorted(set(new.electable) - set(old.electable)):
+            self.reached("joined", hosts[joined])
+
+    def restore_link(self, one: str, other: str) -> None:
+        """Make a link as slow as it usually is."""
+        link = self.simulation.network.link(one, other)
+        usual = self._usual_links.get((one, other), self.simulation.network.default_link)
+        link.latency_min, link.latency_max = usual.latency_min, usual.latency_max
+        link.chunk_size_max = usual.chunk_size_max
+
+    def _route_named(self, host: str | None) -> None:
+        """The name server has named a host as the master, or none."""
+        epochs = [one.epoch for one in self.masterships[host][-1:]] if host else []
+        self.ledger.routes.named(
+            self.now,
+            life=self._name_server_lives,
+            epoch=max(epochs, default=0),
+            there=self._epoch_there(),
+        )
+
+    def _epoch_there(self) -> int:
+        """The epoch of the newest master, if it and the name server hear each other; else 0."""
+        master = self.master()
+        if master is None or self.simulation.process(master).paused:
+            return 0
+        network = self.simulation.network
+        if network.link(master, NAMESRV).cut or network.link(NAMESRV, master).cut:
+            return 0
+        role = self.replicas[master].role
+        return 0 if role is None else role.master_epoch
 
     def note(self, event: str) -> None:
         self.events.append(f"{self.now:9.3f} {event}")
@@ -411,11 +505,7 @@ class Group:
     async def _watch_roles(self) -> None:
         """Write down who takes itself for the master, and which damage is mended."""
         last: dict[str, str] = {}
-        electable: set[str] = set()
         while True:
-            before, electable = electable, self._electable() or electable
-            for host in sorted(electable - before):
-                self.reached("joined", host)
             for host in REPLICAS:
                 replica = self.running(host)
                 role = None if replica is None else replica.role
@@ -437,14 +527,6 @@ class Group:
                     self.damaged.discard(host)
                     self.note(f"{host} is whole again")
             await asyncio.sleep(0.02)
-
-    def _electable(self) -> set[str]:
-        """Hosts that the controller may elect."""
-        if self.controller is None or not self.simulation.process(CONTROLLER).alive:
-            return set()
-        decided = self.controller.groups.get(BROKER)
-        ids = set() if decided is None else set(decided.electable)
-        return {host for host in REPLICAS if self._ids.get(host, set()) & ids}
 
     @staticmethod
     def _seen(role: object) -> str:
@@ -497,7 +579,9 @@ class Group:
                 self.note(f"{host} ends: {error}")
                 self._refused(host, error)
             self.ledger.messages.disturbance()
-            await asyncio.sleep(self.simulation.random.uniform(0.1, self.rest_s))
+            rest_s = 0.3 if host in self.hurried else self.rest_s
+            self.hurried.discard(host)
+            await asyncio.sleep(self.simulation.random.uniform(0.1, rest_s))
             while host in self.kept_down:
                 await asyncio.sleep(0.05)
 
@@ -521,15 +605,19 @@ class Group:
         return self.simulation.source(f"{host} from {self.now}")
 
     async def _name_server(self, host: str) -> None:
+        self._name_server_lives += 1
         config = NamesrvConfig(bind_address=host)
         await NameServer(config, clock=self.simulation.clock(host)).start()
         await asyncio.Event().wait()
 
     async def _controller(self, host: str) -> None:
+        config = ControllerConfig(bind_address=host, listen_port=9878)
+        disk = self.simulation.disk(host).mount()
+        directory = Path(config.controller_store_path).expanduser()
         self.controller = Controller(
-            ControllerConfig(bind_address=host, listen_port=9878),
+            config,
             clock=self.simulation.clock(host),
-            disk=self.simulation.disk(host).mount(),
+            decisions=WatchedDecisions(disk, directory, self._decided),
         )
         await self.controller.start()
         await asyncio.Event().wait()
@@ -569,6 +657,9 @@ def replica_config(host: str, shape: Shape) -> BrokerConfig:
         controller_addr=CONTROLLER_ADDRESS,
         store_path_root_dir=str(STORE),
         flush_disk_type=shape.flush,
+        broker_heartbeat_interval=int(shape.heartbeat_s * 1000),
+        controller_heart_beat_timeout_mills=int(shape.dead_s * 1000),
+        register_name_server_period=10_000,
         max_message_size=4096,
         mapped_file_size_commit_log=64 * 1024,
         mapped_file_size_consume_queue=20 * 100,

@@ -1,5 +1,5 @@
 """Clients of a group of replicas, and what they see: producers, a plain group and an ordered one,
-readers of single replicas, and an operator.
+readers of single replicas, and operators.
 
 Each client is a program of a host. Everything it is told goes to the ledger.
 """
@@ -53,8 +53,10 @@ ORDERED_PRODUCER = "10.0.2.3"
 CONSUMERS = ("10.0.3.1", "10.0.3.2")
 ORDERED_CONSUMER = "10.0.3.3"
 READER = "10.0.4.1"
-OPERATOR = "10.0.5.1"
-CLIENTS = (*PRODUCERS, ORDERED_PRODUCER, *CONSUMERS, ORDERED_CONSUMER, READER, OPERATOR)
+OPERATORS = ("10.0.5.1", "10.0.5.2", "10.0.5.3")
+OPERATOR = OPERATORS[0]
+"""The one that also asks what there is in the end."""
+CLIENTS = (*PRODUCERS, ORDERED_PRODUCER, *CONSUMERS, ORDERED_CONSUMER, READER, *OPERATORS)
 PLAIN, IN_ORDER = "plain", "in-order"
 PLAIN_GROUP, ORDERED_GROUP = "accounting", "billing"
 GROUPS = {PLAIN_GROUP: PLAIN, ORDERED_GROUP: IN_ORDER}
@@ -62,6 +64,8 @@ GROUPS = {PLAIN_GROUP: PLAIN, ORDERED_GROUP: IN_ORDER}
 SUPER_USER, PASSWORD = "operator", "12345678"
 BURSTS = (1, 1, 2, 5)
 SEND_TIMEOUTS_S = (1.0, 3.0, 12.0)
+CHANGE_TIMEOUTS_S = (1.0, 5.0)
+HELD_PULL_MS = 3000
 BROKER = "broker-a"
 PORT = 10911
 
@@ -69,7 +73,7 @@ PORT = 10911
 class Clients:
     """All clients of one group. ``master_at`` tells the epoch in which a host acknowledged between
     two moments. ``reached`` is called at each answer to a send or a change, with the master's
-    host."""
+    host, and ``route_named`` with each master that the name server names to an operator."""
 
     TOPICS: ClassVar = (PLAIN, IN_ORDER)
     QUEUES: ClassVar = 2
@@ -82,17 +86,23 @@ class Clients:
         replicas: Sequence[str],
         master_at: Callable[[str, float, float], int],
         reached: Callable[[str, str], None],
+        route_named: Callable[[str | None], None],
     ) -> None:
         self.simulation = simulation
         self.ledger = ledger
         self.producing = True
         self.in_order = HandlersInOrder()
-        self.operator = Operator(simulation, ledger, namesrv, reached)
+        self.operators = {
+            host: Operator(simulation, ledger, namesrv, reached, route_named, name=f"of{number}")
+            for number, host in enumerate(OPERATORS)
+        }
+        self.operator = self.operators[OPERATOR]
         self.counts: Counter[str] = Counter()
         self._namesrv = namesrv
         self._replicas = replicas
         self._master_at = master_at
         self._reached = reached
+        self._rests_until = 0.0
         self._numbers = 0
         self._lives = 0
         self._refusals: Counter[str] = Counter()
@@ -105,8 +115,22 @@ class Clients:
             **dict.fromkeys(CONSUMERS, self._consume),
             ORDERED_CONSUMER: self._consume_in_order,
             READER: self._read,
-            OPERATOR: self.operator.run,
+            **{host: operator.run for host, operator in self.operators.items()},
         }
+
+    def rest(self, seconds: float) -> None:
+        """Let the producers send nothing for a while."""
+        self._rests_until = self.now + seconds
+
+    @property
+    def _may_send(self) -> bool:
+        return self.producing and self.now >= self._rests_until
+
+    def stop_changes(self) -> None:
+        """Let all clients but the consumers do nothing any more."""
+        self.producing = False
+        for operator in self.operators.values():
+            operator.active = False
 
     @property
     def sending(self) -> bool:
@@ -139,7 +163,7 @@ class Clients:
         )
         await producer.start()
         while True:
-            if self.producing:
+            if self._may_send:
                 count = rng.choice(BURSTS)
                 await asyncio.gather(
                     *(self._send(host, producer, PLAIN, None) for _ in range(count))
@@ -152,7 +176,7 @@ class Clients:
         producer = Producer(self._namesrv, group="clerks", **self._options(host))
         await producer.start()
         while True:
-            if self.producing:
+            if self._may_send:
                 queue = MessageQueue(IN_ORDER, BROKER, rng.randrange(self.QUEUES))
                 await self._send(host, producer, IN_ORDER, queue)
             await asyncio.sleep(rng.uniform(0, 0.6))
@@ -246,45 +270,68 @@ class Clients:
         await asyncio.Event().wait()
 
     async def _read(self, host: str) -> None:
-        """Pull the newest messages of single replicas, masters and slaves."""
-        rng = self._source(host)
+        """Read every queue of every replica, masters and slaves. A pull waits at the replica, so
+        nothing that readers see for a moment is missed."""
         remoting = RemotingClient()
         newest: dict[tuple[str, int], int] = {}
+        await asyncio.gather(
+            *(
+                self._read_queue(host, remoting, newest, f"{replica}:{PORT}", topic, queue_id)
+                for replica in self._replicas
+                for topic in self.TOPICS
+                for queue_id in range(self.QUEUES)
+            )
+        )
+
+    async def _read_queue(
+        self,
+        host: str,
+        remoting: RemotingClient,
+        newest: dict[tuple[str, int], int],
+        address: str,
+        topic: str,
+        queue_id: int,
+    ) -> None:
+        """Read one queue of one replica from its end on, and a little before it after a fault."""
+        rng = self._source(f"{host} of {address} {topic} {queue_id}")
+        offset: int | None = None
         while True:
-            await asyncio.sleep(rng.uniform(0, 0.15))
-            address = f"{rng.choice(self._replicas)}:{PORT}"
-            topic, queue_id = rng.choice(self.TOPICS), rng.randrange(self.QUEUES)
-            offset = max(newest.get((topic, queue_id), 0) - rng.randrange(4), 0)
+            if offset is None:
+                offset = max(newest.get((topic, queue_id), 0) - rng.randrange(4), 0)
             request = PullMessage(
                 consumer_group="auditors",
                 topic=topic,
                 queue_id=queue_id,
                 queue_offset=offset,
-                sys_flag=PullSysFlag.SUBSCRIPTION,
+                sys_flag=PullSysFlag.SUBSCRIPTION | PullSysFlag.SUSPEND,
                 subscription="*",
-                suspend_timeout_millis=0,
+                suspend_timeout_millis=HELD_PULL_MS,
                 commit_offset=0,
             )
             try:
-                answer = await remoting.exchange(address, request, timeout=2)
+                answer = await remoting.exchange(address, request, timeout=HELD_PULL_MS / 1000 + 1)
             except TurbopumpError:
+                offset = None
+                await asyncio.sleep(rng.uniform(0.05, 0.3))
                 continue
             if answer.code != ResponseCode.SUCCESS:
+                offset = None
+                await asyncio.sleep(rng.uniform(0, 0.1))
                 continue
             queue = Queue(topic, BROKER, queue_id)
             for message in decode_entries(answer.body):
                 self.ledger.messages.delivered(
                     "auditors", f"{host} from {address}", queue, message.queue_offset, message.body
                 )
-            newest[topic, queue_id] = answer.header(PullMessageReply).next_begin_offset
+            newest[topic, queue_id] = offset = answer.header(PullMessageReply).next_begin_offset
             self.ledger.succeeded(host, self.now)
 
 
 class Operator:
     """Makes, changes and deletes topics, groups and users, and sets offsets, one thing after the
-    other, at the master that the name server names."""
+    other, at the master that the name server names. ``name`` is part of all that it makes."""
 
-    NAMES = 10
+    NAMES = 6
 
     def __init__(
         self,
@@ -292,11 +339,16 @@ class Operator:
         ledger: GroupLedger,
         namesrv: str,
         reached: Callable[[str, str], None],
+        route_named: Callable[[str | None], None],
+        *,
+        name: str,
     ) -> None:
         self.simulation = simulation
         self.ledger = ledger
         self._namesrv = namesrv
         self._reached = reached
+        self._route_named = route_named
+        self._name = name
         self._remoting: RemotingClient
         self._number = 0
         self._users: set[str] = set()
@@ -350,31 +402,31 @@ class Operator:
     # --- deeds
 
     async def _put_topic(self, host: str, rng: random.Random) -> None:
-        name = f"topic{rng.randrange(self.NAMES)}"
+        name = f"topic{rng.randrange(self.NAMES)}{self._name}"
         self._number += 1
         queues = 1 + self._number % 1000
         request = CreateTopic(topic=name, read_queue_nums=queues, write_queue_nums=queues)
-        await self._change(host, f"topic {name}", queues, request)
+        await self._change(host, rng, f"topic {name}", queues, request)
 
     async def _delete_topic(self, host: str, rng: random.Random) -> None:
-        name = f"topic{rng.randrange(self.NAMES)}"
-        await self._change(host, f"topic {name}", None, DeleteTopic(topic=name))
+        name = f"topic{rng.randrange(self.NAMES)}{self._name}"
+        await self._change(host, rng, f"topic {name}", None, DeleteTopic(topic=name))
 
     async def _put_group(self, host: str, rng: random.Random) -> None:
-        name = f"group{rng.randrange(self.NAMES)}"
+        name = f"group{rng.randrange(self.NAMES)}{self._name}"
         self._number += 1
         body = SubscriptionGroupConfig(group_name=name, retry_max_times=self._number)
         await self._change(
-            host, f"group {name}", self._number, CreateGroup(), fastjson.encode(body)
+            host, rng, f"group {name}", self._number, CreateGroup(), fastjson.encode(body)
         )
 
     async def _delete_group(self, host: str, rng: random.Random) -> None:
-        name = f"group{rng.randrange(self.NAMES)}"
-        await self._change(host, f"group {name}", None, DeleteGroup(group_name=name))
+        name = f"group{rng.randrange(self.NAMES)}{self._name}"
+        await self._change(host, rng, f"group {name}", None, DeleteGroup(group_name=name))
 
     async def _put_user(self, host: str, rng: random.Random) -> None:
         """Each user is made once, and then made a super user or a normal one."""
-        name = f"user{rng.randrange(self.NAMES)}"
+        name = f"user{rng.randrange(self.NAMES)}{self._name}"
         kind = rng.choice(("Super", "Normal"))
         if name in self._users:
             request: Request[Any] = UpdateUser(username=name)
@@ -382,30 +434,32 @@ class Operator:
         else:
             request = CreateUser(username=name)
             info = UserInfo(username=name, password="12345678", user_type=kind)
-        if await self._change(host, f"user {name}", kind, request, fastjson.encode(info)):
+        if await self._change(host, rng, f"user {name}", kind, request, fastjson.encode(info)):
             self._users.add(name)
 
     async def _delete_user(self, host: str, rng: random.Random) -> None:
-        name = f"user{rng.randrange(self.NAMES)}"
-        if await self._change(host, f"user {name}", None, DeleteUser(username=name)):
+        name = f"user{rng.randrange(self.NAMES)}{self._name}"
+        if await self._change(host, rng, f"user {name}", None, DeleteUser(username=name)):
             self._users.discard(name)
 
     async def _commit(self, host: str, rng: random.Random) -> None:
         """Commit the offset after the last message that was acknowledged."""
-        if not await self._has_group(host, "keepers"):
+        group = f"keepers{self._name}"
+        if not await self._has_group(host, rng, group):
             return
         queue_id = rng.randrange(Clients.QUEUES)
         offset = self._end(queue_id)
         if not offset:
             return
         request = UpdateConsumerOffset(
-            consumer_group="keepers", topic=PLAIN, queue_id=queue_id, commit_offset=offset
+            consumer_group=group, topic=PLAIN, queue_id=queue_id, commit_offset=offset
         )
-        await self._change(host, f"offset keepers {queue_id}", offset, request)
+        await self._change(host, rng, f"offset {group} {queue_id}", offset, request)
 
     async def _reset(self, host: str, rng: random.Random) -> None:
         """Reset a group's offset in one queue to one that exists."""
-        if not await self._has_group(host, "archivists"):
+        group = f"archivists{self._name}"
+        if not await self._has_group(host, rng, group):
             return
         queue_id = rng.randrange(Clients.QUEUES)
         end = self._end(queue_id)
@@ -413,20 +467,15 @@ class Operator:
             return
         offset = 1 + rng.randrange(end)
         request = ResetOffset(
-            group="archivists",
-            topic=PLAIN,
-            timestamp=-1,
-            force=False,
-            queue_id=queue_id,
-            offset=offset,
+            group=group, topic=PLAIN, timestamp=-1, force=False, queue_id=queue_id, offset=offset
         )
-        await self._change(host, f"offset archivists {queue_id}", offset, request)
+        await self._change(host, rng, f"offset {group} {queue_id}", offset, request)
 
-    async def _has_group(self, host: str, name: str) -> bool:
+    async def _has_group(self, host: str, rng: random.Random, name: str) -> bool:
         """Make a group unless it was made; False if that failed."""
         if name not in self._groups:
             body = fastjson.encode(SubscriptionGroupConfig(group_name=name, retry_max_times=7))
-            if not await self._change(host, f"group {name}", 7, CreateGroup(), body):
+            if not await self._change(host, rng, f"group {name}", 7, CreateGroup(), body):
                 return False
             self._groups.add(name)
         return True
@@ -441,7 +490,13 @@ class Operator:
         return max(offsets, default=-1) + 1
 
     async def _change(
-        self, host: str, key: str, value: object, request: Request[Any], body: bytes = b""
+        self,
+        host: str,
+        rng: random.Random,
+        key: str,
+        value: object,
+        request: Request[Any],
+        body: bytes = b"",
     ) -> bool:
         """Ask the master for a change, and write down the outcome. Return True if it was done."""
         master = await self.master_of_route()
@@ -450,16 +505,19 @@ class Operator:
         write = self.ledger.facts.write(key, value, self.now)
         at_kill = self.simulation.process(host).at_kill
         at_kill[write] = lambda: write.maybe(self.now)
-        done = await self._outcome(master, request, body, write)
+        timeout = rng.choice(CHANGE_TIMEOUTS_S)
+        done = await self._outcome(master, request, body, write, timeout)
         del at_kill[write]
         if done:
             self.ledger.succeeded(host, self.now)
             self._reached("change", master.partition(":")[0])
         return done
 
-    async def _outcome(self, master: str, request: Request[Any], body: bytes, write: Write) -> bool:
+    async def _outcome(
+        self, master: str, request: Request[Any], body: bytes, write: Write, timeout: float
+    ) -> bool:
         try:
-            answer = await self._remoting.exchange(master, request, body, timeout=5)
+            answer = await self._remoting.exchange(master, request, body, timeout=timeout)
         except TurbopumpError:
             write.maybe(self.now)
             return False
@@ -479,7 +537,9 @@ class Operator:
         except TurbopumpError:
             return None
         broker = info.broker_addr_table.get(BROKER)
-        return None if broker is None else broker.broker_addrs.get(MASTER_ID)
+        master = None if broker is None else broker.broker_addrs.get(MASTER_ID)
+        self._route_named(None if master is None else master.partition(":")[0])
+        return master
 
     async def _value(self, master: str, key: str) -> object:
         """The value of a fact at a broker; None if it has no such thing."""

@@ -5,9 +5,10 @@ by damage, or by a power cut with ASYNC_FLUSH. It counts as damaged until it has
 again.
 
 Some deeds are sequences, for states that single faults seldom reach: a master with messages that no
-other replica has (``cut_off_the_master``), one replica that must know everything
-(``leave_one``), masters that end one after the other (``hunt_masters``), and a fault at a moment
-instead of a time (``at_a_moment``).
+other replica has (``cut_off_the_master``), one replica that must know everything (``leave_one``),
+two sides that do not hear each other (``split``), masters that end one after the other
+(``hunt_masters``), a slave that starts again and again (``flap``), a disk that forgets what it had
+synced (``forget_writes``), and a fault at a moment instead of a time (``at_a_moment``).
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from pathlib import Path
 from tests.simulation.failover import CONTROLLER, HOSTS, NAMESRV, REPLICAS, SERVERS, STORE, Group
 from tests.simulation.world.damage import cut_file, flip_bit, remove_file
 from tests.simulation.world.disk import DiskCopy
-from tests.simulation.world.pipe import Link
 
 from turbopump.config.broker_config import FlushDiskType
 
 LONGEST_S = 12.0
 """Longest time of a cut, a pause, or a slow disk."""
-CALM_S = 6.0
+CALM_S = 10.0
 """Longest wait for a group that acknowledges sends, before the next fault."""
 SLOW_DISK_S = (0.05, 1.5)
 LAGS_S = (0.05, 0.3, 1.0)
-MOMENTS = ("send", "change", "change", "master", "master", "joined", "joined")
+WHOM = ("it", "it", "other", "all", "controller", "alone", "split", "split", "split", "split")
+MOMENTS = ("send", "change", "master", "elected", "elected", "joined", "joined", "joined")
 
 
 class Faults:
@@ -50,34 +51,43 @@ class Faults:
         deeds = self.deeds()
         end = loop.time() + seconds
         while loop.time() < end:
-            await asyncio.sleep(self.rng.choice((0.02, 0.2, 1.0, 3.0)) * self.rng.uniform(0.2, 2))
-            if self.rng.random() < 0.5:
-                await self._until_it_serves()
+            if self.group.shape.is_calm:
+                await self._until_in_sync(len(REPLICAS))
+            else:
+                pause = self.rng.choice((0.02, 0.2, 1.0, 3.0))
+                await asyncio.sleep(pause * self.rng.uniform(0.2, 2))
+                if self.rng.random() < 0.5:
+                    await self._until_in_sync(2)
             self.group.check_alive()
             self.rng.choice(deeds)()
+            if self.group.shape.is_calm:
+                await asyncio.sleep(self.rng.uniform(1, 3))
         self.heal()
 
-    async def _until_it_serves(self) -> None:
-        """Wait until sends are acknowledged again, for a while: what is lost must first be
-        stored."""
+    async def _until_in_sync(self, count: int) -> None:
+        """Wait until so many replicas are in sync, for a while, and sends are acknowledged: what is
+        lost must first be stored."""
         loop = self.simulation.loop
         deadline = loop.time() + CALM_S
-        while len(self.group.in_sync()) < 2 and loop.time() < deadline:
+        while len(self.group.in_sync()) < count and loop.time() < deadline:
             await asyncio.sleep(0.05)
         await asyncio.sleep(self.rng.uniform(0, 1))
 
     def deeds(self) -> list[Callable[[], None]]:
         """Each as often as it is likely."""
+        is_calm = self.group.shape.is_calm
         weights = {
-            self.cut_off_the_master: 8,
+            self.cut_off_the_master: 6,
             self.leave_one: 5,
+            self.split: 6,
             self.hunt_masters: 2,
-            self.at_a_moment: 5,
-            self.lag: 4,
-            self.slow_controller: 4,
-            self.kill: 3,
-            self.kill_all: 1,
-            self.power_cut: 3,
+            self.flap: 5,
+            self.at_a_moment: 25 if is_calm else 9,
+            self.lag: 3,
+            self.slow_controller: 3,
+            self.kill: 2,
+            self.kill_all: 3,
+            self.power_cut: 2,
             self.power_cut_in_an_operation: 1,
             self.power_cut_of_all: 1,
             self.pause: 3,
@@ -91,6 +101,7 @@ class Faults:
             self.trouble_the_controller: 3,
             self.kill_the_name_server: 1,
             self.damage: 3 if self.group.shape.is_damaged else 0,
+            self.forget_writes: 5 if self.group.shape.is_damaged else 0,
             self.copy_a_store: 1 if self.group.shape.is_damaged else 0,
         }
         return [deed for deed, weight in weights.items() for _ in range(weight)]
@@ -104,7 +115,7 @@ class Faults:
         for one in HOSTS:
             for other in HOSTS:
                 if one != other:
-                    self._restore_link(one, other)
+                    self.group.restore_link(one, other)
                     if self.simulation.process(one).alive and self.simulation.process(other).alive:
                         network.heal(one, other)
             process = self.simulation.process(one)
@@ -131,7 +142,7 @@ class Faults:
         others = [one for one in REPLICAS if one != host]
         if self.rng.random() < 0.6:
             others.append(CONTROLLER)
-        seconds = self.rng.choice((self.rng.uniform(0.2, 3), self.rng.uniform(4, 8)))
+        seconds = self._shorter_or_longer_than_a_death()
         self.note(f"cut {host} off from {others} for {seconds:.1f} s", "cut_off_masters")
         for other in others:
             self._cut(host, other, seconds)
@@ -161,7 +172,96 @@ class Faults:
             down = seconds + self.rng.uniform(0, 2)
             self._in_a_while(begin + self.rng.uniform(0, 0.1), self._keep_down, other, down)
         if self.rng.random() < 0.4:
+            self.group.hurried.add(host)
             self._in_a_while(begin, self._restart, host)
+        if self.rng.random() < 0.3:
+            self._leave_controller_out(begin + self.rng.uniform(0, 2))
+
+    def _leave_controller_out(self, seconds: float) -> None:
+        """The controller does not hear how far the logs get: it is down, or cut off."""
+        if self.rng.random() < 0.5:
+            self._keep_down(CONTROLLER, seconds)
+        else:
+            self._cut_off_controller(seconds)
+
+    def split(self, host: str | None = None) -> None:
+        """One replica, most often with the controller, and the two others do not hear each other.
+        Clients hear both sides. The one may start again meanwhile."""
+        side = [host or self.rng.choice(REPLICAS)]
+        far = [one for one in REPLICAS if one not in side]
+        (side if self.rng.random() < 0.8 else far).append(CONTROLLER)
+        if self.rng.random() < 0.6:
+            (side if self.rng.random() < 0.7 else far).append(NAMESRV)
+        is_both_ways = self.rng.random() < 0.8
+        seconds = self._shorter_or_longer_than_a_death()
+        self.note(f"split {side} from {far} for {seconds:.1f} s", "splits")
+        for one in side:
+            for other in far:
+                self._cut(other, one, seconds)
+                if is_both_ways:
+                    self._cut(one, other, seconds)
+        if self.rng.random() < 0.3:
+            self.group.hurried.add(side[0])
+            self._in_a_while(self.rng.choice((0.0, 0.3)), self._restart, side[0])
+
+    def _shorter_or_longer_than_a_death(self) -> float:
+        """Seconds in which the controller notices nothing, or takes for dead what it does not
+        hear."""
+        dead_s = self.group.shape.dead_s
+        if self.rng.random() < 0.3:
+            return self.rng.uniform(0.2, dead_s)
+        return dead_s + self.rng.uniform(1, 5)
+
+    def flap(self) -> None:
+        """A slave starts again some times in a row. Sometimes the other one is away meanwhile, or
+        nobody sends. Something may fail as soon as the slave is back in the set."""
+        master = self.group.master()
+        slaves = [one for one in REPLICAS if one != master]
+        self.rng.shuffle(slaves)
+        count = self.rng.randint(1, 3)
+        self.note(f"{slaves[0]} starts again {count} times", "flaps")
+        begin = 0.0
+        if self.rng.random() < 0.6:
+            self._keep_down(slaves[1], self.rng.uniform(3, 10))
+            begin = self.rng.uniform(0.5, 1.5)
+        if self.rng.random() < 0.4:
+            rest = self.rng.uniform(0.5, 3)
+            self._in_a_while(
+                max(begin - self.rng.uniform(0, 0.2), 0), self.group.clients.rest, rest
+            )
+        if self.rng.random() < 0.5:
+            self._await_moment("joined")
+        for _ in range(count):
+            self._in_a_while(begin, self._hurry, slaves[0])
+            begin += self.rng.choice((0.2, 0.5, 2.0)) * self.rng.uniform(0.5, 1.5)
+
+    def _hurry(self, host: str) -> None:
+        self.group.hurried.add(host)
+        self._restart(host)
+
+    def forget_writes(self) -> None:
+        """The disk of one replica loses what it had synced lately, while the power of all is cut.
+        The disks of the others may be slow before that."""
+        if not self._may_damage() or self.group.shape.flush is not FlushDiskType.SYNC_FLUSH:
+            return
+        host = self._replica()
+        seconds = self.rng.uniform(0.2, 2)
+        copy = self.simulation.disk(host).copy()
+        self.note(f"{host} will forget its last {seconds:.1f} s", "damages")
+        for other in REPLICAS:
+            if other != host and self.rng.random() < 0.7:
+                self._slow_disk(other, seconds)
+        self._in_a_while(seconds, self._cut_power_of_all, host, copy)
+
+    def _cut_power_of_all(self, forgetful: str, copy: DiskCopy) -> None:
+        may_damage = self._may_damage()
+        for host in REPLICAS:
+            self._cut_power(host)
+        if may_damage and not self.simulation.process(forgetful).alive:
+            self.group.damaged.add(forgetful)
+            self.group.was_damaged = True
+            self.simulation.disk(forgetful).put_back(copy)
+            self.note(f"{forgetful} has an old copy of its store")
 
     def _outlive(self, host: str) -> None:
         """Cut a replica off from the others, which end soon."""
@@ -194,8 +294,13 @@ class Faults:
     def at_a_moment(self) -> None:
         """Something fails just after an answer, an election, or a replica's return to the set."""
         moment = self.rng.choice(MOMENTS)
-        delay = self.rng.choice((0.0, 0.005, 0.1)) * self.rng.uniform(0, 1)
-        whom = self.rng.choice(("it", "it", "other", "all", "controller", "alone"))
+        self._await_moment(moment)
+        if self.rng.random() < 0.7:
+            self._bring_about(moment)
+
+    def _await_moment(self, moment: str) -> None:
+        delay = self.rng.choice((0.0, 0.0, 0.005, 0.1)) * self.rng.uniform(0, 1)
+        whom = self.rng.choice(WHOM)
         self.note(f"at the next {moment}, {delay:.4f} s later, fails: {whom}", "at_moments")
 
         def fail(host: str) -> None:
@@ -208,10 +313,23 @@ class Faults:
             elif whom == "controller":
                 self.note("power cut of the controller", "controller_faults")
                 self.simulation.end(CONTROLLER, power_cut=True)
+            elif whom == "split":
+                others = [one for one in REPLICAS if one != host]
+                self.split(
+                    host if moment == "joined" else self.rng.choice((*others, *others, host))
+                )
             else:
                 self._outlive(host if moment == "joined" else self.rng.choice(REPLICAS))
 
         self.group.moments[moment].append(lambda host: self._in_a_while(delay, fail, host))
+
+    def _bring_about(self, moment: str) -> None:
+        """Let the master or a slave start again, so that a moment comes soon."""
+        master = self.group.master()
+        if moment in ("elected", "master") and master is not None:
+            self._end(master)
+        elif moment == "joined":
+            self._hurry(self.rng.choice([one for one in REPLICAS if one != master]))
 
     def lag(self) -> None:
         """What the master sends to one slave, or to both, is late."""
@@ -249,7 +367,7 @@ class Faults:
         link = self.simulation.network.link(source, target)
         link.latency_min, link.latency_max = lag_s / 2, lag_s
         self.note(f"{source} -> {target} takes up to {lag_s} s", "lags")
-        self._later(self._while(), self._restore_link, source, target)
+        self._later(self._while(), self.group.restore_link, source, target)
 
     def _fail(self, host: str) -> None:
         """End, freeze or cut off one replica."""
@@ -286,8 +404,13 @@ class Faults:
     # --- deeds
 
     def kill_all(self) -> None:
+        """One of them may lose what it has not on its disk."""
+        loses = self._replica() if self.rng.random() < 0.6 else None
         for host in REPLICAS:
-            self._end(host)
+            if host == loses and self._may_lose(host):
+                self._cut_power(host)
+            else:
+                self._end(host)
 
     def kill(self) -> None:
         self._end(self._replica())
@@ -348,7 +471,7 @@ class Faults:
         link.latency_max = self.rng.choice((0.000_3, 0.01, 0.5))
         link.chunk_size_max = self.rng.choice((None, 1, 50, 1000))
         self.note(f"link {one} -> {other}: {link.latency_max} s, pieces {link.chunk_size_max}")
-        self._later(self._while(), self._restore_link, one, other)
+        self._later(self._while(), self.group.restore_link, one, other)
 
     def slow_disk(self) -> None:
         self._slow_disk(self._replica(), self._while())
@@ -382,11 +505,13 @@ class Faults:
         elif deed == "pause":
             self._pause(CONTROLLER)
         else:
-            seconds = self._while()
-            self.note(f"the controller is cut off for {seconds:.1f} s", "controller_faults")
-            for host in REPLICAS:
-                self._cut(CONTROLLER, host, seconds)
-                self._cut(host, CONTROLLER, seconds)
+            self._cut_off_controller(self._while())
+
+    def _cut_off_controller(self, seconds: float) -> None:
+        self.note(f"the controller is cut off for {seconds:.1f} s", "controller_faults")
+        for host in REPLICAS:
+            self._cut(CONTROLLER, host, seconds)
+            self._cut(host, CONTROLLER, seconds)
 
     def kill_the_name_server(self) -> None:
         self._end(NAMESRV)
@@ -509,12 +634,6 @@ class Faults:
     def _cut(self, source: str, target: str, seconds: float) -> None:
         self.simulation.network.cut(source, target)
         self._later(seconds, self.simulation.network.heal, source, target)
-
-    def _restore_link(self, one: str, other: str) -> None:
-        link: Link = self.simulation.network.link(one, other)
-        usual = self.simulation.network.default_link
-        link.latency_min, link.latency_max = usual.latency_min, usual.latency_max
-        link.chunk_size_max = usual.chunk_size_max
 
     def _restore_disk(self, host: str) -> None:
         if host in self._usual_disk_s:

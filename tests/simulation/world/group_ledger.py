@@ -18,6 +18,8 @@ from tests.simulation.world.ledger import Ledger, Queue, Send, Violation
 
 LATE_S = 60.0
 """Longest time after which a request without an answer may still take effect."""
+NAMED_S = 3.0
+"""Longest time for which a name server may not name the newest master, after it did."""
 PROGRESS_S = 30.0
 """Longest time that a client may need for its next success once all faults have ended."""
 
@@ -31,6 +33,7 @@ class GroupRule(enum.Enum):
     FORK = "a send begun after another's acknowledgement stands before it in the log"
     FORGOTTEN = "a change was answered, and later it is not there"
     OFFSET_BACK = "a committed offset was answered, and later another one is there"
+    MASTER_FORGOTTEN = "a name server named the newest master, and later an older one or none"
     STALLED = "a client had no success in the time after all faults had ended"
 
 
@@ -125,12 +128,53 @@ class Facts:
             yield Violation(rule, f"{detail} {wanted}")
 
 
+class Named(NamedTuple):
+    """Answer of a name server: the epoch of the master that it names, 0 for none.
+
+    - ``life``: the number of the name server's process. A new one knows nothing.
+    - ``there``: the epoch of the newest master, if it and the name server hear each other; else 0.
+    """
+
+    at: float
+    life: int
+    epoch: int
+    there: int
+
+
+@dataclass
+class Routes:
+    """Masters that a name server has named. Once it has named the newest one, it goes on doing so
+    while that one is there. A connection may break, so it has a little time to name it again."""
+
+    seen: list[Named] = field(default_factory=list)
+
+    def named(self, at: float, *, life: int, epoch: int, there: int) -> None:
+        self.seen.append(Named(at, life, epoch, there))
+
+    def violations(self) -> Iterator[Violation]:
+        known: dict[int, int] = {}
+        since: Named | None = None
+        for one in self.seen:
+            highest = known[one.life] = max(known.get(one.life, 0), one.epoch)
+            is_wrong = one.epoch < one.there <= highest
+            if not is_wrong:
+                since = None
+            elif since is None or (one.life, one.there) != (since.life, since.there):
+                since = one
+            elif one.at - since.at > NAMED_S:
+                named = f"epoch {one.epoch}" if one.epoch else "no master"
+                detail = f"{named} from {since.at:.3f} to {one.at:.3f} s instead of {one.there}"
+                yield Violation(GroupRule.MASTER_FORGOTTEN, detail)
+                since = None
+
+
 @dataclass
 class GroupLedger:
     """Write down a history, then ask ``violations``. Sends and deliveries are in ``messages``."""
 
     messages: Ledger = field(default_factory=lambda: Ledger(in_flight_max=1000))
     facts: Facts = field(default_factory=Facts)
+    routes: Routes = field(default_factory=Routes)
     by: dict[Send, Acknowledged] = field(default_factory=dict)
     successes: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
@@ -166,6 +210,7 @@ class GroupLedger:
         for group in groups:
             found += self._of_group(group, groups[group], is_ordered=group in ordered)
         found += self.facts.violations()
+        found += self.routes.violations()
         if healed is not None:
             found += self._stalled(clients, healed)
         return found

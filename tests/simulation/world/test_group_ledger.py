@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from tests.simulation.world.group_ledger import (
     LATE_S,
+    NAMED_S,
     PROGRESS_S,
     Acknowledged,
     GroupLedger,
@@ -48,6 +49,18 @@ def good() -> tuple[GroupLedger, Final]:
     ledger.facts.write("offset a", 7, 1).answered(2)
     ledger.facts.read("offset a", 7, 3, 4)
     ledger.succeeded("c", HEALED + PROGRESS_S)
+    for at, life, epoch, there in (
+        (0, 1, 1, 1),
+        (5, 1, 1, 2),  # the new master is not registered yet
+        (9, 1, 2, 2),
+        (10, 1, 0, 2),  # its connection broke
+        (10 + NAMED_S, 1, 2, 2),
+        (20, 1, 1, 0),  # the two do not hear each other
+        (29, 1, 1, 0),
+        (30, 2, 1, 2),  # another process of the name server knows nothing
+        (39, 2, 1, 2),
+    ):
+        ledger.routes.named(at, life=life, epoch=epoch, there=there)
     return ledger, {(Q, offset): b"m%d" % offset for offset in range(4)}
 
 
@@ -116,6 +129,16 @@ def client_waits(ledger: GroupLedger, _final: Final) -> None:
     ledger.successes["c"] = [HEALED - 1, HEALED + PROGRESS_S + 1]
 
 
+def older_master_is_named(ledger: GroupLedger, _final: Final) -> None:
+    for at, epoch in ((40, 3), (41, 2), (42 + NAMED_S, 2)):
+        ledger.routes.named(at, life=2, epoch=epoch, there=3)
+
+
+def no_master_is_named(ledger: GroupLedger, _final: Final) -> None:
+    for at, epoch in ((40, 3), (41, 0), (42 + NAMED_S, 0)):
+        ledger.routes.named(at, life=2, epoch=epoch, there=3)
+
+
 def never_consumed(ledger: GroupLedger, final: Final) -> None:
     sent(ledger, b"m4", 4, 30, 31, Acknowledged("A", 3, 500))
     final[Q, 4] = b"m4"
@@ -131,6 +154,8 @@ BAD: list[tuple[Callable[[GroupLedger, Final], None], enum.Enum]] = [
     (much_too_late, GroupRule.FORGOTTEN),
     (offset_goes_back, GroupRule.OFFSET_BACK),
     (client_waits, GroupRule.STALLED),
+    (older_master_is_named, GroupRule.MASTER_FORGOTTEN),
+    (no_master_is_named, GroupRule.MASTER_FORGOTTEN),
     (never_consumed, Rule.LOST),
 ]
 
