@@ -24,6 +24,8 @@ from turbopump.message.properties import ZLIB, encode_properties
 from turbopump.protocol.requests.send import SendMessageV2
 from turbopump.protocol.requests.topics import DeleteTopic, GetTopicConfig
 
+EVERY_HOUR = ";".join(map(str, range(24)))
+
 
 @in_loop(with_two_clusters)
 async def test_a_topic_is_made_alike_and_its_messages_stay_what_they_are(
@@ -154,6 +156,27 @@ async def test_a_source_that_begins_anew_is_noticed(world: TwoClusters, /) -> No
     report = await world.mirror()
     assert "the source topic was made again" in report.failed[str(QUEUE)]
     assert (await world.mirror(source_name="renewed")).sent == 3
+
+
+@in_loop(with_two_clusters, source={"file_reserved_time": 1, "delete_when": EVERY_HOUR})
+async def test_messages_that_the_source_has_deleted_are_counted_or_an_error(
+    world: TwoClusters, /
+) -> None:
+    await world.source.client.create(TOPIC)
+    await world.source.fill(10)
+    await world.mirror()
+    for number in range(10, 30):
+        await world.source.send(b"%d " % number + bytes(200_000))
+    await asyncio.sleep(2 * 3600)
+    (first, end) = (world.source.broker.store.min_offset(TOPIC, 0), 30)
+    assert 10 < first < end
+    report = await world.mirror()
+    assert report.failed[str(QUEUE)].startswith(
+        f"{first - 10} messages of orders@broker-a:0 are gone: the source has deleted those from "
+        f"offset 10 to {first - 1} before they were read. --skip-lost"
+    )
+    report = await world.mirror(skip_lost=True)
+    assert (report.lost, report.sent, report.agrees) == (first - 10, end - first, True)
 
 
 @in_loop(with_two_clusters)
