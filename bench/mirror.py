@@ -97,7 +97,7 @@ def run_mirror(source: str, target: str, kills: int, expected: float) -> tuple[f
     began = time.monotonic()
     for number in range(kills):
         process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
-        time.sleep(max(1.0, expected / (kills + 1)))
+        time.sleep(max(1.0, expected / 2 / (kills + 1)))
         process.send_signal(signal.SIGKILL)
         code = process.wait()
         print(f"kill {number + 1}    after {time.monotonic() - began:.1f} s, exit code {code}")

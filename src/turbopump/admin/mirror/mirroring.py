@@ -327,6 +327,7 @@ class MirrorRun:
             while not self._stop.is_set() and (self._follow or self._running()):
                 await asyncio.wait({stopping, ended}, timeout=SHOWN_S, return_when=FIRST_COMPLETED)
                 self._show()
+                self._raise_faults()
                 if now() - refreshed >= REFRESH_S and not self._stop.is_set():
                     await self._refresh()
                     refreshed = now()
@@ -335,7 +336,11 @@ class MirrorRun:
                 one.stop()
             if self._running():
                 await asyncio.wait(self._running(), timeout=STOP_S)
-            await self._set_positions()
+            self._raise_faults()
+            try:
+                await self._set_positions()
+            except TurbopumpError as error:
+                self._fail("groups", f"the last positions are not set: {error}")
         finally:
             tasks = (stopping, ended, *self._tasks.values())
             for task in tasks:
@@ -347,6 +352,12 @@ class MirrorRun:
     async def _wait_for_queues(self) -> bool:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         return True
+
+    def _raise_faults(self) -> None:
+        """Raise the error of a queue's task that is not about its topic or cluster."""
+        for task in self._tasks.values():
+            if task.done() and not task.cancelled():
+                task.result()
 
     def _running(self) -> list[asyncio.Task[None]]:
         return [task for task in self._tasks.values() if not task.done()]
