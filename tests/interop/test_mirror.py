@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
-from tests.interop.apache import NEWEST, NEWEST_4, ApacheCluster
+from tests.interop.apache import NEWEST, ApacheCluster
 from tests.interop.our_clients import PATIENCE_SECONDS, make_topics, patient_producer
 from tests.interop.patient_apache import patient_apache
 from tests.loops import in_loop
@@ -22,11 +22,9 @@ COUNT, QUEUES = 6000, 4  # ``make_topics`` makes four
 OFFSET = 700
 
 
-@pytest.fixture(scope="module", params=[NEWEST, NEWEST_4])
-def apache(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ApacheCluster]:
-    with patient_apache(request.param, tmp_path_factory.mktemp(request.param)) as cluster:
+@pytest.fixture(scope="module")
+def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheCluster]:
+    with patient_apache(NEWEST, tmp_path_factory.mktemp("apache")) as cluster:
         yield cluster
 
 
