@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+from tests.crash.forked_commands import ForkedCommand
 from tests.ports import free_ports
 
 import turbopump
@@ -27,7 +28,7 @@ CALL_SECONDS_MAX = 60.0
 NAME = "broker-crash"
 
 
-async def kill_process(process: asyncio.subprocess.Process | None) -> None:
+async def kill_process(process: asyncio.subprocess.Process | ForkedCommand | None) -> None:
     """kill -9, and wait until it is gone."""
     if process is not None:
         with contextlib.suppress(ProcessLookupError):
@@ -40,7 +41,8 @@ class BrokerProcess:
     log go (both survive).
 
     `script`: a Python program that runs the command line instead of `-m turbopump`. `preload`:
-    LD_PRELOAD of the process. `namesrv`: the name server of another one, to be joined.
+    LD_PRELOAD of the process. `namesrv`: the name server of another one, to be joined. `forked`:
+    start without the time of the imports.
     """
 
     def __init__(
@@ -52,13 +54,15 @@ class BrokerProcess:
         script: Path | None = None,
         preload: str | None = None,
         namesrv: str = "",
+        forked: bool = False,
     ) -> None:
         self.home = home
         self.directory = directory
         self._settings = settings
         self._script = script
         self._preload = preload
-        self._process: asyncio.subprocess.Process | None = None
+        self._forked = forked
+        self._process: asyncio.subprocess.Process | ForkedCommand | None = None
         self._name_server: NameServer | None = None
         self.namesrv = namesrv
         self.port = 0
@@ -112,6 +116,10 @@ class BrokerProcess:
     async def spawn(self) -> None:
         """Start the process; do not wait until it is ready."""
         assert self._process is None
+        if self._forked:
+            arguments = ("broker", "-c", str(self.home / "broker.conf"))
+            self._process = await ForkedCommand.start(arguments, log=self.log, home=self.home)
+            return
         environment = dict(os.environ)
         environment["PYTHONPATH"] = str(Path(turbopump.__file__).parent.parent)
         if self._preload:

@@ -6,8 +6,8 @@ reaches it also while it is cut off: it would be answered by a second master. An
 topics, groups and users, and commits offsets. All answers go to the ledger of the simulation.
 
     kill         kill -9 of the master
-    freeze       SIGSTOP of the master for --frozen-s
-    cut          the master is cut off from everything for --frozen-s, but its process runs
+    freeze       SIGSTOP of the master for --frozen-s, and until sends go on at another one
+    cut          the master is cut off from everything for as long, but its process runs
     power-async  power cut of one replica under ASYNC_FLUSH, of the master in every other round
     power-sync   the same under SYNC_FLUSH
     controller   kill -9 of the controller, which comes back after --frozen-s
@@ -15,22 +15,25 @@ topics, groups and users, and commits offsets. All answers go to the ledger of t
 A round ends when all replicas are in the sync state set again. Then its messages are read at the
 master, with everything that the operator made. In the end all is read, and the logs are compared.
 
-Exit status 1: something was lost, or two masters acknowledged.
+The verdict of each round is printed at once. The summary is printed also if the run is ended by
+SIGINT or SIGTERM, or fails. Exit status 1: something was lost, or two masters acknowledged.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import random
 import re
+import signal
 import sys
 import tempfile
 import time
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import inf
@@ -47,7 +50,7 @@ from tests.crash.replica_group import (
     ReplicaGroup,
     ReplicaProcess,
 )
-from tests.simulation.world.group_ledger import Acknowledged, GroupLedger, Write
+from tests.simulation.world.group_ledger import Acknowledged, GroupLedger, Read, Write
 from tests.simulation.world.ledger import Queue, Send, SendOutcome
 
 from turbopump.auth.signatures import Credentials, RequestSigner
@@ -81,7 +84,9 @@ ANSWER_S: Final = 2.0
 """Deadline of a request to one replica; a frozen one does not answer."""
 PATIENCE_S: Final = 120.0
 STEADY_S, STEADY_GAP_S = 1.0, 0.5
-"""Sends go on again when for so long no gap was longer than this."""
+"""Sends go on when for so long no gap was longer than this."""
+EMPTY_MAX: Final = 20
+"""Answers without a message, one after the other, before a queue counts as read."""
 NAMES: Final = 6
 """Of each kind of thing that the operator makes and changes."""
 SHOWN: Final = 5
@@ -185,17 +190,14 @@ class Clients:
         self.ledger.acknowledged(send, Queue(TOPIC, BROKER, queue_id), offset, now(), by)
         self.all.append(send.ended)
 
-    async def next_after(self, moment: float) -> None:
-        """Wait until a producer has got an acknowledgement after a moment."""
+    async def steady(self, since: float) -> None:
+        """Wait until sends have gone on for STEADY_S that began after this moment."""
         async with asyncio.timeout(PATIENCE_S):
-            while not self.produced or self.produced[-1] <= moment:
-                await asyncio.sleep(0.01)
-
-    async def steady(self, moment: float) -> None:
-        """Wait until sends go on again."""
-        async with asyncio.timeout(PATIENCE_S):
-            await self.next_after(moment)
-            while longest_gap(self.produced, now() - STEADY_S, now()) > STEADY_GAP_S:
+            while (
+                not self.produced
+                or now() < since + STEADY_S
+                or longest_gap(self.produced, now() - STEADY_S, now()) > STEADY_GAP_S
+            ):
                 await asyncio.sleep(0.05)
 
 
@@ -320,12 +322,14 @@ class Operator:
         write.maybe(now())
         self.refusals[f"{write.key.split()[0]}: {cause}"] += 1
 
-    async def read_all(self, master: ReplicaProcess) -> None:
-        """Read everything that was made, at the master."""
+    async def read_all(self, master: ReplicaProcess) -> list[Read]:
+        """Everything that was made, as the master has it."""
+        found = []
         for key in list(self._ledger.facts.writes):
             begun = now()
             value = await self._value(master, key)
-            self._ledger.facts.read(key, value, begun, now(), f"at {master.host}")
+            found.append(Read(key, value, begun, now(), f"at {master.host}"))
+        return found
 
     async def _value(self, master: ReplicaProcess, key: str) -> object:
         """The value of a fact; None if there is no such thing."""
@@ -380,15 +384,31 @@ class Outcome:
     later_gaps: list[float] = field(default_factory=list)
     """The same to producers, from the end of the fault until all replicas are in sync."""
     violations: list[str] = field(default_factory=list)
+    loads: list[float] = field(default_factory=list)
+    """Load average of the machine at the end of each round."""
+    is_judged: bool = False
+    """All was read in the end, and the logs were compared."""
+
+    def round_line(self) -> str:
+        """The verdict of the last round."""
+        shown = ", ".join(
+            f"{each[-1]:.3f}" for each in (self.gaps, self.producer_gaps, self.later_gaps)
+        )
+        return (
+            f"round {self.rounds}: {shown} s; {len(self.violations)} violations; "
+            f"load {self.loads[-1]:.1f}"
+        )
 
     def __str__(self) -> str:
         found = Counter(text.split(" ", 1)[0] for text in self.violations)
         return (
             f"{self.fault}: {self.rounds} rounds, {self.acknowledged:,} messages and "
-            f"{self.changes:,} changes acknowledged, violations {dict(found) or 0}; "
+            f"{self.changes:,} changes acknowledged, violations {dict(found) or 0}"
+            f"{'' if self.is_judged else ' (NO FINAL VERDICT)'}; "
             f"{self.elections} elections; without an acknowledged send {spread(self.gaps)}; "
             f"producers {spread(self.producer_gaps)}, after the end of the fault "
-            f"{spread(self.later_gaps)}, {self.failed_sends} of their sends failed"
+            f"{spread(self.later_gaps)}, {self.failed_sends} of their sends failed; "
+            f"load {min(self.loads, default=0.0):.1f} to {max(self.loads, default=0.0):.1f}"
         )
 
 
@@ -409,14 +429,14 @@ class Campaign:
     def __init__(
         self,
         group: ReplicaGroup,
-        fault: str,
+        outcome: Outcome,
         *,
         frozen_s: float,
         rng: random.Random,
         attempt_timeout: float | None = None,
     ) -> None:
         self.ledger = GroupLedger()
-        self.outcome = Outcome(fault)
+        self.outcome = outcome
         self._group = group
         self._frozen_s = frozen_s
         self._rng = rng
@@ -426,7 +446,7 @@ class Campaign:
 
     async def run(
         self, rounds: int, report: Callable[[str], None], minutes: float | None = None
-    ) -> Outcome:
+    ) -> None:
         """So many rounds, or those that begin within the minutes, then the verdict."""
         end = inf if minutes is None else now() + 60 * minutes
         try:
@@ -434,19 +454,27 @@ class Campaign:
             async with self._clients.run():
                 for number in range(rounds):
                     await self._round(number)
-                    gaps = (self.outcome.gaps, self.outcome.producer_gaps, self.outcome.later_gaps)
-                    shown = ", ".join(f"{each[-1]:.3f}" for each in gaps)
-                    report(f"round {number + 1}: {shown} s")
+                    report(self.outcome.round_line())
+                    for violation in self.outcome.violations[:SHOWN]:
+                        report(violation)
                     if self.outcome.violations or now() > end:
                         break
                 await self._whole()
                 await self._clients.stop()
-                master = await self._whole(sending=False)
-                await self._clients.operator.read_all(master)
-            await self._judge(master)
+                await self._judge()
+                await self._compare_logs()
+            self.outcome.is_judged = True
         finally:
+            self._count()
             await self._reader.close()
-        return self.outcome
+
+    def _count(self) -> None:
+        """Write down what was done, also in a run that does not get to its end."""
+        outcome = self.outcome
+        outcome.acknowledged = len(self.ledger.messages.acknowledged)
+        outcome.changes = self.ledger.facts.answered
+        outcome.failed_sends = sum(self._clients.faults.values())
+        outcome.refusals = self._clients.faults + self._clients.operator.refusals
 
     async def _make_topic(self) -> None:
         request = CreateTopic(topic=TOPIC, read_queue_nums=QUEUES, write_queue_nums=QUEUES)
@@ -481,12 +509,13 @@ class Campaign:
             victim = self._rng.choice(others)
         begun = now()
         mended = await deeds[self.outcome.fault](victim)
-        master = await self._whole()
+        await self._whole()
         self.outcome.gaps.append(longest_gap(self._clients.all, begun, mended))
         self.outcome.producer_gaps.append(longest_gap(self._clients.produced, begun, mended))
         self.outcome.later_gaps.append(longest_gap(self._clients.produced, mended, now()))
+        self.outcome.loads.append(os.getloadavg()[0])
+        await self._judge_round()
         self.outcome.rounds += 1
-        await self._judge_round(master)
 
     async def _whole(self, *, sending: bool = True) -> ReplicaProcess:
         """Wait until all replicas are in the sync state set, and sends go on; the master."""
@@ -498,16 +527,23 @@ class Campaign:
                 master, in_sync = None, set()
             if master is not None and len(in_sync) == REPLICAS:
                 if sending:
-                    await self._clients.steady(now())
+                    await self._clients.steady(now() - STEADY_S)
                 return master
             assert now() < deadline, f"not whole: master={master and master.host} {in_sync}"
             await asyncio.sleep(0.05)
 
-    async def _kill(self, victim: ReplicaProcess) -> float:
+    async def _continues(self, victim: ReplicaProcess) -> float:
+        """Wait until sends go on without the victim; the moment."""
         begun = now()
-        await victim.process.kill()
+        async with asyncio.timeout(PATIENCE_S):
+            while await self._group.master() in (victim, None):
+                await asyncio.sleep(0.05)
         await self._clients.steady(begun)
-        mended = now()
+        return now()
+
+    async def _kill(self, victim: ReplicaProcess) -> float:
+        await victim.process.kill()
+        mended = await self._continues(victim)
         await victim.process.start()
         return mended
 
@@ -515,6 +551,7 @@ class Campaign:
         victim.freeze()
         try:
             await asyncio.sleep(self._frozen_s)
+            await self._continues(victim)
         finally:
             victim.thaw()
         return now()
@@ -523,15 +560,14 @@ class Campaign:
         victim.cut_off()
         try:
             await asyncio.sleep(self._frozen_s)
+            await self._continues(victim)
         finally:
             victim.mend()
         return now()
 
     async def _cut_power(self, victim: ReplicaProcess) -> float:
-        begun = now()
         await victim.cut_power()
-        await self._clients.steady(begun)
-        mended = now()
+        mended = await self._continues(victim)
         await victim.process.start()
         return mended
 
@@ -544,7 +580,7 @@ class Campaign:
 
     # --- the verdict
 
-    async def _judge_round(self, master: ReplicaProcess) -> None:
+    async def _judge_round(self) -> None:
         """Everything that was acknowledged in this round is there, and all that was made."""
         latest = self.ledger.messages.sends[self._judged :]
         self._judged = len(self.ledger.messages.sends) - 10 * LANES
@@ -555,15 +591,30 @@ class Campaign:
             assert send.queue is not None
             queue_id = send.queue.queue_id
             first[queue_id] = min(first.get(queue_id, send.offset), send.offset)
-        found = await self._read(master, first)
+        read = len(self.ledger.facts.reads)
+        found = await self._read_all(first)
         for send in sends:
             assert send.queue is not None
             instead = found.get((send.queue, send.offset))
             if instead != send.body:
                 by = self.ledger.by[send]
                 self.outcome.violations.append(f"lost {send} by {by}: there is {instead!r}")
-        await self._clients.operator.read_all(master)
-        self.outcome.violations += map(str, self.ledger.facts.violations())
+        self.outcome.violations += map(str, self.ledger.facts.violations(read))
+
+    async def _read_all(
+        self, begin: dict[int, int], *, sending: bool = True
+    ) -> dict[tuple[Queue, int], bytes]:
+        """The messages from these offsets on; facts go to the ledger. All is read at one master,
+        and again if another was elected meanwhile: a slave may be behind."""
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                master = await self._whole(sending=sending)
+                with suppress(TurbopumpError):
+                    found = await self._read(master, begin)
+                    reads = await self._clients.operator.read_all(master)
+                    if await self._group.master() is master:
+                        self.ledger.facts.reads += reads
+                        return found
 
     async def _read(
         self, master: ReplicaProcess, begin: dict[int, int]
@@ -571,7 +622,7 @@ class Campaign:
         """The messages in each queue, from these offsets on."""
         found: dict[tuple[Queue, int], bytes] = {}
         for queue_id, first in begin.items():
-            queue, offset = Queue(TOPIC, BROKER, queue_id), first
+            queue, offset, empty = Queue(TOPIC, BROKER, queue_id), first, 0
             while True:
                 request = PullMessage(
                     consumer_group="auditors",
@@ -587,37 +638,40 @@ class Campaign:
                 answer = await self._reader.exchange(master.direct, request, timeout=10.0)
                 for message in decode_entries(answer.body):
                     found[queue, message.queue_offset] = message.body
-                following = answer.header(PullMessageReply).next_begin_offset
-                if following <= offset:
+                reply = answer.header(PullMessageReply)
+                # an empty answer before the end: permissions were reduced meanwhile, pull again
+                empty = 0 if answer.body else empty + 1
+                if reply.next_begin_offset >= reply.max_offset or empty > EMPTY_MAX:
                     break
-                offset = following
+                offset = reply.next_begin_offset
         return found
 
-    async def _judge(self, master: ReplicaProcess) -> None:
-        """Read all at the master, and compare the logs of the three."""
-        outcome = self.outcome
-        final = await self._read(master, dict.fromkeys(range(QUEUES), 0))
-        epochs = await self._epochs(master)
+    async def _judge(self) -> None:
+        """Read all at the master."""
+        final = await self._read_all(dict.fromkeys(range(QUEUES), 0), sending=False)
+        epochs = (await self._epochs(await self._whole(sending=False))).epoch_list
         for send, by in self.ledger.by.items():
             epoch = max(
-                (one.epoch for one in epochs.epoch_list if one.start_offset <= by.log_offset),
-                default=0,
+                (one.epoch for one in epochs if one.start_offset <= by.log_offset), default=0
             )
             self.ledger.by[send] = by._replace(epoch=epoch)
-        outcome.violations += map(str, self.ledger.violations(final))
-        outcome.acknowledged = len(self.ledger.messages.acknowledged)
-        outcome.changes = self.ledger.facts.answered
-        outcome.elections = max((one.epoch for one in epochs.epoch_list), default=0)
-        outcome.failed_sends = sum(self._clients.faults.values())
-        outcome.refusals = self._clients.faults + self._clients.operator.refusals
-        await self._compare_logs(master)
+        self.outcome.violations += map(str, self.ledger.violations(final))
+        self.outcome.elections = max((one.epoch for one in epochs), default=0)
 
     async def _epochs(self, replica: ReplicaProcess) -> EpochCache:
-        answer = await self._reader.exchange(replica.direct, GetEpochCache(), timeout=10.0)
-        return fastjson.decode(answer.body, EpochCache)
+        """The epochs and the log end of a replica, which may be opening its store again."""
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                with suppress(TurbopumpError):
+                    answer = await self._reader.exchange(
+                        replica.direct, GetEpochCache(), timeout=10.0
+                    )
+                    if answer.code == ResponseCode.SUCCESS:
+                        return fastjson.decode(answer.body, EpochCache)
+                await asyncio.sleep(0.1)
 
-    async def _compare_logs(self, master: ReplicaProcess) -> None:
-        """Wait until all logs end where the master's does, and compare their bytes."""
+    async def _compare_logs(self) -> None:
+        """Wait until all logs end at one offset, and compare their bytes."""
         replicas = self._group.replicas
         async with asyncio.timeout(PATIENCE_S):
             while True:
@@ -627,16 +681,17 @@ class Campaign:
                 await asyncio.sleep(0.1)
         for replica in replicas:
             replica.freeze()
-        wanted = master.log_bytes()[: ends[0]]
+        first, *others = replicas
+        wanted = first.log_bytes()[: ends[0]]
         assert len(wanted) == ends[0]
-        for replica in replicas:
+        for replica in others:
             own = replica.log_bytes()[: ends[0]]
             if own != wanted:
                 at = next(
                     n for n, pair in enumerate(zip(own, wanted, strict=False)) if len(set(pair)) > 1
                 )
                 self.outcome.violations.append(
-                    f"differs: the log of {replica.host} from that of {master.host} at {at}"
+                    f"differs: the log of {replica.host} from that of {first.host} at {at}"
                 )
         for replica in replicas:
             replica.thaw()
@@ -644,7 +699,7 @@ class Campaign:
 
 async def campaign(
     home: Path,
-    fault: str,
+    outcome: Outcome,
     rounds: int,
     *,
     frozen_s: float,
@@ -653,14 +708,17 @@ async def campaign(
     settings: Mapping[str, object] = MappingProxyType({}),
     minutes: float | None = None,
     report: Callable[[str], None] = lambda _line: None,
-) -> Outcome:
-    """Start a group below ``home``, and run a campaign on it. ``settings`` are further lines of
-    each broker.conf."""
+) -> None:
+    """Start a group below ``home``, and run a campaign on it. ``outcome`` names the fault, and is
+    kept up to date. ``settings`` are further lines of each broker.conf."""
+    fault = outcome.fault
     flush = "SYNC_FLUSH" if fault == "power-sync" else "ASYNC_FLUSH"
     lines = {"flushDiskType": flush, **settings}
     async with ReplicaGroup(home, lines, power=fault.startswith("power")) as group:
-        faults = Campaign(group, fault, frozen_s=frozen_s, rng=rng, attempt_timeout=attempt_timeout)
-        return await faults.run(rounds, report, minutes)
+        faults = Campaign(
+            group, outcome, frozen_s=frozen_s, rng=rng, attempt_timeout=attempt_timeout
+        )
+        await faults.run(rounds, report, minutes)
 
 
 @click.command(help=__doc__)
@@ -682,29 +740,33 @@ def main(
     settings: tuple[str, ...],
     keep: Path | None,
 ) -> None:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    outcome = Outcome(fault)
     with tempfile.TemporaryDirectory(prefix="failover-") as directory:
         home = Path(directory)
         if keep is not None:
             home = keep
             home.mkdir(parents=True)
-        outcome = asyncio.run(
-            campaign(
-                home,
-                fault,
-                rounds,
-                frozen_s=frozen_s,
-                rng=random.Random(seed),
-                attempt_timeout=attempt_timeout,
-                minutes=minutes,
-                settings=dict(setting.split("=", 1) for setting in settings),
-                report=lambda line: print(line, flush=True),
+        try:
+            asyncio.run(
+                campaign(
+                    home,
+                    outcome,
+                    rounds,
+                    frozen_s=frozen_s,
+                    rng=random.Random(seed),
+                    attempt_timeout=attempt_timeout,
+                    minutes=minutes,
+                    settings=dict(setting.split("=", 1) for setting in settings),
+                    report=lambda line: print(line, flush=True),
+                )
             )
-        )
-    print(outcome)
-    for cause, count in outcome.refusals.most_common(12):
-        print(f"  {count} x {cause}")
-    for violation in outcome.violations[:20]:
-        print(violation)
+        finally:
+            print(outcome)
+            for cause, count in outcome.refusals.most_common(12):
+                print(f"  {count} x {cause}")
+            for violation in outcome.violations[:20]:
+                print(violation, flush=True)
     sys.exit(1 if outcome.violations else 0)
 
 

@@ -12,17 +12,16 @@ import asyncio
 import json
 import os
 import signal
-import sys
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
 from tests.crash.broker_process import READY_SECONDS_MAX, SETTINGS, BrokerProcess, kill_process
+from tests.crash.forked_commands import ForkedCommand
 from tests.crash.power import Ext4
 from tests.ports import free_ports
 
-import turbopump
 from turbopump.config.namesrv_config import NamesrvConfig
 from turbopump.errors import TurbopumpError
 from turbopump.namesrv.server import NameServer
@@ -108,7 +107,7 @@ class ControllerProcess:
         self.port = free_ports(0)
         self.address = f"{LOOPBACK}:{self.port}"
         self._home = home
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: ForkedCommand | None = None
         home.mkdir(parents=True)
         settings = {
             "bindAddress": LOOPBACK,
@@ -120,23 +119,15 @@ class ControllerProcess:
 
     async def start(self) -> None:
         """Return when it is ready."""
-        environment = dict(os.environ)
-        environment["PYTHONPATH"] = str(Path(turbopump.__file__).parent.parent)
-        command = (sys.executable, "-m", "turbopump", "controller", "-c", "controller.conf")
-        with (self._home / "controller.log").open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                *command,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=log,
-                env=environment,
-                cwd=self._home,
-            )
+        arguments = ("controller", "-c", "controller.conf")
+        log = self._home / "controller.log"
+        self._process = await ForkedCommand.start(arguments, log=log, home=self._home)
         assert self._process.stdout is not None
         async with asyncio.timeout(READY_SECONDS_MAX):
             while line := await self._process.stdout.readline():
                 if line.startswith(b"ready "):
                     return
-        raise AssertionError(f"the controller did not start: {self._home / 'controller.log'}")
+        raise AssertionError(f"the controller did not start: {log}")
 
     async def kill(self) -> None:
         process, self._process = self._process, None
@@ -185,7 +176,8 @@ class ReplicaProcess:
         }
         root = home if file_system is None else file_system.mount_point
         self.store = root / "store"
-        self.process = BrokerProcess(home, self.store, lines, namesrv=self.proxies[3].address)
+        namesrv = self.proxies[3].address
+        self.process = BrokerProcess(home, self.store, lines, namesrv=namesrv, forked=True)
 
     async def __aenter__(self) -> Self:
         await self.process.__aenter__()

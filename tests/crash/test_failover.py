@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.crash import power
-from tests.crash.failover_campaign import FAULTS, campaign
+from tests.crash.failover_campaign import FAULTS, Outcome, campaign
 
 ROUNDS = 2
 FROZEN_S = 8.0
@@ -32,7 +32,8 @@ def test_a_group_of_replicas_survives(
     if fault.startswith("power") and power.why_not() and not os.environ.get("CI"):
         pytest.skip(f"power cut not run: {power.why_not()}")
     rounds, frozen_s = (ROUNDS, FROZEN_S) if full else (1, SAMPLE_FROZEN_S)
-    outcome = asyncio.run(campaign(tmp_path, fault, rounds, frozen_s=frozen_s, rng=rng))
+    outcome = Outcome(fault)
+    asyncio.run(campaign(tmp_path, outcome, rounds, frozen_s=frozen_s, rng=rng))
     measured(str(outcome))
     assert outcome.violations == []
     assert outcome.rounds == rounds
@@ -49,7 +50,8 @@ def test_a_weaker_setting_loses_what_a_master_acknowledges_while_it_is_cut_off(
     if not full:
         pytest.skip("only with --full")
     alone = {"allAckInSyncStateSet": "false", "minInSyncReplicas": 1}
-    outcome = asyncio.run(campaign(tmp_path, "cut", 1, frozen_s=FROZEN_S, rng=rng, settings=alone))
+    outcome = Outcome("cut")
+    asyncio.run(campaign(tmp_path, outcome, 1, frozen_s=FROZEN_S, rng=rng, settings=alone))
     measured(str(outcome))
     found = {violation.split(" ", 1)[0] for violation in outcome.violations}
     assert {"lost", "lost_from_log", "two_masters", "fork"} <= found
