@@ -29,7 +29,6 @@ IMPORTED: Final = (
     "turbopump.controller.server",
 )
 _context: Final = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["__main__", *IMPORTED])
 
 
 class ForkedCommand:
@@ -48,6 +47,9 @@ class ForkedCommand:
     @classmethod
     async def start(cls, arguments: Sequence[str], *, log: Path, home: Path) -> Self:
         """Run `turbopump` with these arguments in a directory. Its errors go to the log."""
+        # Each process runs the main module again, so what that imports is imported before, too.
+        own = [name for name in sys.modules if name.startswith(("turbopump", "tests."))]
+        _context.set_forkserver_preload([*IMPORTED, *own])
         reading, writing = _context.Pipe(duplex=False)
         process = _context.Process(target=_run, args=(arguments, writing, log, home))
         await asyncio.to_thread(process.start)
