@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+from unittest.mock import patch
 
 from tests.loops import in_loop
 from tests.unit.broker.replica.groups import CONTROLLER, HOSTS, eventually_routed
 from tests.unit.broker.talking import Client
 from tests.unit.controller.controlled_group import ControlledGroup, with_controller
 
+from turbopump.broker.table_records.table_records import TableRecords
 from turbopump.client.producer import Producer
 from turbopump.protocol.requests.offsets import UpdateConsumerOffset
 
@@ -31,6 +34,29 @@ async def test_a_killed_master_is_replaced_and_returns_as_a_slave(
     await group.until_slave(first.host)
     await group.until_in_sync(3)
     assert await group.client(second).all_bodies() == [b"before", b"after"]
+
+
+@in_loop(with_controller)
+async def test_a_replica_that_cannot_open_as_the_master_waits_for_another_election(
+    group: ControlledGroup, /
+) -> None:
+    """Its epoch is on the disk already when the disk fails for a moment, and is used once only."""
+    first = await group.master_other_than()
+    await group.until_in_sync(3)
+    opened = TableRecords.open
+    failures = list[OSError]()
+
+    def fails_once(records: TableRecords) -> None:
+        if not failures:
+            failures.append(OSError(errno.EIO, "the disk fails for a moment"))
+            raise failures[0]
+        opened(records)
+
+    with patch.object(TableRecords, "open", fails_once):
+        group.kill(first.host)
+        second = await group.master_other_than(first.host)
+    assert failures
+    await group.client(second).create("T")
 
 
 @in_loop(with_controller)

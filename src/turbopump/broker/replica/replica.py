@@ -479,7 +479,11 @@ class Replica:
             await self._follow_master(role)
 
     async def _open_again(self, role: Role) -> None:
-        """Close the broker, and open it in another role. A failure is tried again."""
+        """Close the broker, and open it in another role. A failure is tried again.
+
+        After a failure as the master, the replica waits for another election. Its epoch may be on
+        the disk already, and is used once.
+        """
         await stop_task(self._following)
         if self.broker is not None:
             await self._let_requests_end()
@@ -494,6 +498,10 @@ class Replica:
             await self._open(role)
         except Exception as error:
             self._note_fault(f"the broker cannot be opened as {role.part.value}: {error}")
+            assert self.role is not None
+            epoch = role.master_epoch
+            if role.is_master and self.role.master_epoch == epoch:
+                self.role = Role(id=role.id, floor=epoch, master_epoch=epoch)
             await self._pause()
             self._changed.set()
 
