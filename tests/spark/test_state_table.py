@@ -106,6 +106,18 @@ def test_columns_come_with_the_rows_and_types_get_wider(tmp_path: Path) -> None:
     ]
 
 
+def test_a_text_is_a_key_and_a_batch_without_new_columns_is_one_commit(tmp_path: Path) -> None:
+    source = SourceTable("shop", "orders", ("name",))
+    table = opened(tmp_path, source)
+    for offset in range(3):
+        row = {"id": str(offset), "name": "é"}
+        body = canal("INSERT", row, keys=("name",), es=1000 * offset + 1000)
+        table.apply(changes_in([(0, offset, body)]), ends(offset + 1), NOW)
+        table = opened(tmp_path, source)
+    assert table.state.version == 3  # the creation, and three batches
+    assert names(tmp_path) == {2: "é"}
+
+
 def test_a_key_of_several_columns_of_any_type(tmp_path: Path) -> None:
     types = {"a": "decimal(9,2)", "b": "varbinary(9)", "c": "timestamp", "v": "varchar(9)"}
     source = SourceTable("shop", "orders", ("a", "b", "c"))

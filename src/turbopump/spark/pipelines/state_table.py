@@ -46,6 +46,9 @@ VERSIONS_KEPT_H: Final = 1
 COMPACT_TARGET: Final = 128 << 20
 
 
+_PLAIN: Final = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+
+
 class Applied(msgspec.Struct, frozen=True):
     """Numbers of rows that a batch has changed in a state table."""
 
@@ -81,7 +84,13 @@ class GrowingTable:
         """Columns of the table. A table that does not exist has none."""
         if self.table is None:
             return pa.schema([])
-        return pa.schema(self.table.schema().to_arrow())
+        # deltalake says string_view, but datasets and changes have string.
+        return pa.schema(
+            [
+                pa.field(each.name, _PLAIN.get(each.type, each.type))
+                for each in pa.schema(self.table.schema().to_arrow())
+            ]
+        )
 
     def has(self, ranges: ArchivedRanges) -> bool:
         """Return True if the table has the messages up to these ends."""
