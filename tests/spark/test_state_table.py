@@ -110,12 +110,12 @@ def test_a_text_is_a_key_and_a_batch_without_new_columns_is_one_commit(tmp_path:
     source = SourceTable("shop", "orders", ("name",))
     table = opened(tmp_path, source)
     for offset in range(3):
-        row = {"id": str(offset), "name": "é"}
-        body = canal("INSERT", row, keys=("name",), es=1000 * offset + 1000)
+        rows = [{"id": str(offset), "name": "é"}, {"id": str(offset + 10), "name": "a"}]
+        body = canal("INSERT", *rows, keys=("name",), es=1000 * offset + 1000)
         table.apply(changes_in([(0, offset, body)]), ends(offset + 1), NOW)
         table = opened(tmp_path, source)
     assert table.state.version == 3  # the creation, and three batches
-    assert names(tmp_path) == {2: "é"}
+    assert names(tmp_path) == {2: "é", 12: "a"}
 
 
 def test_a_key_of_several_columns_of_any_type(tmp_path: Path) -> None:

@@ -328,7 +328,10 @@ class StateTable:
             return known
         names = [*keys, *PLACE, *([DELETED] if self._soft else [])]
         first = self.state.schema.field(keys[0]).type
-        chosen = pc.field(keys[0]).isin(pc.unique(wanted[keys[0]]).cast(first))
+        chosen = None
+        # deltalake states the bounds of a file's texts as string_view, which Arrow cannot compare.
+        if not pa.types.is_string(first) and not pa.types.is_binary(first):
+            chosen = pc.field(keys[0]).isin(pc.unique(wanted[keys[0]]).cast(first))
         rows = self.state.rows(names, chosen)
         if not self._soft:
             rows = rows.append_column(DELETED, pa.repeat(False, rows.num_rows))
