@@ -137,6 +137,7 @@ class BrokerHandlers:
             return groups.register(group, request, view)
 
         self._liveness.note_registration(key, self._connections.number(context.peer))
+        self._decided.note_start(request.broker_name)
         return await self._answer(
             request.broker_name, make, f"replica {key.id} has started", context
         )

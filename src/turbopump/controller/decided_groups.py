@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
+from math import inf
 from typing import Final
 
 from turbopump.clock import Clock
@@ -81,6 +82,8 @@ class DecidedGroups:
         self._groups: dict[str, Group] = {}
         self._confirmed: dict[str, int] = {}
         """Highest confirm offset that a master has reported, by broker name."""
+        self._started: dict[str, float] = {}
+        """Time when a replica started last, by broker name."""
         self._lines: dict[str, _Line] = {}
         self._electing: set[str] = set()
         self._waiting: dict[str, asyncio.TimerHandle] = {}
@@ -101,6 +104,8 @@ class DecidedGroups:
         self._groups = dict(groups)
         self._confirmed = {name: group.confirm_offset for name, group in groups.items()}
         self._leads_since = self._clock.monotonic()
+        # Another controller may have seen later starts.
+        self._started = dict.fromkeys(groups, self._leads_since)
         for name in groups:
             self.consider(name, "a controller begins to lead")
 
@@ -109,6 +114,7 @@ class DecidedGroups:
         self._leads_since = None
         self._groups = {}
         self._confirmed = {}
+        self._started = {}
 
     async def close(self) -> None:
         """End all elections."""
@@ -136,8 +142,12 @@ class DecidedGroups:
 
     def view(self, name: str) -> View:
         """Return what is known of the live replicas of a broker name."""
+        group, started = self._groups.get(name), self._started.get(name, -inf)
         return View(
-            self._liveness.candidates(name), self._confirmed.get(name, -1), self._allows_unclean()
+            self._liveness.candidates(name),
+            self._confirmed.get(name, -1),
+            self._allows_unclean(),
+            group is None or self._liveness.all_heard_since(name, group.electable, started),
         )
 
     # --- changes
@@ -190,6 +200,7 @@ class DecidedGroups:
         if after is None:
             del self._groups[name]
             self._confirmed.pop(name, None)
+            self._started.pop(name, None)
             log.warning("broker name forgotten broker=%s cause=%s", name, cause)
             return
         self._groups[name] = after
@@ -234,7 +245,12 @@ class DecidedGroups:
         else:
             self.elections["new_master_elected"] += 1
 
-    # --- heartbeats and deaths
+    # --- starts, heartbeats and deaths
+
+    def note_start(self, name: str) -> None:
+        """Note that a replica of a broker name has started, and registers."""
+        if name in self._groups:
+            self._started[name] = self._clock.monotonic()
 
     def note_heartbeat(self, key: ReplicaKey, confirm_offset: int | None) -> None:
         """Note that a heartbeat of a replica has arrived.

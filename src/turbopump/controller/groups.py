@@ -110,11 +110,13 @@ class View(NamedTuple):
     - ``live``: the live replicas by id.
     - ``confirmed``: the highest confirm offset that a master of the group has reported.
     - ``unclean``: True if a replica outside the sync state set may be elected.
+    - ``is_new``: True if each live member has sent a heartbeat since a replica started last.
     """
 
     live: Mapping[int, Candidate]
     confirmed: int = -1
     unclean: bool = False
+    is_new: bool = True
 
 
 class Answer(NamedTuple):
@@ -477,7 +479,8 @@ def _election(group: Group, view: View, only: int | None) -> Election:
 
     A replica whose epoch is beyond the last one of this controller is no candidate: either its
     files are damaged, or the controller's file is an old one. A restarted member is a candidate
-    only beside all other members, and never in place of a better one.
+    only beside all other members, and never in place of a better one. By reports from before its
+    start the others may seem to be worse: they have copied what it has lost since then.
     """
     live = [
         one
@@ -485,7 +488,7 @@ def _election(group: Group, view: View, only: int | None) -> Election:
         if group.replica(one.id) is not None and (one.epoch <= group.master_epoch or view.unclean)
     ]
     members = [one for one in live if one.id in group.electable]
-    if len(members) < len(group.electable) or only is not None:
+    if len(members) < len(group.electable) or only is not None or not view.is_new:
         members = [one for one in members if one.id not in group.restarted]
     return elect(
         members,

@@ -201,9 +201,13 @@ def test_a_restarted_member_is_elected_only_beside_all_other_members() -> None:
     never_stopped = elect_after_death(group, seen(Candidate(3, 4, 950))).group
     assert never_stopped is not None
     assert (never_stopped.master, never_stopped.restarted) == (3, ())
-    both = elect_after_death(group, seen(Candidate(2, 4, 900), Candidate(3, 4, 800))).group
+    view = seen(Candidate(2, 4, 900), Candidate(3, 4, 800))
+    both = elect_after_death(group, view).group
     assert both is not None
     assert both.master == 2  # the longer log
+    by_old_reports = elect_after_death(group, view._replace(is_new=False)).group
+    assert by_old_reports is not None
+    assert by_old_reports.master == 3  # it may have more by now
 
 
 def test_a_restarted_member_is_trusted_when_the_master_takes_it_in_anew() -> None:
