@@ -65,8 +65,7 @@ def refuse_changes(router: Router) -> None:
     """
     for code in CHANGING:
         if code in router.routes:
-            request_type, _handler = router.routes[code]
-            router.routes[code] = (request_type, _refuse)
+            router.redirect(code, _refuse)
 
 
 def _refuse(_request: Any, _context: RequestContext) -> Outcome[Any]:
@@ -118,8 +117,8 @@ class HeldChanges:
         """Let the router hold the answers to all requests that change tables."""
         for code in CHANGING:
             if code in router.routes:
-                request_type, handler = router.routes[code]
-                router.routes[code] = (request_type, partial(self._handle, handler))
+                _, handler = router.routes[code]
+                router.redirect(code, partial(self._handle, handler))
 
     def _handle(
         self, handler: RequestHandler, request: Any, context: RequestContext
