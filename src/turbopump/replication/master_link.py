@@ -124,18 +124,18 @@ class MasterLink(HaPort["SlavePeer"]):
 class SlavePeer(HaPeer):
     """Connection of a slave, on the master's side."""
 
+    port: MasterLink
     connection: SlaveConnection
 
-    def __init__(self, link: MasterLink) -> None:
-        super().__init__(link)
-        self._link = link
+    def __init__(self, port: MasterLink) -> None:
+        super().__init__(port)
         self._is_first = True
         self._comparison: MasterComparison | None = None
         self._comparing: Range | None = None
-        self.connection = SlaveConnection(link.settings, "", 0.0)
+        self.connection = SlaveConnection(port.settings, "", 0.0)
 
     def accepted(self, now: float) -> None:
-        self.connection = SlaveConnection(self._link.settings, self.host, now)
+        self.connection = SlaveConnection(self.port.settings, self.host, now)
 
     def receive(self, data: bytes) -> None:
         connection = self.connection
@@ -144,22 +144,22 @@ class SlavePeer(HaPeer):
         first = self._is_first
         self._is_first = False
         if first and data[0] == PROVE[0]:
-            self._comparison = MasterComparison(self._link.history.known)
+            self._comparison = MasterComparison(self.port.history.known)
         try:
             if begins and self._comparison is not None:
                 connection.last_read = now
-                self._send_comparison(self._comparison.received(data, self._link.span))
+                self._send_comparison(self._comparison.received(data, self.port.span))
                 return
-            reported = connection.receive_reports(data, self._link.span, now)
+            reported = connection.receive_reports(data, self.port.span, now)
         except ProtocolError as error:
             self.fail(error)
             return
         if begins and connection.next is not None:
-            self._link.record_begin(self)
+            self.port.record_begin(self)
             self.send_new()
         if reported:
-            self._link.record_acknowledgement(self)
-        self._link.watch_log()
+            self.port.record_acknowledgement(self)
+        self.port.watch_log()
 
     @property
     def compares(self) -> bool:
@@ -180,8 +180,8 @@ class SlavePeer(HaPeer):
             self._end_comparison(found, comparison.end)
         elif comparison.asked is not None and comparison.asked is not self._comparing:
             self._comparing = comparison.asked
-            link = self._link
-            start_digest(link.store.log, link.disk, comparison.asked, self._has_digest)
+            port = self.port
+            start_digest(port.store.log, port.disk, comparison.asked, self._has_digest)
 
     def _has_digest(self, digest: bytes | OSError) -> None:
         if isinstance(digest, OSError):
@@ -192,8 +192,8 @@ class SlavePeer(HaPeer):
     def _end_comparison(self, found: Outcome, end: int) -> None:
         if found.verdict is Verdict.EQUAL:
             self.connection.begin_proved(found.offset)
-            self._link.record_begin(self)
+            self.port.record_begin(self)
             self.send_new()
-            self._link.watch_log()
+            self.port.watch_log()
             return
         self.dismiss(masters_refusal(found, end), kind=f"{self.host} {found.verdict}")

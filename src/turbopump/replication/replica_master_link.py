@@ -230,11 +230,11 @@ class ReplicaMasterLink(HaPort["ReplicaPeer"]):
 class ReplicaPeer(HaPeer):
     """Connection of a slave, on the master's side."""
 
+    port: ReplicaMasterLink
     connection: ReplicaConnection
 
-    def __init__(self, link: ReplicaMasterLink) -> None:
-        super().__init__(link)
-        self._link = link
+    def __init__(self, port: ReplicaMasterLink) -> None:
+        super().__init__(port)
         self.accepted(0.0)
 
     @property
@@ -244,27 +244,27 @@ class ReplicaPeer(HaPeer):
         return None if handshake is None else handshake.replica_id
 
     def accepted(self, now: float) -> None:
-        link = self._link
-        self.connection = ReplicaConnection(link.settings, link.epochs.epochs, now)
+        port = self.port
+        self.connection = ReplicaConnection(port.settings, port.epochs.epochs, now)
 
     def receive(self, data: bytes) -> None:
         connection = self.connection
-        link = self._link
+        port = self.port
         now = asyncio.get_running_loop().time()
         shaken = connection.handshake is not None
         begins = connection.next is None
-        connection.confirmed = link.store.confirmed.value
+        connection.confirmed = port.store.confirmed.value
         try:
-            said, reported = connection.receive(data, link.span, now)
+            said, reported = connection.receive(data, port.span, now)
         except ProtocolError as error:
             self.fail(error)
             return
         if not shaken and connection.handshake is not None:
-            link.record_begin(self)
+            port.record_begin(self)
         if said:
             self.write(said)
         if reported:
-            link.record_acknowledgement(self, now)
+            port.record_acknowledgement(self, now)
         if begins and connection.next is not None:
             log.info(
                 "slave begins slave=%s id=%s sent_from=%d",
@@ -273,25 +273,25 @@ class ReplicaPeer(HaPeer):
                 connection.next,
             )
             self.send_new()
-        link.watch_log()
+        port.watch_log()
 
     def send_new(self) -> None:
-        self.connection.confirmed = self._link.store.confirmed.value
+        self.connection.confirmed = self.port.store.confirmed.value
         super().send_new()
 
     def report_confirmed(self) -> None:
         """Send the confirmed offset to the slave, if it does not know it."""
         connection = self.connection
-        if connection.confirmed_sent >= self._link.store.confirmed.value or not self.is_idle:
+        if connection.confirmed_sent >= self.port.store.confirmed.value or not self.is_idle:
             return
-        connection.confirmed = self._link.store.confirmed.value
+        connection.confirmed = self.port.store.confirmed.value
         now = asyncio.get_running_loop().time()
         if (heartbeat := connection.next_heartbeat(now)) is not None:
             self.write(connection.head_of(heartbeat))
 
     def connection_lost(self, error: Exception | None) -> None:
         super().connection_lost(error)
-        self._link.record_end(self)
+        self.port.record_end(self)
 
 
 def _ignore(_ids: frozenset[int], _set_epoch: int) -> None:
