@@ -99,7 +99,7 @@ class CopyingLink:
         self.copied_until: float | None = None
         """Time at which the last connection that copied was last read, in seconds of the event
         loop. None if none has copied since the start."""
-        self.on_copying: Callable[[], None] = _ignore_copying
+        self.on_copying: Callable[[], None] = lambda: None
         """Called each time when this broker begins to copy from a master."""
         self._has_address = asyncio.Event()
         self._warned = False
@@ -278,10 +278,6 @@ class CopyingLink:
         self.fault = cause
 
 
-def _ignore_copying() -> None:
-    """Do nothing before a broker takes care of it."""
-
-
 class CopyingPeer(asyncio.Protocol):
     """Connection to the master, on the slave's side.
 
@@ -294,7 +290,7 @@ class CopyingPeer(asyncio.Protocol):
 
     def __init__(self, link: CopyingLink, handshake: SlaveHandshake | None) -> None:
         loop = asyncio.get_running_loop()
-        self._copying = link
+        self.link = link
         self.copies = False
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -315,7 +311,15 @@ class CopyingPeer(asyncio.Protocol):
         """Process received bytes. Raises ProtocolError if the connection must end."""
 
     def connected(self) -> None:
-        """Log that copying begins, if that is known now."""
+        """Note that copying begins, if that is known now."""
+
+    def note_begin(self, offset: int) -> None:
+        """Note that the log is copied from ``offset`` on."""
+        link = self.link
+        log.info(
+            "copying from the master address=%s from=%d by=%s", link.address, offset, self.kind
+        )
+        link.on_copying()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast(
@@ -376,13 +380,13 @@ class CopyingPeer(asyncio.Protocol):
         """Append the received bytes to the log. Then acknowledge them to the master."""
         if self._transport is None or not self.copies:
             return
-        store = self._copying.store
+        store = self.link.store
         connection = self.connection
         try:
             while (piece := connection.to_store()) is not None:
-                copied = self._copying.copied.append(*piece)
+                copied = self.link.copied.append(*piece)
                 connection.record_stored(copied.end, copied.wanted)
-                self._copying.clear_fault()
+                self.link.clear_fault()
         except RoomInMakingError:
             connection.record_stored(store.log.end, 1)
             self._transport.pause_reading()
@@ -394,15 +398,15 @@ class CopyingPeer(asyncio.Protocol):
             self.refuse(f"{where} cannot be written: {error.strerror or error}")
         else:
             self._transport.resume_reading()
-        for fault in self._copying.copied.faults:
+        for fault in self.link.copied.faults:
             log.error("copied entry cannot be added to its queue cause=%s", fault)
-        self._copying.copied.faults.clear()
-        if self._copying.flushes:
+        self.link.copied.faults.clear()
+        if self.link.flushes:
             self._sync_log()
         self.acknowledge()
 
     def _sync_log(self) -> None:
-        store = self._copying.store
+        store = self.link.store
         if self._syncing or store.durable.value >= store.log.end:
             return
         self._syncing = True
@@ -411,16 +415,16 @@ class CopyingPeer(asyncio.Protocol):
 
     def _synced(self) -> None:
         self._syncing = False
-        if self._copying.store.durable.error is None:
+        if self.link.store.durable.error is None:
             self._sync_log()
             self.acknowledge()
         else:
-            self.refuse(str(self._copying.store.durable.error))
+            self.refuse(str(self.link.store.durable.error))
 
     def acknowledge(self) -> None:
         """Report to the master what this broker has, if a report is due."""
-        store = self._copying.store
-        end = store.durable.value if self._copying.ack_flushed else store.log.end
+        store = self.link.store
+        end = store.durable.value if self.link.ack_flushed else store.log.end
         if self._handshake is None and self.copies:
             self.write(self.connection.next_report(end, asyncio.get_running_loop().time()))
 

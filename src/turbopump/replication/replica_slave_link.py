@@ -58,7 +58,7 @@ class ReplicaSlaveLink(CopyingLink):
         This link copies nothing any more then. Close the store, call ``cut_store``, and open it
         again.
         """
-        self.on_master_lost: Callable[[], None] = _report_nothing
+        self.on_master_lost: Callable[[], None] = lambda: None
         """Called when a connection over which this replica copied has ended. The end of the log is
         then news for the controller, which may have to elect a master."""
         self.before_copying: Callable[[], Awaitable[None]] = _nothing
@@ -101,11 +101,11 @@ class ReplicaMasterPeer(CopyingPeer):
     - ``handshake``: the handshake with which the connection begins, or None.
     """
 
+    link: ReplicaSlaveLink
     connection: ReplicaMaster
 
     def __init__(self, link: ReplicaSlaveLink, handshake: SlaveHandshake | None) -> None:
         super().__init__(link, handshake)
-        self._link = link
         self._saving = False
         store_log = link.store.log
         own = OwnLog(store_log.start, store_log.end, link.epochs.epochs, link.master_epoch)
@@ -119,8 +119,8 @@ class ReplicaMasterPeer(CopyingPeer):
         master = self.connection
         master.received(data, now)
         if master.cut_to is not None:
-            if self._link.cut_to is None:
-                self._link.need_cut(master.cut_to)
+            if self.link.cut_to is None:
+                self.link.need_cut(master.cut_to)
             raise ProtocolError(f"the log here must be cut to {master.cut_to} first")
         if master.compared:
             self._save_epochs()
@@ -128,18 +128,18 @@ class ReplicaMasterPeer(CopyingPeer):
     def connection_lost(self, error: Exception | None) -> None:
         super().connection_lost(error)
         if self.copies:
-            self._link.on_master_lost()
+            self.link.on_master_lost()
 
     def store_received(self) -> None:
         super().store_received()
         if self.copies:
-            store = self._link.store
+            store = self.link.store
             store.confirmed.note_replicas(self.connection.confirmed, sole=False)
 
     def _save_epochs(self) -> None:
         """Save the epochs of the master if they are new. Nothing is stored meanwhile."""
         epochs = self.connection.epochs
-        if epochs == self._link.epochs.epochs:
+        if epochs == self.link.epochs.epochs:
             if not self.copies and not self._saving:
                 self._begin_when_durable()
             return
@@ -156,11 +156,11 @@ class ReplicaMasterPeer(CopyingPeer):
             elif self.is_open:
                 self._save_epochs()
 
-        self._link.epochs.save(epochs, saved)
+        self.link.epochs.save(epochs, saved)
 
     def _begin_when_durable(self) -> None:
         """Request the log from its end on, once the acknowledgement in this request is true."""
-        link = self._link
+        link = self.link
         store = link.store
         end = store.log.end
         if self.copies or self._saving or not self.is_open:
@@ -170,14 +170,13 @@ class ReplicaMasterPeer(CopyingPeer):
             store.durable.when(end, self._is_durable)
             store.flusher.flush_log()
             return
-        log.info("copying from the master address=%s from=%d by=%s", link.address, end, self.kind)
+        self.note_begin(end)
         self.copies = True
-        link.on_copying()
         self.store_received()
 
     def _is_durable(self) -> None:
         self._saving = False
-        if (error := self._link.store.durable.error) is not None:
+        if (error := self.link.store.durable.error) is not None:
             self.refuse(str(error))
         else:
             self._begin_when_durable()
@@ -185,10 +184,6 @@ class ReplicaMasterPeer(CopyingPeer):
 
 def _ignore(_offset: int) -> None:
     """Ignore the need for a cut before the supervisor is there."""
-
-
-def _report_nothing() -> None:
-    """Report nothing before the supervisor is there."""
 
 
 async def _nothing() -> None:

@@ -7,7 +7,6 @@ requests and name servers are unknown here.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 
 from turbopump.config.tls import ClientTls
@@ -27,8 +26,6 @@ from turbopump.replication.history import LogHistory
 from turbopump.replication.log_digest import start_digest
 from turbopump.replication.slave import MasterConnection, SlaveSettings
 from turbopump.store.message_store import MessageStore
-
-log = logging.getLogger(__name__)
 
 
 class SlaveLink(CopyingLink):
@@ -98,6 +95,7 @@ class MasterPeer(CopyingPeer):
     - ``handshake``: the handshake with which the connection begins, or None.
     """
 
+    link: SlaveLink
     connection: MasterConnection
 
     def __init__(
@@ -105,7 +103,6 @@ class MasterPeer(CopyingPeer):
     ) -> None:
         super().__init__(link, handshake)
         loop = asyncio.get_running_loop()
-        self._link = link
         self._wanted = wanted
         self.copies = wanted is not None
         log_ = link.store.log
@@ -117,12 +114,7 @@ class MasterPeer(CopyingPeer):
 
     def connected(self) -> None:
         if self._wanted is not None:
-            self._log_begin(self._wanted)
-
-    def _log_begin(self, offset: int) -> None:
-        address = self._link.address
-        log.info("copying from the master address=%s from=%d by=%s", address, offset, self.kind)
-        self._link.on_copying()
+            self.note_begin(self._wanted)
 
     def first_bytes(self) -> bytes:
         return (self._comparison or self.connection).begin()
@@ -142,7 +134,7 @@ class MasterPeer(CopyingPeer):
         if self._reading:
             raise ProtocolError("the master requests a digest before the last one was sent")
         found = comparison.received(data)
-        link = self._link
+        link = self.link
         if isinstance(found, Range):
             self._reading = True
             start_digest(link.store.log, link.disk, found, self._has_digest)
@@ -161,7 +153,7 @@ class MasterPeer(CopyingPeer):
 
         If the logs agree, start to copy the master's log. Otherwise refuse the master.
         """
-        link = self._link
+        link = self.link
         end = comparison.end
         if found.verdict is not Verdict.EQUAL:
             if found.verdict is Verdict.DIFFERS and found.known:
@@ -181,9 +173,9 @@ class MasterPeer(CopyingPeer):
 
     def _start_copying(self, comparison: SlaveComparison, offset: int) -> None:
         """Start copying the log from ``offset`` on, after a successful comparison."""
-        self._log_begin(offset)
+        self.note_begin(offset)
         now = asyncio.get_running_loop().time()
         self._comparison = None
         self.copies = True
-        self.connection = MasterConnection(self._link.settings, offset, now, proved=True)
+        self.connection = MasterConnection(self.link.settings, offset, now, proved=True)
         self.data_received(comparison.rest)
