@@ -162,6 +162,7 @@ class Replication:
     def figures(self) -> dict[str, str]:
         """Return figures about replication for the runtime information of the broker."""
         if self.master is None:
+            assert self.slave is not None
             return figures_of_slave(self.slave)
         return figures_of_master(self.status(asyncio.get_running_loop().time()))
 

@@ -5,8 +5,6 @@ Brokers with and without a controller report it in the same words. RocketMQ has 
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from turbopump.protocol.requests.replication import (
     COMPARES,
     SLAVES,
@@ -15,25 +13,11 @@ from turbopump.protocol.requests.replication import (
     HARuntimeInfo,
 )
 from turbopump.replication.copying_link import CopyingLink
-from turbopump.replication.stream import ByteRate
-
-
-class CopyingConnection(Protocol):
-    """State of one slave's connection, at its master."""
-
-    acked: int
-    next: int | None
-    sent: ByteRate
+from turbopump.replication.master import SlaveFeed
 
 
 def status_of_connection(
-    address: str,
-    connection: CopyingConnection,
-    log_end: int,
-    now: float,
-    *,
-    is_in_sync: bool,
-    proof: str,
+    address: str, connection: SlaveFeed, log_end: int, now: float, *, is_in_sync: bool, proof: str
 ) -> HAConnectionRuntimeInfo:
     """Return the state of one slave's connection.
 
@@ -101,7 +85,6 @@ def figures_of_master(status: HARuntimeInfo) -> dict[str, str]:
     }
 
 
-def figures_of_slave(slave: CopyingLink | None) -> dict[str, str]:
+def figures_of_slave(slave: CopyingLink) -> dict[str, str]:
     """Return figures for the runtime information of a slave."""
-    copies = slave is not None and slave.accepted
-    return {"haCopies": "true" if copies else "false"}
+    return {"haCopies": "true" if slave.accepted else "false"}

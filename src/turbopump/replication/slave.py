@@ -169,11 +169,10 @@ class MasterConnection(MasterSource):
         if log_end == _NOT_0:
             self._log.add(b"\0")
         self._reader = TransferReader(log_end or None)
-        self._accepted = False
 
     @property
     def accepted(self) -> bool:
-        return self._accepted
+        return self._reader.frames > 0
 
     def begin(self) -> bytes:
         """Return the first report to the master. It requests the log from an offset on."""
@@ -188,7 +187,6 @@ class MasterConnection(MasterSource):
         first = self._reader.position is None
         pieces = self._reader.feed(data)
         found = sum(map(len, pieces))
-        self._accepted = self._reader.frames > 0
         if first and self._reader.position is not None:
             self._log.begin_at(self._reader.position - found)
         for piece in pieces:

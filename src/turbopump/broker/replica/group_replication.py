@@ -176,8 +176,8 @@ class GroupReplication:
         the end of the log that survives a power cut as the settings promise, and the confirmed
         offset.
 
-        A slave has its log only before ``damaged_from``, the first open damage. By a lower end it
-        is not elected while the log behind it may still be repaired.
+        A slave reports its log only up to ``damaged_from``, the start of its first open damage.
+        Other replicas are then elected before it while the rest may still be repaired.
         """
         store = self._store
         end = min(store.log.end, store.durable.value) if self._synchronous else store.log.end
@@ -230,6 +230,7 @@ class GroupReplication:
         role = self._served_role.role
         figures = {"masterEpoch": str(role.master_epoch), "replicaId": str(role.id)}
         if self.master is None:
+            assert self.slave is not None
             return figures | figures_of_slave(self.slave)
         figures["syncStateSet"] = ",".join(map(str, sorted(self.master.sync_state)))
         return figures | figures_of_master(self.status(asyncio.get_running_loop().time()))
