@@ -96,9 +96,7 @@ class MessageStore:
         self._deletions = QueueDeletions(self.log, self.queues, self.queue_ends)
         self._ends = ends
         ends.push(self._note_clean_stop)
-        for part in (files.index, files.checkpoint, files.queues, files.log):
-            if part is not None:
-                ends.callback(part.close)
+        ends.callback(files.close)
         ends.callback(self._flush_all)
         ends.callback(self.finish_background)
 

@@ -49,8 +49,8 @@ class StoreHooks:
 
     log_error: Callable[[str], None]
     log_info: Callable[[str], None]
-    on_progress: Callable[[int, int], None]
-    is_batch: Callable[[str], bool | None]
+    on_progress: Callable[[int, int], None] = lambda _offset, _end: None
+    is_batch: Callable[[str], bool | None] = lambda _topic: None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,6 +66,13 @@ class StoreFiles:
     queues: ConsumeQueueTable
     queue_ends: QueueEnds
     index: KeyIndex | None
+
+    def close(self) -> None:
+        """Close all files. The others are closed too if one cannot be closed."""
+        with ExitStack() as ends:
+            for part in (self.index, self.checkpoint, self.queues, self.log):
+                if part is not None:
+                    ends.callback(part.close)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

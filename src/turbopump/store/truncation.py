@@ -64,7 +64,7 @@ def cut_store(
     opened the store, StoreDamagedError if its files do not belong together or begin behind
     ``offset``, and OSError.
     """
-    hooks = StoreHooks(log_error, log_error, _ignore_progress, _unknown_type)
+    hooks = StoreHooks(log_error, log_info=log_error)
     lock = StoreLock(disk, config.paths)
     try:
         lock.lock_directories(config.paths)
@@ -73,21 +73,19 @@ def cut_store(
         try:
             _cut(config, disk, files, last, offset)
         finally:
-            for part in (files.index, files.checkpoint, files.queues, files.log):
-                if part is not None:
-                    part.close()
+            files.close()
         lock.mark(LOCK_MARK)
     finally:
         lock.release()
 
 
 def _cut(config: StoreConfig, disk: Disk, files: StoreFiles, last: LastRun, offset: int) -> None:
-    row, queues, checkpoint = files.log.files, files.queues, files.checkpoint
+    row, queues = files.log.files, files.queues
     files.log.load()
     clean = last.clean and last.ours
     end = row.files[-1].end if row else 0
     if clean:
-        end = min(end, checkpoint.log_end)
+        end = min(end, files.checkpoint.log_end)
     if end <= offset:
         return
     if offset < row.start:
@@ -104,6 +102,20 @@ def _cut(config: StoreConfig, disk: Disk, files: StoreFiles, last: LastRun, offs
     clean = clean and not queues.damaged and not config.shows_unconfirmed
     ends = [queue.first_at(offset) for queue in queues]
 
+    _lower_checkpoint(disk, files, ends, offset)
+    snapshot = EndsSnapshot(offset, ends_by_topic(list(queues), ends)) if clean else None
+    clean = _lower_queue_ends(config, disk, offset, snapshot) and clean
+
+    _remove_segments(disk, files, offset)
+    _fill_with_zeros(row, offset, end)
+    _cut_queues(disk, queues, offset)
+    if clean and [queue.max_index for queue in queues] == ends:
+        _leave_clean(config, disk, files, offset)
+
+
+def _lower_checkpoint(disk: Disk, files: StoreFiles, ends: list[int], offset: int) -> None:
+    """Let the checkpoint end at ``offset``. The queues will have ``ends``."""
+    checkpoint = files.checkpoint
     newest_ms = _newest_ms(files, ends)
     checkpoint.log_timestamp = min(checkpoint.log_timestamp, newest_ms)
     checkpoint.queues_timestamp = min(checkpoint.queues_timestamp, newest_ms)
@@ -114,14 +126,6 @@ def _cut(config: StoreConfig, disk: Disk, files: StoreFiles, last: LastRun, offs
     checkpoint.queue_units = sum(ends)
     checkpoint.write()
     disk.sync([checkpoint.segment])
-    snapshot = EndsSnapshot(offset, ends_by_topic(list(queues), ends)) if clean else None
-    clean = _lower_queue_ends(config, disk, offset, snapshot) and clean
-
-    _remove_segments(disk, files, offset)
-    _fill_with_zeros(row, offset, end)
-    _cut_queues(disk, queues, offset)
-    if clean and [queue.max_index for queue in queues] == ends:
-        _leave_clean(config, disk, files, offset)
 
 
 def _newest_ms(files: StoreFiles, ends: list[int]) -> int:
@@ -212,11 +216,3 @@ def _leave_clean(config: StoreConfig, disk: Disk, files: StoreFiles, offset: int
 def _is_there(_queue: ConsumeQueue, _index: int, _offset: int, _size: int) -> bool:
     """Return True: recovery looks at the messages themselves."""
     return True
-
-
-def _ignore_progress(_offset: int, _end: int) -> None:
-    return
-
-
-def _unknown_type(_topic: str) -> None:
-    return
