@@ -448,11 +448,13 @@ class SendAttempts:
         except TimeoutError:
             self._without_master = attempt.broker_name
             return None
-        if sender.under_way.closed or (name is not None and newer.master(name) is None):
+        if sender.under_way.closed:
             return None
-        if name is None and not newer.publish_queues:
-            return route if route.publish_queues else None
-        return newer
+        if name is not None:
+            return newer if newer.master(name) is not None else None
+        if newer.publish_queues:
+            return newer
+        return route if route.publish_queues else None
 
     def _is_final(self, attempt: Attempt) -> bool:
         error = attempt.error
@@ -502,9 +504,7 @@ class SendAttempts:
         pause = 0.0
         if unreached and any(one.broker_name == attempt.broker_name for one in self._tried[:-1]):
             pause = AWAITED_S
-        elif unreached and self._target is not None:
-            pause = RETRY_PAUSE_S
-        elif only_broker(route, attempt.broker_name):
+        elif self._target is not None or only_broker(route, attempt.broker_name):
             pause = RETRY_PAUSE_S * 2 ** max(self._counted - 1, 0)
         if self._loop.time() + pause >= self._deadline:
             return False
