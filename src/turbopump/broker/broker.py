@@ -64,7 +64,6 @@ from turbopump.broker.readiness import Readiness
 from turbopump.broker.recovery_progress import RecoveryProgress
 from turbopump.broker.replica.group_replication import GroupReplication
 from turbopump.broker.replica.role import Part
-from turbopump.broker.replica.send_gate import NOT_IN_SYNC
 from turbopump.broker.replica.served_role import ServedRole
 from turbopump.broker.replication import Replication
 from turbopump.broker.saved_table import in_time
@@ -78,6 +77,7 @@ from turbopump.config.running import RunningConfiguration
 from turbopump.disk.disk import Disk
 from turbopump.disk.system_disk import SystemDisk
 from turbopump.errors import NotStartedError
+from turbopump.protocol.requests.send import NOT_IN_SYNC
 from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.health_port import HealthPort
 from turbopump.remoting.metrics_port import MetricsPort

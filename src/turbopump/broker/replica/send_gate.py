@@ -18,6 +18,7 @@ from turbopump.auth.signatures import ACCESS_KEY, SIGNATURE, RequestSigner
 from turbopump.errors import CallTimeoutError, ConnectError, ConnectionLostError
 from turbopump.protocol.codes import RequestCode, ResponseCode
 from turbopump.protocol.command import Command, encode_command
+from turbopump.protocol.requests.send import NOT_IN_SYNC
 from turbopump.remoting.client import RemotingClient
 from turbopump.remoting.response import Refusal, Response, refusal
 from turbopump.remoting.router import HELD, Outcome, Ready, RequestContext, RequestHandler, Router
@@ -43,8 +44,6 @@ QUIET_CHECK_S: Final = 0.02
 REFUSING_S: Final = 0.3
 """Seconds for which a broker that stops refuses requests before it ends their connections. A client
 does not know what has become of a request whose connection ends."""
-NOT_IN_SYNC: Final = "in-sync replicas not enough"
-"""Remark of the refusal, as Apache's broker gives it. More text follows."""
 _NOT_STORED: Final = (ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_BUSY)
 
 

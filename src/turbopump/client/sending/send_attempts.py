@@ -48,6 +48,7 @@ from turbopump.message import properties as names
 from turbopump.message.message import MessageQueue
 from turbopump.message.user_properties import text_pairs
 from turbopump.protocol.codes import ResponseCode
+from turbopump.protocol.requests.send import NOT_IN_SYNC
 from turbopump.remoting.permits import Permits
 from turbopump.remoting.wire import Wire
 from turbopump.repeated_line import RepeatedLine
@@ -562,8 +563,6 @@ class SendAttempts:
         return await self._sender.instance.routes.renewed(route, timeout, pause=pause)
 
 
-NOT_IN_SYNC: Final = "in-sync replicas not enough"
-"""Beginning of the remark of a master that takes no sends until more replicas are in sync."""
 _ELSEWHERE: Final = (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SERVICE_NOT_AVAILABLE)
 """Answers of a broker that does not have the topic, or is no longer the master."""
 

@@ -9,10 +9,15 @@ Their body is the message body. With ``batch``, the body is the concatenated mes
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Final
 
 from turbopump.message.java import Int32, Int64
 from turbopump.protocol.codes import RequestCode
 from turbopump.protocol.request import Reply, Request, with_field_names
+
+NOT_IN_SYNC: Final = "in-sync replicas not enough"
+"""Beginning of the remark with which a master refuses sends (code 1) until more replicas are in
+sync."""
 
 
 class SendMessageReply(Reply, kw_only=True):
