@@ -6,8 +6,6 @@ the user. This module must not know rebalancing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from typing import Final
 
@@ -39,7 +37,7 @@ from turbopump.client.setting_rules import OFFSET, TIMEOUT, SettingRule, is_a, i
 from turbopump.client.settings import GroupSettings, keywords_of
 from turbopump.client.shared_instances import join_instance
 from turbopump.client.times import as_ms
-from turbopump.errors import ConnectError, RemotingError
+from turbopump.errors import ConnectError
 from turbopump.message.message import MessageQueue, ReceivedMessage
 from turbopump.protocol.requests.clients import (
     ConsumeFromWhere,
@@ -147,7 +145,8 @@ class PullConsumer(InContext):
         address = await self._address(queue)
         instance.announce(self._member)
         request = pull_request(self._group, subscription, queue, offset, max_messages, wait)
-        with self._renewing_route(queue.topic), receiving(self.group) as messages:
+        renewing = instance.routes.renewing_after_failure(queue.topic)
+        with renewing, receiving(self.group) as messages:
             await instance.introduced(address)
             answer = await pull(instance, address, request, queue, ReceivedMessage, wait + timeout)
             messages += wanted_messages(answer, subscription, queue.broker_name, self._namespace)
@@ -211,7 +210,7 @@ class PullConsumer(InContext):
         instance.announce(self._member)
         # a broker creates the group at the first heartbeat with its name
         address = await self._address(queue)
-        with self._renewing_route(queue.topic):
+        with instance.routes.renewing_after_failure(queue.topic):
             await instance.introduced(address)
         await store.commit(queue, offset)
 
@@ -234,16 +233,6 @@ class PullConsumer(InContext):
                 f"{queue.broker_name!r} at the moment"
             )
         return address
-
-    @contextmanager
-    def _renewing_route(self, topic: str) -> Iterator[None]:
-        """Fetch the route again if a broker does not answer, so that the next call finds another
-        master."""
-        try:
-            yield
-        except RemotingError as error:
-            self._ready().routes.renew_after_failure(topic, error)
-            raise
 
     async def _offsets_of(self, queue: MessageQueue) -> tuple[OffsetStore, MessageQueue]:
         """Return two values: the store of the group's offsets, and the queue under its name at

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import inf
 from typing import Final
@@ -256,6 +256,16 @@ class Routes:
             return
         if self._is_in_doubt(route, DOUBT_S):
             self._question(topic, inherit=route.inherited)
+
+    @contextmanager
+    def renewing_after_failure(self, topic: str) -> Iterator[None]:
+        """Call ``renew_after_failure`` if a call in this context fails, so that the next call finds
+        another master."""
+        try:
+            yield
+        except errors.RemotingError as error:
+            self.renew_after_failure(topic, error)
+            raise
 
     def _is_in_doubt(self, doubtful: TopicRoute, pause: float) -> bool:
         # A broker that dies makes thousands of sends fail at once, each with the same route. A

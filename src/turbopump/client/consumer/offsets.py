@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from turbopump.client.instance import ClientInstance
 from turbopump.client.times import as_ms
-from turbopump.errors import RemotingError, ResponseError
+from turbopump.errors import ResponseError
 from turbopump.message.message import MessageQueue
 from turbopump.message.rules import RETRY_PREFIX
 from turbopump.protocol.codes import ResponseCode
@@ -192,12 +192,7 @@ class OffsetStore:
         return 0  # the first pull corrects it to the oldest there is
 
     async def _ask(self, queue: MessageQueue, request: Request[ReplyT]) -> ReplyT:
-        routes = self._instance.routes
-        address = routes.require_address(queue.broker_name, topic=queue.topic)
-        try:
-            return await self._instance.remoting.call(
-                address, request, timeout=self._instance.call_timeout
-            )
-        except RemotingError as error:
-            routes.renew_after_failure(queue.topic, error)
-            raise
+        instance = self._instance
+        address = instance.routes.require_address(queue.broker_name, topic=queue.topic)
+        with instance.routes.renewing_after_failure(queue.topic):
+            return await instance.remoting.call(address, request, timeout=instance.call_timeout)
