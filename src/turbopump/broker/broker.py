@@ -329,8 +329,10 @@ class Broker:
             await self._metrics.close()
 
     def _fetch_damaged(self) -> None:
-        """Request the damaged parts of the log from another broker. The recovery has found these
-        parts."""
+        """Request the parts of the log that the recovery found damaged from another broker.
+
+        A slave requests all damaged parts again each time when it begins to copy.
+        """
         slave = self.parts.listening.replication.slave
         if slave is not None:
             slave.on_copying = self.parts.delivering.log_repair.fetch_again

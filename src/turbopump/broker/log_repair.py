@@ -77,7 +77,8 @@ class Range(NamedTuple):
 class Copies(NamedTuple):
     """Addresses of the other brokers of this name, beginning with the master.
 
-    - ``deciding``: those whose answer is final. It is the master's, at the master any.
+    - ``deciding``: the brokers whose answer is final. This is the master, or at the master each
+      other broker.
     """
 
     addresses: Sequence[str] = ()
@@ -126,9 +127,13 @@ class LogRepair:
 
     def fetch_again(self) -> None:
         """Start to repair all known damaged ranges at once, because a master can be asked."""
-        for one in self._damaged:
+        self._fetch_now(list(self._damaged))
+
+    def _fetch_now(self, ranges: Sequence[Range]) -> None:
+        """Start to repair ranges, also those that were tried less than AGAIN_S ago."""
+        for one in ranges:
             self._tried.pop(one, None)
-        self.fetch(self._damaged)
+        self.fetch(ranges)
 
     async def stop(self) -> None:
         """Stop the running repair. The method may be called twice."""
@@ -150,7 +155,7 @@ class LogRepair:
         if len(self._tried) >= RANGES_MAX:
             self._tried.clear()
             self._damaged.clear()
-        for one in list(ranges):
+        for one in ranges:
             if one in self._due or one in self._now:
                 begun = True
             elif now - self._tried.get(one, now - AGAIN_S) >= AGAIN_S:
@@ -251,16 +256,15 @@ class LogRepair:
             )
 
     def _fetch_soon(self) -> None:
-        """Request ranges again after UNREACHED_S. The other brokers may just be starting."""
+        """Request unreached ranges again after UNREACHED_S. The other brokers may just be
+        starting."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(UNREACHED_S, self._fetch_unreached)
 
     def _fetch_unreached(self) -> None:
         unreached = [one for one, state in self._damaged.items() if state is State.UNREACHED]
-        for one in unreached:
-            self._tried.pop(one, None)
-        self.fetch(unreached)
+        self._fetch_now(unreached)
 
     async def _fetch_entry(
         self, at: int, end: int, copies: Copies
