@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
@@ -57,10 +56,11 @@ async def stop_task(task: asyncio.Task[None] | None) -> None:
 
 async def stop_after_turn(turn: asyncio.Lock, stop: Callable[[], Awaitable[None]]) -> None:
     """Call ``stop`` when the holder of ``turn`` has ended its turn, or after TURN_S."""
-    with contextlib.suppress(TimeoutError):
+    try:
         async with asyncio.timeout(TURN_S), turn:
             await stop()
-    await stop()
+    except TimeoutError:
+        await stop()
 
 
 class RetryingTask:
