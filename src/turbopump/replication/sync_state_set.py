@@ -272,7 +272,7 @@ class SyncStateSet:
                     found.add(one)
             elif has_confirmed and slave.acked >= self._epoch_start and not slave.unknown:
                 found.add(one)
-        newcomers = sorted(found - self.ids)
         if self._one_by_one:
+            newcomers = sorted(found - self.ids)
             found.difference_update(newcomers[1:])
         return frozenset(found)

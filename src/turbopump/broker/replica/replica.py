@@ -210,7 +210,7 @@ class Replica:
         A master passes requests on to the new master for some seconds. The method may be called
         twice.
         """
-        await self._hand_over()
+        await self._hand_over_at_stop()
         await asyncio.gather(*map(stop_task, self._tasks))
         await stop_task(self._following)
         await stop_task(self._altering)
@@ -598,7 +598,7 @@ class Replica:
 
     # --- a planned stop
 
-    async def _hand_over(self) -> None:
+    async def _hand_over_at_stop(self) -> None:
         """Make another replica the master before this one stops, so that no send fails.
 
         Requests are then passed on to it, until none has come for a while. Without another replica
