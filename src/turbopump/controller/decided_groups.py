@@ -142,12 +142,14 @@ class DecidedGroups:
 
     def view(self, name: str) -> View:
         """Return what is known of the live replicas of a broker name."""
-        group, started = self._groups.get(name), self._started.get(name, -inf)
+        group = self._groups.get(name)
+        members = () if group is None else group.electable
+        started = self._started.get(name, -inf)
         return View(
             self._liveness.candidates(name),
             self._confirmed.get(name, -1),
             self._allows_unclean(),
-            group is None or self._liveness.all_heard_since(name, group.electable, started),
+            self._liveness.all_heard_since(name, members, started),
         )
 
     # --- changes

@@ -110,13 +110,14 @@ class View(NamedTuple):
     - ``live``: the live replicas by id.
     - ``confirmed``: the highest confirm offset that a master of the group has reported.
     - ``unclean``: True if a replica outside the sync state set may be elected.
-    - ``is_new``: True if each live member has sent a heartbeat since a replica started last.
+    - ``reports_are_new``: True if each live member has sent a heartbeat since a replica started
+      last.
     """
 
     live: Mapping[int, Candidate]
     confirmed: int = -1
     unclean: bool = False
-    is_new: bool = True
+    reports_are_new: bool = True
 
 
 class Answer(NamedTuple):
@@ -488,7 +489,7 @@ def _election(group: Group, view: View, only: int | None) -> Election:
         if group.replica(one.id) is not None and (one.epoch <= group.master_epoch or view.unclean)
     ]
     members = [one for one in live if one.id in group.electable]
-    if len(members) < len(group.electable) or only is not None or not view.is_new:
+    if len(members) < len(group.electable) or only is not None or not view.reports_are_new:
         members = [one for one in members if one.id not in group.restarted]
     return elect(
         members,

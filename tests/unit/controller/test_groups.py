@@ -205,7 +205,7 @@ def test_a_restarted_member_is_elected_only_beside_all_other_members() -> None:
     both = elect_after_death(group, view).group
     assert both is not None
     assert both.master == 2  # the longer log
-    by_old_reports = elect_after_death(group, view._replace(is_new=False)).group
+    by_old_reports = elect_after_death(group, view._replace(reports_are_new=False)).group
     assert by_old_reports is not None
     assert by_old_reports.master == 3  # it may have more by now
 
